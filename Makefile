@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint fmt proto-lint ci bench durability example
+
+# The tools of the tests come first: python3 is then the one that has grpcio.
+TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
+
+help: ## Print this
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
+		printf '%-12s %s\n' "$$name" "$$text"; done
+
+run: ## Run a server on 127.0.0.1:7700, data in ringq-data; ARGS="--flag value" adds flags
+	cargo run --locked -- serve $(ARGS)
+
+build: ## Build the release binary, target/release/ringq
+	cargo build --locked --release
+
+test: ## Run all tests; what needs a tool that cannot be had is skipped, with CI=true an error
+	.ci/install-test-tools
+	PATH="$(TOOLS):$$PATH" cargo test --locked
+
+lint: ## Check formatting, clippy and the contract
+	.ci/run fmt clippy proto-lint
+
+fmt: ## Format the code
+	cargo fmt
+
+proto-lint: ## Check the contract alone
+	.ci/run proto-lint
+
+ci: ## Run everything that a change has to pass
+	.ci/run
+
+bench: ## Measure against the targets; ARGS="lifecycle unary --rounds 5" chooses
+	cargo bench --locked --bench load -- $(ARGS)
+
+durability: ## Kill the server 50 times under load, cut its power 10 times, as root
+	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_JOBS=$${RINGQ_JOBS:-100000} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
+		cargo test --locked --test durability -- --nocapture --test-threads 1
+
+example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
+	examples/hash_tree/run $(ARGS)

@@ -1,0 +1,101 @@
+//! Load: how fast, how punctual and how frugal a real server process is, over real gRPC.
+//!
+//! `cargo bench --bench load -- lifecycle unary --rounds 3`; without names, everything. The rounds
+//! are interleaved, and the table shows their medians beside the targets. Client and server share
+//! the machine, so every figure includes the cost of the client. Exit code 1: some job was lost,
+//! doubled, damaged or early. A missed target is shown, not punished: speed depends on the machine.
+//!
+//! `RINGQ_BIN` names another server binary, for example that of a release build: the bench profile
+//! builds faster and runs a little slower.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a measuring tool reads clocks and the environment; nothing in it decides by them"
+)]
+
+mod client;
+mod consumer;
+mod disk;
+mod ledger;
+mod producer;
+mod report;
+mod scenarios;
+#[allow(dead_code, reason = "the durability rigs share this file and use the rest")]
+mod server;
+
+use std::io::{Write as _, stderr, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum as _};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::report::Report;
+use crate::scenarios::{Scenario, Setting};
+
+/// Measures a ringq server.
+#[derive(Debug, Parser)]
+struct Options {
+    /// What to measure; everything if none is named.
+    scenarios: Vec<Scenario>,
+    /// How often.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Threads of the client.
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Multiplies every number of jobs.
+    #[arg(long, default_value_t = 1.0)]
+    scale: f64,
+    /// Where databases go; the disk under it is part of every figure.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> Result<ExitCode> {
+    let options = Options::parse();
+    if !options.bench {
+        writeln!(stderr(), "load: nothing is measured by a test run; use `cargo bench`")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let setting = Setting {
+        dir: options.dir.clone().unwrap_or_else(std::env::temp_dir),
+        scale: options.scale,
+    };
+    let fsync = disk::probe(&setting.dir)?;
+    let report = measure(&options, &setting)?;
+    let mut out = stdout().lock();
+    writeln!(out, "server {}", server::binary().display())?;
+    writeln!(out, "fsync of 4 KiB: p50 {:.0} us, p99 {:.0} us", fsync.p50_us, fsync.p99_us)?;
+    report.table(&mut out)?;
+    writeln!(out, "{}", report.json(usize::from(options.rounds), options.threads, fsync))?;
+    Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All rounds of all scenarios, interleaved.
+fn measure(options: &Options, setting: &Setting) -> Result<Report> {
+    let all = Scenario::value_variants();
+    let chosen = if options.scenarios.is_empty() { all } else { &options.scenarios };
+    let mut report = Report::default();
+    for round in 1..=options.rounds {
+        for scenario in chosen {
+            let name = scenario.name();
+            writeln!(stderr(), "round {round} of {}: {name}", options.rounds)?;
+            match runtime(options.threads)?.block_on(scenario.run(setting)) {
+                Ok(figures) => report.add(name, figures),
+                Err(error) => report.broken.push(format!("{name}, round {round}: {error:#}")),
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn runtime(threads: usize) -> Result<Runtime> {
+    let mut builder =
+        if threads <= 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    Ok(builder.worker_threads(threads.max(1)).enable_all().build()?)
+}

@@ -1,0 +1,172 @@
+//! A real `ringq` server process on loopback, which never outlives its owner.
+//!
+//! The load bench and the durability rigs share this file.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How long a server may take until it serves.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How to start a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    /// Where its ready file and its log go; also its working directory.
+    pub(crate) scratch: PathBuf,
+    /// The SQLite file of its one shard.
+    pub(crate) database: PathBuf,
+    /// Where it listens; port 0 takes a free one.
+    pub(crate) listen: String,
+    /// A shared library that is loaded before all others.
+    pub(crate) preload: Option<PathBuf>,
+}
+
+impl Launch {
+    /// A server with all its files in one directory, on a free port.
+    pub(crate) fn in_dir(dir: &Path) -> Self {
+        Self {
+            scratch: dir.to_path_buf(),
+            database: dir.join("ringq.db"),
+            listen: "127.0.0.1:0".to_owned(),
+            preload: None,
+        }
+    }
+
+    /// Starts the process without waiting for it to serve.
+    pub(crate) fn spawn(&self) -> Result<Server> {
+        let ready = self.scratch.join("ready.json");
+        let _ = fs::remove_file(&ready);
+        let log = self.scratch.join("server.log");
+        let sink = File::options().create(true).append(true).open(&log)?;
+        let mut command = bounded_by_us();
+        command
+            .arg("serve")
+            .args(["--listen", &self.listen, "--http-listen", "127.0.0.1:0"])
+            .arg("--shard")
+            .arg(format!("s0=sqlite:{}", self.database.display()))
+            .arg("--ready-file")
+            .arg(&ready)
+            .current_dir(&self.scratch)
+            .stdin(Stdio::null())
+            .stdout(sink.try_clone()?)
+            .stderr(sink);
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
+        }
+        let child = command.spawn().context("start the server")?;
+        Ok(Server { child, ready, log, address: String::new() })
+    }
+
+    /// Starts the process and waits until it serves.
+    pub(crate) fn start(&self) -> Result<Server> {
+        let mut server = self.spawn()?;
+        server.wait_ready()?;
+        Ok(server)
+    }
+}
+
+/// The server's binary: that of this build, or the one that `RINGQ_BIN` names.
+pub(crate) fn binary() -> PathBuf {
+    std::env::var_os("RINGQ_BIN").map_or_else(|| env!("CARGO_BIN_EXE_ringq").into(), PathBuf::from)
+}
+
+/// The command of the server. Where `setpriv` exists, the kernel ends the server with the thread
+/// that started it, so that not even a killed rig leaves one behind.
+fn bounded_by_us() -> Command {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        return Command::new(binary());
+    }
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL"]).arg(binary());
+    command
+}
+
+/// A running server. Dropping it kills it.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    ready: PathBuf,
+    log: PathBuf,
+    /// Its gRPC address, once it serves.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Waits until the server has written its ready file.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let limit = Instant::now() + START_LIMIT;
+        while Instant::now() < limit {
+            if let Some(address) = read_ready(&self.ready) {
+                self.address = address;
+                return Ok(());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status} before it served:\n{}", self.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        bail!("the server did not serve within {START_LIMIT:?}:\n{}", self.log_tail())
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// `kill -9`. Fails if the server had already ended by itself.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the server had ended by itself with {status}:\n{}", self.log_tail());
+        }
+        self.child.kill()?;
+        let status: ExitStatus = self.child.wait()?;
+        if status.signal() != Some(9) {
+            bail!("the server ended with {status}, not by the signal:\n{}", self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// The last lines the server logged.
+    pub(crate) fn log_tail(&self) -> String {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let from = log.len().saturating_sub(4096);
+        String::from_utf8_lossy(&log[from..]).into_owned()
+    }
+
+    /// CPU time of all its threads so far.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let mut nanos = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+            let line = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+            nanos += line.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Its resident memory in MB (10^6 bytes).
+    pub(crate) fn rss_mb(&self) -> Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()).context("no VmRSS")?;
+        Ok(kib.parse::<f64>()? * 1024.0 / 1e6)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The gRPC address in a complete ready file.
+fn read_ready(path: &Path) -> Option<String> {
+    let ready: serde_json::Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    Some(ready.get("grpc")?.as_str()?.to_owned())
+}

@@ -1,0 +1,53 @@
+//! Pauses between repeats of a failing call: doubling, bounded, with jitter, so that many who failed
+//! together do not come back together.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+
+/// The pauses of one series of failures.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    min: Duration,
+    max: Duration,
+    next: Duration,
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    /// Pauses that begin at `min` and end at `max`.
+    #[must_use]
+    pub fn new(min: Duration, max: Duration) -> Backoff {
+        Backoff { min, max, next: min }
+    }
+
+    /// The next pause: half of it fixed, half of it random.
+    pub fn pause(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = self.next.saturating_mul(2).min(self.max);
+        pause.mul_f64(rand::rng().random_range(0.5..=1.0))
+    }
+
+    /// After a success the next failure begins anew.
+    pub fn reset(&mut self) {
+        self.next = self.min;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_maximum_and_begin_anew() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::new(ms(100), ms(350));
+        for longest in [100, 200, 350, 350] {
+            let pause = backoff.pause();
+            assert!((ms(longest) / 2..=ms(longest)).contains(&pause), "{pause:?}");
+        }
+        backoff.reset();
+        assert!(backoff.pause() <= ms(100));
+    }
+}

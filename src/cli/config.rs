@@ -1,0 +1,9 @@
+//! `ringq config`: the effective settings.
+
+use super::flags::ServeFlags;
+use super::{Failure, print};
+use crate::config::Config;
+
+pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {
+    print(&Config::load(&flags.into())?.to_toml())
+}

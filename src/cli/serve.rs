@@ -1,0 +1,40 @@
+//! `ringq serve`: settings, log, runtime, application.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::runtime::{Builder, Runtime};
+
+use super::Failure;
+use super::flags::ServeFlags;
+use crate::app::App;
+use crate::config::Config;
+use crate::{shutdown, telemetry};
+
+/// How long blocking calls may hold up the exit: everything that must be finished is by then.
+const LINGER: Duration = Duration::from_secs(2);
+
+pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {
+    let config = Config::load(&flags.into())?;
+    telemetry::init(&config)?;
+    let runtime = runtime(config.threads).context("cannot start the runtime")?;
+    let result = runtime.block_on(serve(config));
+    runtime.shutdown_timeout(LINGER);
+    Ok(result?)
+}
+
+async fn serve(config: Config) -> anyhow::Result<()> {
+    // Before anything else: a signal during a slow start must not be lost.
+    let shutdown = shutdown::signal().context("cannot listen to signals")?;
+    let app = App::build(config).await?;
+    app.run(shutdown).await?;
+    Ok(())
+}
+
+fn runtime(threads: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_name("ringq-worker")
+        .enable_all()
+        .build()
+}

@@ -1,0 +1,190 @@
+//! The settings: defaults, then the file, then `RINGQ_…` variables, then flags; the last one that
+//! has a setting wins. What comes out is a [`Config`] without a mistake in it, or all the
+//! [`Mistakes`] at once.
+//!
+//! `deploy/ringq.toml` holds the defaults and describes every setting; it is built in. A layer is
+//! plain text by key (`layer`), so that a value is read in one way wherever it came from (`parse`).
+//!
+//! This is the only reader of the environment.
+
+mod layer;
+mod mistake;
+mod parse;
+mod reader;
+mod shard;
+mod show;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use layer::{Flags, KEYS};
+pub use mistake::{Mistake, Mistakes};
+pub use shard::{Shard, ShardUrl};
+
+pub(crate) use mistake::reason;
+
+use layer::Layer;
+use reader::Reader;
+
+/// The documented default file.
+pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
+
+/// Fewest worker threads: with one, a single busy task would hold up heartbeats and probes.
+const THREADS_MIN: usize = 2;
+/// Most worker threads by default: an embedded shard has one writer, more threads only steal work.
+const THREADS_DEFAULT_MAX: usize = 4;
+/// Most worker threads that can be asked for.
+const THREADS_MAX: usize = 256;
+/// The replica's name where the host's name cannot be one.
+const REPLICA_DEFAULT: &str = "ringq";
+
+/// The effective settings of one server, checked. `deploy/ringq.toml` says more about each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where gRPC is served; port 0 takes a free one. Default 127.0.0.1:7700.
+    pub listen: SocketAddr,
+    /// Where probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
+    pub http_listen: SocketAddr,
+    /// The shards: exactly one for now. Default: `s0`, a file in `data_dir`.
+    pub shards: Vec<Shard>,
+    /// The directory of the default shard. Default `ringq-data`.
+    pub data_dir: PathBuf,
+    /// This server among its replicas: 1 to 64 of `[A-Za-z0-9._-]`. Default: the host name, or
+    /// `ringq`.
+    pub replica: String,
+    /// The file that gets the addresses in use once the server serves. Default: none.
+    pub ready_file: Option<PathBuf>,
+    /// How long settles are accepted after draining began, 0 s to 1 h. Default 60 s.
+    pub shutdown_grace: Duration,
+    /// How long the server goes on serving as `NOT_SERVING` before it drains, 0 s to 10 min.
+    /// Default 0 s.
+    pub drain_delay: Duration,
+    /// The age at which streams are ended, 1 s to 7 days; `None`: never. Default 30 min.
+    pub stream_max_age: Option<Duration>,
+    /// Streams open at once, 1 to 100 000. Default 1000.
+    pub max_streams: usize,
+    /// Unary requests under way at once, 1 to 1 000 000. Default 10 000.
+    pub max_concurrent_requests: usize,
+    /// The longest that a unary request may take, 100 ms to 1 h. Default 30 s.
+    pub request_timeout: Duration,
+    /// How log lines look. Default text.
+    pub log_format: LogFormat,
+    /// What is logged, in the syntax of `RUST_LOG`; it parses. Default `info`.
+    pub log_filter: String,
+    /// Worker threads of the runtime, 2 to 256. Default: the cpus, at least 2 and at most 4.
+    pub threads: usize,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What the machine says of itself; defaults follow from it.
+#[derive(Debug)]
+struct Machine {
+    cpus: usize,
+    hostname: Option<String>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The settings of this process: its flags, its environment, the file they name, the defaults.
+    ///
+    /// # Errors
+    /// Every [`Mistake`] found in any of them.
+    pub fn load(flags: &Flags) -> Result<Config, Mistakes> {
+        let mut mistakes = Vec::new();
+        let environment = Layer::environment(environment(), &mut mistakes);
+        let flags = Layer::flags(flags);
+        let file = read_file(&flags, &environment, &mut mistakes);
+        resolve(vec![file, environment, flags], mistakes, &Machine::this())
+    }
+
+    /// The settings that a file with this text gives, without flags and environment.
+    ///
+    /// # Errors
+    /// Every [`Mistake`] found in it.
+    pub fn from_toml(text: &str) -> Result<Config, Mistakes> {
+        let mut mistakes = Vec::new();
+        let file = Layer::file("the given text", text, &mut mistakes);
+        resolve(vec![file], mistakes, &Machine::this())
+    }
+
+    /// The settings as a file that gives the same settings again.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        show::toml(self)
+    }
+}
+
+/// Lays the layers over the defaults, the last one on top, and reads the result.
+fn resolve(
+    layers: Vec<Layer>,
+    mut mistakes: Vec<Mistake>,
+    machine: &Machine,
+) -> Result<Config, Mistakes> {
+    let defaults = Layer::defaults(DEFAULTS, &mut mistakes);
+    let layer = layers.into_iter().fold(defaults, Layer::under);
+    Reader::new(layer, mistakes).config(machine)
+}
+
+/// The file that `--config` or `RINGQ_CONFIG` names, or an empty layer.
+fn read_file(flags: &Layer, environment: &Layer, mistakes: &mut Vec<Mistake>) -> Layer {
+    let Some(file) = flags.get("config").or_else(|| environment.get("config")) else {
+        return Layer::default();
+    };
+    match fs::read_to_string(&file.text) {
+        Ok(text) => Layer::file(&file.text, &text, mistakes),
+        Err(error) => {
+            let problem = format!("cannot read {:?}: {}", file.text, reason(&error));
+            mistakes.push(Mistake::new("config", problem, &file.from));
+            Layer::default()
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn environment() -> impl Iterator<Item = (String, String)> {
+    // What is not UTF-8 is replaced, and then refused by whoever reads the value.
+    std::env::vars_os().map(|(name, value)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    })
+}
+
+// === impl Machine ===
+
+impl Machine {
+    fn this() -> Machine {
+        Machine {
+            // Counts what a container's cpu limit leaves, too.
+            cpus: std::thread::available_parallelism().map_or(THREADS_MIN, Into::into),
+            hostname: hostname(),
+        }
+    }
+
+    fn replica(&self) -> String {
+        let name = self.hostname.as_deref().and_then(|name| parse::replica(name).ok());
+        name.unwrap_or_else(|| REPLICA_DEFAULT.to_owned())
+    }
+
+    fn threads(&self) -> usize {
+        self.cpus.clamp(THREADS_MIN, THREADS_DEFAULT_MAX)
+    }
+}
+
+/// The host's name as Linux knows it, elsewhere as the shell may have told.
+fn hostname() -> Option<String> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = kernel.map(|name| name.trim().to_owned());
+    name.or_else(|| environment().find(|(name, _)| name == "HOSTNAME").map(|(_, value)| value))
+}

@@ -1,0 +1,189 @@
+//! From the text of one setting to its value. An error is the rest of a sentence that begins with
+//! the setting's name.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::LogFormat;
+use crate::telemetry;
+
+/// Longest replica name in characters: fits a DNS label and a metric label.
+const REPLICA_CHARS_MAX: usize = 64;
+
+/// Units of durations in milliseconds, largest first.
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// `127.0.0.1:7700`, `[::1]:7700`.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?} is not an address like 127.0.0.1:7700"))
+}
+
+/// Any path but the empty one.
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(PathBuf::from(text)) }
+}
+
+/// 1 to 64 of `[A-Za-z0-9._-]`.
+pub(super) fn replica(text: &str) -> Result<String, String> {
+    let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if (1..=REPLICA_CHARS_MAX).contains(&text.len()) && text.chars().all(good) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is not 1 to {REPLICA_CHARS_MAX} of A-Z a-z 0-9 . _ -"))
+}
+
+/// A whole number within the bounds.
+pub(super) fn number(text: &str, min: usize, max: usize) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if (min..=max).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is not a whole number from {min} to {max}")),
+    }
+}
+
+/// `250ms`, `30s`, `5m`, `1h`, `7d`, within the bounds.
+pub(super) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
+    let value = any_duration(text)?;
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(format!("{text:?} is not within {} to {}", show_duration(min), show_duration(max)))
+}
+
+/// Like [`duration`], and `0s` for none.
+pub(super) fn duration_or_zero(
+    text: &str,
+    min: Duration,
+    max: Duration,
+) -> Result<Option<Duration>, String> {
+    if any_duration(text)?.is_zero() {
+        return Ok(None);
+    }
+    duration(text, min, max).map(Some).map_err(|problem| format!("{problem}, nor 0s"))
+}
+
+fn any_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h");
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+    number.checked_mul(*unit).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// The duration in its largest whole unit; [`duration`] reads it back.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let whole = UNITS.iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
+    whole.map_or_else(|| "0s".to_owned(), |(name, unit)| format!("{}{name}", millis / unit))
+}
+
+/// `text` or `json`.
+pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err(format!("{text:?} is neither text nor json")),
+    }
+}
+
+/// A filter that the log can use.
+pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    match telemetry::filter(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(format!("{text:?} is not a log filter like info,ringq=debug: {error}")),
+    }
+}
+
+pub(super) const fn millis(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+pub(super) const fn secs(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+pub(super) const fn minutes(number: u64) -> Duration {
+    secs(number * 60)
+}
+
+pub(super) const fn hours(number: u64) -> Duration {
+    minutes(number * 60)
+}
+
+pub(super) const fn days(number: u64) -> Duration {
+    hours(number * 24)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_need_a_number_a_unit_and_the_range() {
+        for (text, want) in [
+            ("250ms", Some(millis(250))),
+            ("0s", Some(secs(0))),
+            ("90s", Some(secs(90))),
+            ("5m", Some(minutes(5))),
+            ("1h", Some(hours(1))),
+            ("61m", None),
+            ("1d", None),
+            ("30", None),
+            ("s", None),
+            ("", None),
+            ("-1s", None),
+            ("1.5s", None),
+            ("1 s", None),
+            ("1h30m", None),
+            ("18446744073709551615d", None),
+        ] {
+            assert_eq!(duration(text, secs(0), hours(1)).ok(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_problem_tells_form_and_range() {
+        let problem = |text| duration(text, secs(0), hours(1)).unwrap_err();
+        assert_eq!(problem("30"), "\"30\" is not a duration like 250ms, 30s, 5m or 1h");
+        assert_eq!(problem("2h"), "\"2h\" is not within 0s to 1h");
+    }
+
+    #[test]
+    fn zero_may_mean_none() {
+        assert_eq!(duration_or_zero("0ms", secs(1), days(7)), Ok(None));
+        assert_eq!(duration_or_zero("1s", secs(1), days(7)), Ok(Some(secs(1))));
+        let problem = "\"1ms\" is not within 1s to 7d, nor 0s".to_owned();
+        assert_eq!(duration_or_zero("1ms", secs(1), days(7)), Err(problem));
+    }
+
+    #[test]
+    fn a_shown_duration_reads_back() {
+        for (value, text) in
+            [(secs(0), "0s"), (millis(1_500), "1500ms"), (secs(90), "90s"), (days(2), "2d")]
+        {
+            assert_eq!(show_duration(value), text);
+            assert_eq!(any_duration(text), Ok(value));
+        }
+    }
+
+    #[test]
+    fn replica_names() {
+        let longest = "a".repeat(64);
+        for good in ["ringq-0", "Host.local", "a_b", longest.as_str()] {
+            assert_eq!(replica(good).as_deref(), Ok(good));
+        }
+        for bad in ["", "a b", "ä", &"a".repeat(65)] {
+            assert!(replica(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_stay_in_range() {
+        assert_eq!(number("2", 2, 256), Ok(2));
+        for bad in ["1", "257", "-2", "two", "", "2.0"] {
+            assert!(number(bad, 2, 256).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! From the merged layers to the settings.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::layer::{Layer, Source};
+use super::parse::{self, days, hours, millis, minutes, secs};
+use super::{Config, Machine, Mistake, Mistakes, Shard, THREADS_MAX, THREADS_MIN};
+
+/// Reads settings, collecting mistakes on the way.
+pub(super) struct Reader {
+    layer: Layer,
+    mistakes: Vec<Mistake>,
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// `mistakes` are those that were found while the layers were made.
+    pub(super) fn new(layer: Layer, mistakes: Vec<Mistake>) -> Reader {
+        Reader { layer, mistakes }
+    }
+
+    /// The settings, if there is no mistake at all.
+    pub(super) fn config(mut self, machine: &Machine) -> Result<Config, Mistakes> {
+        match self.read(machine) {
+            Some(config) if self.mistakes.is_empty() => Ok(config),
+            _ => Err(Mistakes(self.mistakes)),
+        }
+    }
+
+    /// Reads every setting before the first `?`, so that no mistake hides another.
+    fn read(&mut self, machine: &Machine) -> Option<Config> {
+        let listen = self.required("listen", parse::address);
+        let http_listen = self.required("http_listen", parse::address);
+        self.check_addresses(listen, http_listen);
+        let data_dir = self.required("data_dir", parse::path);
+        let shards = self.shards(data_dir.as_deref());
+        let replica = self.optional("replica", parse::replica);
+        let ready_file = self.optional("ready_file", parse::path);
+        let shutdown_grace = self.duration("shutdown_grace", secs(0), hours(1));
+        let drain_delay = self.duration("drain_delay", secs(0), minutes(10));
+        let stream_max_age =
+            self.required("stream_max_age", |text| parse::duration_or_zero(text, secs(1), days(7)));
+        let max_streams = self.number("max_streams", 1, 100_000);
+        let max_concurrent_requests = self.number("max_concurrent_requests", 1, 1_000_000);
+        let request_timeout = self.duration("request_timeout", millis(100), hours(1));
+        let log_format = self.required("log_format", parse::log_format);
+        let log_filter = self.required("log_filter", parse::log_filter);
+        let threads =
+            self.optional("threads", |text| parse::number(text, THREADS_MIN, THREADS_MAX));
+        Some(Config {
+            listen: listen?,
+            http_listen: http_listen?,
+            shards,
+            data_dir: data_dir?,
+            replica: replica.unwrap_or_else(|| machine.replica()),
+            ready_file,
+            shutdown_grace: shutdown_grace?,
+            drain_delay: drain_delay?,
+            stream_max_age: stream_max_age?,
+            max_streams: max_streams?,
+            max_concurrent_requests: max_concurrent_requests?,
+            request_timeout: request_timeout?,
+            log_format: log_format?,
+            log_filter: log_filter?,
+            threads: threads.unwrap_or_else(|| machine.threads()),
+        })
+    }
+
+    /// A setting that may be missing. `None` after a mistake, too.
+    fn optional<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let found = self.layer.get(key)?;
+        let parsed = parse(&found.text);
+        parsed.map_err(|problem| self.mistakes.push(Mistake::new(key, problem, &found.from))).ok()
+    }
+
+    /// A setting that has a value in the default file.
+    fn required<T>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        if self.layer.get(key).is_none() {
+            self.mistakes.push(Mistake::new(key, "is missing".to_owned(), &Source::Default));
+        }
+        self.optional(key, parse)
+    }
+
+    fn duration(&mut self, key: &'static str, min: Duration, max: Duration) -> Option<Duration> {
+        self.required(key, |text| parse::duration(text, min, max))
+    }
+
+    fn number(&mut self, key: &'static str, min: usize, max: usize) -> Option<usize> {
+        self.required(key, |text| parse::number(text, min, max))
+    }
+
+    /// The shards given, or the default one.
+    fn shards(&mut self, data_dir: Option<&Path>) -> Vec<Shard> {
+        let given = self.layer.shards();
+        if let [_, second, ..] = given {
+            let problem = format!("{} are given, this build serves exactly one", given.len());
+            self.mistakes.push(Mistake::new("shard", problem, &second.from));
+        }
+        let mut shards = Vec::new();
+        for text in given {
+            match Shard::try_new(&text.name, &text.url) {
+                Ok(shard) => shards.push(shard),
+                Err(problem) => self.mistakes.push(Mistake::new("shard", problem, &text.from)),
+            }
+        }
+        if given.is_empty() {
+            shards.extend(data_dir.map(Shard::default_in));
+        }
+        shards
+    }
+
+    /// Two listeners on one fixed port would fail later, and say less.
+    fn check_addresses(&mut self, listen: Option<SocketAddr>, http_listen: Option<SocketAddr>) {
+        let Some(address) = listen.filter(|a| a.port() != 0 && http_listen == Some(*a)) else {
+            return;
+        };
+        // Whoever set one of them set this clash, not the defaults.
+        let places = ["http_listen", "listen"].into_iter().filter_map(|key| self.layer.get(key));
+        let set = places.map(|found| &found.from).find(|from| **from != Source::Default);
+        let problem = format!("{address} is the address of listen, too; choose another port");
+        let from = set.unwrap_or(&Source::Default);
+        self.mistakes.push(Mistake::new("http_listen", problem, from));
+    }
+}

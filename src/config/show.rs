@@ -1,0 +1,56 @@
+//! The effective settings as TOML.
+
+use std::fmt::Display;
+
+use toml::Value;
+
+use super::parse::show_duration;
+use super::{Config, LogFormat};
+
+/// Plain keys first: in TOML a table takes all lines that follow it.
+pub(super) fn toml(config: &Config) -> String {
+    let mut lines = vec![
+        line("listen", text(config.listen)),
+        line("http_listen", text(config.http_listen)),
+        line("data_dir", text(config.data_dir.display())),
+        line("replica", text(&config.replica)),
+    ];
+    lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
+    lines.extend([
+        line("threads", config.threads),
+        line("log_format", text(config.log_format.name())),
+        line("log_filter", text(&config.log_filter)),
+        line("max_streams", config.max_streams),
+        line("max_concurrent_requests", config.max_concurrent_requests),
+        line("request_timeout", text(show_duration(config.request_timeout))),
+        line("stream_max_age", text(show_duration(config.stream_max_age.unwrap_or_default()))),
+        line("drain_delay", text(show_duration(config.drain_delay))),
+        line("shutdown_grace", text(show_duration(config.shutdown_grace))),
+    ]);
+    for shard in &config.shards {
+        lines.push("\n[[shard]]\n".to_owned());
+        lines.push(line("name", text(shard.name.as_str())));
+        lines.push(line("url", text(&shard.url)));
+    }
+    lines.concat()
+}
+
+fn line(key: &str, value: impl Display) -> String {
+    format!("{key} = {value}\n")
+}
+
+/// A quoted string.
+fn text(value: impl Display) -> Value {
+    Value::String(value.to_string())
+}
+
+// === impl LogFormat ===
+
+impl LogFormat {
+    fn name(self) -> &'static str {
+        match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        }
+    }
+}

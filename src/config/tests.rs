@@ -1,0 +1,235 @@
+//! The way from layers to settings; the parsers have their own tests beside them.
+
+use super::parse::{minutes, secs};
+use super::*;
+
+/// Resolves a file, variables and flags on a made-up machine.
+fn settings(file: &str, variables: &[(&str, &str)], flags: &Flags) -> Result<Config, Vec<String>> {
+    let mut mistakes = Vec::new();
+    let file = Layer::file("ringq.toml", file, &mut mistakes);
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let environment = Layer::environment(variables, &mut mistakes);
+    let machine = Machine { cpus: 3, hostname: Some("host-1".to_owned()) };
+    resolve(vec![file, environment, Layer::flags(flags)], mistakes, &machine)
+        .map_err(|mistakes| mistakes.iter().map(ToString::to_string).collect())
+}
+
+fn flags(values: &[(&'static str, &str)]) -> Flags {
+    let values = values.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+    Flags { values, ..Flags::default() }
+}
+
+fn defaults() -> Config {
+    settings("", &[], &Flags::default()).unwrap()
+}
+
+#[test]
+fn the_default_file_gives_the_documented_defaults() {
+    let want = Config {
+        listen: "127.0.0.1:7700".parse().unwrap(),
+        http_listen: "127.0.0.1:7701".parse().unwrap(),
+        shards: vec![Shard::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
+        data_dir: "ringq-data".into(),
+        replica: "host-1".to_owned(),
+        ready_file: None,
+        shutdown_grace: secs(60),
+        drain_delay: secs(0),
+        stream_max_age: Some(minutes(30)),
+        max_streams: 1_000,
+        max_concurrent_requests: 10_000,
+        request_timeout: secs(30),
+        log_format: LogFormat::Text,
+        log_filter: "info".to_owned(),
+        threads: 3,
+    };
+    assert_eq!(defaults(), want);
+    assert_eq!(settings(DEFAULTS, &[], &Flags::default()), Ok(want), "also as a file");
+}
+
+#[test]
+fn the_default_file_names_every_setting_and_its_examples_are_valid() {
+    let mut uncommented = String::new();
+    let names = KEYS.into_iter().chain(["name", "url"]);
+    let examples: Vec<_> = names.map(|key| format!("# {key} = ")).collect();
+    for line in DEFAULTS.lines() {
+        let example = line == "# [[shard]]" || examples.iter().any(|key| line.starts_with(key));
+        uncommented += if example { &line[2..] } else { line };
+        uncommented += "\n";
+    }
+    let table: toml::Table = toml::from_str(&uncommented).unwrap();
+    let mut all: Vec<_> = KEYS.into_iter().chain(["shard"]).collect();
+    all.sort_unstable();
+    assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), all);
+    let config = settings(&uncommented, &[], &Flags::default()).unwrap();
+    assert_eq!(config.shards, defaults().shards, "the example is the default");
+}
+
+#[test]
+fn later_places_win() {
+    let file = "listen = '127.0.0.1:1'\nhttp_listen = '127.0.0.1:2'\nthreads = 2";
+    let variables = [("RINGQ_HTTP_LISTEN", "127.0.0.1:3"), ("RINGQ_THREADS", "4")];
+    let config = settings(file, &variables, &flags(&[("threads", "8")])).unwrap();
+    assert_eq!(config.listen.port(), 1);
+    assert_eq!(config.http_listen.port(), 3);
+    assert_eq!(config.threads, 8);
+}
+
+#[test]
+fn shards_are_replaced_not_added() {
+    let file = "[[shard]]\nname = 'a'\nurl = 'sqlite:a.db'";
+    let variables = [("RINGQ_SHARDS", "\n b=sqlite:b.db\n")];
+    let none = Flags::default();
+    let flag = Flags { shards: vec!["c=sqlite::memory:".to_owned()], ..Flags::default() };
+    for (config, want) in [
+        (settings(file, &[], &none), "a"),
+        (settings(file, &variables, &none), "b"),
+        (settings(file, &variables, &flag), "c"),
+    ] {
+        let shards = config.unwrap().shards;
+        assert_eq!(shards.iter().map(|shard| shard.name.as_str()).collect::<Vec<_>>(), [want]);
+    }
+}
+
+#[test]
+fn the_default_shard_follows_the_data_dir() {
+    let config = settings("", &[("RINGQ_DATA_DIR", "/data")], &Flags::default()).unwrap();
+    assert_eq!(config.shards[0].url.to_string(), "sqlite:/data/ringq.db");
+}
+
+#[test]
+fn defaults_follow_the_machine_within_bounds() {
+    for (cpus, threads) in [(1, 2), (2, 2), (3, 3), (64, 4)] {
+        assert_eq!(Machine { cpus, hostname: None }.threads(), threads);
+    }
+    for (hostname, replica) in
+        [(None, "ringq"), (Some("no good"), "ringq"), (Some("pod-0"), "pod-0")]
+    {
+        let machine = Machine { cpus: 1, hostname: hostname.map(str::to_owned) };
+        assert_eq!(machine.replica(), replica);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_variable_reads_like_a_sentence() {
+    for (name, value, want) in [
+        ("LISTEN", "foo", "listen: \"foo\" is not an address like 127.0.0.1:7700"),
+        ("LISTN", "x", "environment: unknown variable RINGQ_LISTN, did you mean RINGQ_LISTEN"),
+        ("SHARD", "x", "environment: unknown variable RINGQ_SHARD, did you mean RINGQ_SHARDS"),
+        ("SHARDS", "s0", "shard: s0: the url has no scheme, use sqlite:PATH or sqlite::memory:"),
+        (
+            "LISTEN",
+            "127.0.0.1:7701",
+            "http_listen: 127.0.0.1:7701 is the address of listen, too; choose another port",
+        ),
+        ("LOG_FILTER", "ringq=\u{fffd}", "log_filter: "),
+    ] {
+        let variable = format!("RINGQ_{name}");
+        let mistakes = settings("", &[(&variable, value)], &Flags::default()).unwrap_err();
+        assert_eq!(mistakes.len(), 1, "{mistakes:?}");
+        assert!(mistakes[0].starts_with(want), "{}\n{want}", mistakes[0]);
+        assert!(mistakes[0].ends_with(&format!(" (from {variable})")), "{}", mistakes[0]);
+    }
+}
+
+#[test]
+fn a_mistake_in_a_file_names_its_key() {
+    for (file, want) in [
+        (
+            "listne = 'x'",
+            "listne: unknown setting listne, did you mean listen (from listne in ringq.toml)",
+        ),
+        (
+            "threads = true",
+            "threads: is of type boolean, not text or a whole number (from threads in ringq.toml)",
+        ),
+        ("data_dir = ''", "data_dir: must not be empty (from data_dir in ringq.toml)"),
+        (
+            "shard = 's0=sqlite:a'",
+            "shard: is not written as [[shard]] tables with name and url (from shard in ringq.toml)",
+        ),
+        ("[[shard]]\nname = 's0'", "shard: has no url (from shard[0] in ringq.toml)"),
+        (
+            "[[shard]]\nname = 's0'\nurl = 'sqlite:a'\nthreads = 2",
+            "threads: stands below [[shard]], move it above (from shard[0].threads in ringq.toml)",
+        ),
+        (
+            "listen = '127.0.0.1:1'\nlisten",
+            "config: is not TOML: line 2: key with no value, expected `=` (from ringq.toml)",
+        ),
+    ] {
+        let mistakes = settings(file, &[], &Flags::default()).unwrap_err();
+        assert_eq!(mistakes, [want]);
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_at_once() {
+    let file = "colour = 1\nmax_streams = 0\nlog_format = 'xml'";
+    let variables = [("RINGQ_LISTEN", "foo"), ("RINGQ_NOPE", "1")];
+    let flags = Flags {
+        shards: vec!["a=sqlite:a.db".to_owned(), "B=redis://host".to_owned()],
+        ..flags(&[("threads", "1"), ("drain_delay", "1h")])
+    };
+    let mistakes = settings(file, &variables, &flags).unwrap_err();
+    let all = mistakes.join("\n");
+    for (setting, from) in [
+        ("colour: ", "colour in ringq.toml"),
+        ("max_streams: ", "max_streams in ringq.toml"),
+        ("log_format: ", "log_format in ringq.toml"),
+        ("listen: ", "RINGQ_LISTEN"),
+        ("environment: ", "RINGQ_NOPE"),
+        ("threads: ", "--threads"),
+        ("drain_delay: ", "--drain-delay"),
+        ("shard: 2 are given", "--shard"),
+        ("shard: the name \"B\"", "--shard"),
+    ] {
+        let from = format!("(from {from})");
+        let found = mistakes.iter().any(|m| m.starts_with(setting) && m.ends_with(&from));
+        assert!(found, "{setting} is not in\n{all}");
+    }
+    assert_eq!(mistakes.len(), 9, "{all}");
+}
+
+#[test]
+fn variables_of_others_are_left_alone() {
+    let variables = [
+        ("RINGQ_SERVER", "http://127.0.0.1:7700"),
+        ("RINGQ_TOKEN", "t"),
+        ("RINGQ_HEADER_TRACEPARENT", "00"),
+        ("RINGQ_SERVICE_HOST", "10.0.0.1"),
+        ("RINGQ_SERVICE_PORT", "7700"),
+        ("RINGQ_SERVICE_PORT_GRPC", "7700"),
+        ("RINGQ_PORT", "tcp://10.0.0.1:7700"),
+        ("RINGQ_PORT_7700_TCP", "tcp://10.0.0.1:7700"),
+        ("RINGQ_PORT_7700_TCP_ADDR", "10.0.0.1"),
+        ("RINGQ_LISTEN", ""),
+        ("PATH", "/bin"),
+    ];
+    assert_eq!(settings("", &variables, &Flags::default()), Ok(defaults()));
+}
+
+#[test]
+fn a_missing_file_is_a_mistake_of_whoever_named_it() {
+    let named = Flags { config: Some("/no/such/file".to_owned()), ..Flags::default() };
+    let mut mistakes = Vec::new();
+    read_file(&Layer::flags(&named), &Layer::default(), &mut mistakes);
+    let want = "config: cannot read \"/no/such/file\": no such file or directory (from --config)";
+    assert_eq!(mistakes.iter().map(ToString::to_string).collect::<Vec<_>>(), [want]);
+}
+
+#[test]
+fn what_is_shown_reads_back() {
+    let all = flags(&[
+        ("listen", "[::1]:0"),
+        ("data_dir", "a \"quoted\" \\ dir"),
+        ("ready_file", "/tmp/ready"),
+        ("stream_max_age", "0s"),
+        ("drain_delay", "1500ms"),
+        ("log_format", "json"),
+        ("threads", "7"),
+    ]);
+    for flags in [Flags::default(), all] {
+        let config = settings("", &[], &flags).unwrap();
+        assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
+    }
+}

@@ -1,0 +1,293 @@
+//! Claims: what to ask for on behalf of whom, and what follows from the answer.
+//!
+//! A stream's free credit is split over its awake topics; what is asked for is set aside in its books
+//! until the answer is there, so the sum of all asks never exceeds its credit.
+
+use std::sync::Arc;
+
+use crate::domain::{Time, TopicName, limit};
+use crate::store::{Claimed, Leased, Rest};
+
+use super::super::ledger::{Loose, Origin, Share};
+use super::super::stream::Stream;
+use super::{Board, Place, Status, Sub};
+
+/// Topics of one claim at most: with a handful of jobs each the call is full.
+const ASKS_MAX: usize = 64;
+const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
+
+/// One claim.
+pub(in crate::dispatch) struct Plan {
+    /// In the order of the store's [`crate::store::Claims::topics`].
+    pub(in crate::dispatch) asks: Vec<Asked>,
+}
+
+/// What is asked of one topic.
+pub(in crate::dispatch) struct Asked {
+    pub(in crate::dispatch) topic: TopicName,
+    pub(in crate::dispatch) takers: Vec<Asker>,
+    /// Of the topic, when it was asked.
+    wakes: u64,
+}
+
+/// On whose behalf, and how much.
+pub(in crate::dispatch) struct Asker {
+    pub(in crate::dispatch) stream: Arc<Stream>,
+    pub(in crate::dispatch) share: Share,
+    /// It is all that the stream could take.
+    full: bool,
+    changes: u64,
+}
+
+/// What is to be done after an answer.
+#[derive(Default)]
+pub(in crate::dispatch) struct Outcome {
+    /// Leases for streams that are gone.
+    pub(in crate::dispatch) refused: Vec<Loose>,
+    /// Streams with credit that other feeds could use.
+    pub(in crate::dispatch) rouse: Vec<Arc<Stream>>,
+    /// When the first of them needs a look at what waits for its transport.
+    pub(in crate::dispatch) look_at: Option<Time>,
+}
+
+enum Pick {
+    Taker(Asker),
+    /// Hungry, but not for this topic now.
+    Skip,
+    /// Not hungry, or gone.
+    Out,
+}
+
+// === impl Board ===
+
+impl Board {
+    /// The next claim; `None` when there is nothing to ask for or nobody to take it.
+    pub(in crate::dispatch) fn plan(&mut self) -> Option<Plan> {
+        self.round += 1;
+        let (mut asks, mut budget) = (Vec::new(), JOBS_MAX);
+        let mut left = self.ready.len();
+        while left > 0 && budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
+            let Some(name) = self.ready.pop_front() else { break };
+            let topics = u32::try_from(left.min(ASKS_MAX - asks.len())).unwrap_or(u32::MAX);
+            left -= 1;
+            let slice = budget.div_ceil(topics);
+            let takers = self.takers(&name, slice);
+            if takers.is_empty() {
+                self.park(name);
+                continue;
+            }
+            budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
+            let Some(topic) = self.topics.get_mut(&name) else { continue };
+            topic.place = Place::Asked;
+            asks.push(Asked { wakes: topic.wakes, topic: name, takers });
+        }
+        (!asks.is_empty()).then_some(Plan { asks })
+    }
+
+    /// Takes in the answer to `plan`; events that came before it must have been heard.
+    pub(in crate::dispatch) fn apply(
+        &mut self,
+        plan: Plan,
+        found: Vec<Claimed>,
+        at: Origin,
+    ) -> Outcome {
+        let progress = found.iter().any(|found| found.leased.iter().any(|jobs| !jobs.is_empty()));
+        let mut outcome = Outcome::default();
+        for (asked, found) in plan.asks.into_iter().zip(found) {
+            let more = found.rest == Rest::More;
+            let mut leased = found.leased.into_iter();
+            for asker in &asked.takers {
+                let jobs = leased.next().unwrap_or_default();
+                let got = !jobs.is_empty();
+                self.grant(asker, jobs, at, &mut outcome);
+                self.learn(&asked.topic, asker, more && !got, progress);
+            }
+            self.settle(&asked, found.rest);
+        }
+        outcome
+    }
+
+    /// The claim failed: nothing was found, and nothing learnt but that the shard does not answer.
+    pub(in crate::dispatch) fn fail(&mut self, plan: Plan, at: Origin) -> Outcome {
+        let mut outcome = Outcome::default();
+        for asked in plan.asks {
+            for asker in &asked.takers {
+                self.grant(asker, Vec::new(), at, &mut outcome);
+                self.answered(asker.stream.id(), &asked.topic);
+            }
+            self.ready_again(&asked.topic);
+        }
+        outcome
+    }
+
+    /// Hungry streams of the topic's groups, for `slice` jobs together.
+    fn takers(&mut self, name: &TopicName, slice: u32) -> Vec<Asker> {
+        let Some(topic) = self.topics.get(name).filter(|topic| topic.place == Place::Ready) else {
+            return Vec::new();
+        };
+        let (groups, width) = (topic.groups.clone(), topic.width.min(slice as usize));
+        let waiting: usize = groups.iter().map(|group| self.line_len(*group)).sum();
+        let (mut takers, mut slice) = (Vec::new(), slice);
+        for group in groups {
+            for _ in 0..self.line_len(group) {
+                if takers.len() == width || slice == 0 {
+                    break;
+                }
+                let Some(id) = self.pop(group) else { break };
+                let others = width.min(waiting).saturating_sub(takers.len()).max(1);
+                let jobs_max = slice.div_ceil(u32::try_from(others).unwrap_or(u32::MAX));
+                match self.pick(id, name, jobs_max) {
+                    Pick::Taker(taker) => {
+                        slice -= taker.share.jobs.min(slice);
+                        takers.push(taker);
+                        self.push(group, id);
+                    }
+                    Pick::Skip => self.push(group, id),
+                    Pick::Out => {}
+                }
+            }
+        }
+        takers
+    }
+
+    /// What the stream asks of the topic: its share, at most `jobs_max`.
+    fn pick(&mut self, id: u32, name: &TopicName, jobs_max: u32) -> Pick {
+        let ways = match self.subs.get(&id) {
+            Some(sub) if sub.hungry => self.ways(sub),
+            _ => return Pick::Out,
+        };
+        let Some(sub) = self.subs.get_mut(&id) else { return Pick::Out };
+        if let Some(solo) = &sub.solo
+            && !self.topics.get(solo).is_some_and(|topic| topic.status == Status::Awake)
+        {
+            sub.solo = None;
+        }
+        if sub.blocked.contains(name) || sub.solo.as_ref().is_some_and(|solo| solo != name) {
+            return Pick::Skip;
+        }
+        let ways = if sub.solo.is_some() { 1 } else { ways };
+        let (round, stream) = (self.round, Arc::clone(&sub.stream));
+        let reserved = stream.reserve(self.feed, |want| {
+            if sub.round != round {
+                let jobs = want.jobs.div_ceil(u32::try_from(ways).unwrap_or(u32::MAX));
+                sub.split = (jobs, (want.bytes / ways as u64).max(1));
+                sub.round = round;
+            }
+            let bytes = if ways == 1 { want.bytes } else { sub.split.1 };
+            Share { jobs: sub.split.0.min(jobs_max), bytes, oversize: want.idle && ways == 1 }
+        });
+        match reserved {
+            Some((share, changes)) => Pick::Taker(Asker { stream, share, full: ways == 1, changes }),
+            None => {
+                sub.hungry = false;
+                self.hungry -= 1;
+                Pick::Out
+            }
+        }
+    }
+
+    /// In how many ways the stream's credit is split.
+    fn ways(&self, sub: &Sub) -> usize {
+        let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
+        awake.sum::<usize>().max(1) * self.feeds
+    }
+
+    fn grant(&mut self, asker: &Asker, jobs: Vec<Leased>, at: Origin, outcome: &mut Outcome) {
+        let some = !jobs.is_empty();
+        let granted = asker.stream.grant(asker.share, jobs, at);
+        if some {
+            let look_at = outcome.look_at.unwrap_or(Time::MAX).min(granted.look_at);
+            outcome.look_at = Some(look_at);
+        }
+        outcome.refused.extend(granted.refused);
+        if granted.rouse {
+            outcome.rouse.push(Arc::clone(&asker.stream));
+        }
+        if granted.hungry && self.subs.get(&asker.stream.id()).is_some_and(|sub| !sub.hungry) {
+            self.feed_again(asker.stream.id());
+        }
+    }
+
+    /// Why a stream that got nothing, though there is more, got nothing: its bytes were split, or
+    /// the next job is too large for all of them, or others had what there was.
+    fn learn(&mut self, name: &TopicName, asker: &Asker, nothing: bool, progress: bool) {
+        let Some(sub) = self.subs.get_mut(&asker.stream.id()) else { return };
+        if sub.solo.as_ref() == Some(name) {
+            sub.solo = None;
+        }
+        if nothing && !asker.full {
+            sub.solo = Some(name.clone());
+        } else if nothing && !progress && asker.stream.doze(self.feed, asker.changes) {
+            sub.blocked.insert(name.clone());
+            self.answered(asker.stream.id(), name);
+        }
+    }
+
+    /// What becomes of a topic that was asked.
+    fn settle(&mut self, asked: &Asked, rest: Rest) {
+        let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
+        let status = match rest {
+            Rest::More => {
+                topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
+                return self.ready_again(&asked.topic);
+            }
+            _ if topic.wakes != asked.wakes => return self.ready_again(&asked.topic),
+            Rest::Until(at) => Status::Asleep(Some(at)),
+            Rest::Nothing => Status::Asleep(None),
+        };
+        self.set(&asked.topic, status);
+        for id in self.fresh.clone() {
+            self.answered(id, &asked.topic);
+        }
+        self.forget_if_unneeded(&asked.topic);
+    }
+
+    /// The topic was asked for a stream that is new, and had nothing for it.
+    fn answered(&mut self, id: u32, name: &TopicName) {
+        if !self.fresh.contains(&id) {
+            return;
+        }
+        let Some(sub) = self.subs.get_mut(&id) else { return };
+        if sub.unasked.remove(name) && sub.unasked.is_empty() {
+            self.fresh.remove(&id);
+            sub.stream.answered();
+        }
+    }
+
+    fn ready_again(&mut self, name: &TopicName) {
+        if let Some(topic) = self.topics.get_mut(name)
+            && topic.place == Place::Asked
+        {
+            topic.place = Place::Ready;
+            self.ready.push_back(name.clone());
+        }
+    }
+
+    /// Nobody takes anything of the topic until somebody is hungry again.
+    fn park(&mut self, name: TopicName) {
+        let Some(topic) = self.topics.get_mut(&name) else { return };
+        if topic.place != Place::Ready {
+            return;
+        }
+        topic.place = Place::Parked;
+        for id in &topic.groups {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.parked.insert(name.clone());
+            }
+        }
+    }
+
+    fn line_len(&self, group: u32) -> usize {
+        self.groups.get(&group).map_or(0, |group| group.line.len())
+    }
+
+    fn pop(&mut self, group: u32) -> Option<u32> {
+        self.groups.get_mut(&group)?.line.pop()
+    }
+
+    fn push(&mut self, group: u32, id: u32) {
+        if let Some(group) = self.groups.get_mut(&group) {
+            group.line.push(id);
+        }
+    }
+}

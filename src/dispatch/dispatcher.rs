@@ -1,0 +1,197 @@
+//! The handle to all of it, and what its parts share.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::Time;
+use crate::scheduler::Scheduler;
+
+use super::feed::Feed;
+use super::ledger::{Loose, Mode};
+use super::pull::{self, PullOptions};
+use super::stream::{Home, Stream};
+use super::streams::Streams;
+use super::{Config, Delivery, OpenError, Outbox, StreamOptions, Worker, orphans, returns, watch};
+
+/// Gets the jobs of every shard to the streams and pulls of this replica. Cheap to clone.
+#[derive(Clone)]
+pub struct Dispatcher {
+    hub: Arc<Hub>,
+}
+
+/// What streams, pulls and tasks share.
+pub(super) struct Hub {
+    pub(super) scheduler: Scheduler,
+    pub(super) config: Config,
+    pub(super) streams: Arc<Streams>,
+    places: Arc<Semaphore>,
+    runtime: Handle,
+    /// Feeds, watch and orphans.
+    claiming: Tasks,
+    /// The way back of leases, which ends last.
+    returning: Tasks,
+}
+
+#[derive(Default)]
+struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+// === impl Dispatcher ===
+
+impl Dispatcher {
+    /// Starts the feeds of all shards and looks for leases of former lives. Must be called within a
+    /// runtime, once per scheduler, whose hints it hears from then on.
+    #[must_use]
+    pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
+        let shards = scheduler.shards().all();
+        let names = shards.iter().map(|shard| shard.name().clone()).collect();
+        let home = Home { owner: scheduler.replica().nonce, shards: names };
+        let streams = Arc::new(Streams::new(home));
+        let listening = Arc::clone(&streams);
+        scheduler.listen(Box::new(move |hint| listening.apply(hint)));
+        let hub = Hub {
+            places: Arc::new(Semaphore::new(config.streams_max)),
+            runtime: Handle::current(),
+            claiming: Tasks::default(),
+            returning: Tasks::default(),
+            scheduler,
+            config,
+            streams,
+        };
+        hub.spawn();
+        Dispatcher { hub: Arc::new(hub) }
+    }
+
+    /// Opens a stream.
+    ///
+    /// # Errors
+    /// [`OpenError`], when there are too many or the replica is leaving.
+    pub fn open(&self, options: StreamOptions) -> Result<Outbox, OpenError> {
+        let (stream, place) = self.hub.open(options, Mode::Stream)?;
+        Ok(Outbox::new(Arc::clone(&self.hub), stream, place))
+    }
+
+    /// Jobs that are ready now or within the wait, whatever comes first. A caller that drops this
+    /// has got nothing, and nothing is counted.
+    ///
+    /// # Errors
+    /// [`OpenError`], when there are too many streams and pulls or the replica is leaving.
+    pub async fn pull(&self, options: PullOptions) -> Result<Vec<Delivery>, OpenError> {
+        pull::pull(Arc::clone(&self.hub), options).await
+    }
+
+    /// The open streams, for people.
+    #[must_use]
+    pub fn workers(&self) -> Vec<Worker> {
+        self.hub.streams.workers()
+    }
+
+    /// How many streams are open, pulls not counted.
+    #[must_use]
+    pub fn streams_count(&self) -> usize {
+        self.hub.streams.count()
+    }
+
+    /// Jobs that the open streams could take at once.
+    #[must_use]
+    pub fn credit_waiting(&self) -> usize {
+        self.hub.streams.credit_waiting()
+    }
+
+    /// Claims nothing more, gives back what was not sent, and ends every stream with `draining`.
+    pub fn drain(&self) {
+        self.hub.streams.drain();
+    }
+
+    /// Resolves when no worker holds a lease of a stream or pull of this replica any more, for a
+    /// replica that drains; broken streams do not count.
+    pub async fn idle(&self) {
+        self.hub.streams.idle().await;
+    }
+
+    /// Drains, waits for claims under way, gives back what reached nobody, and stops every task.
+    pub async fn close(&self) {
+        self.drain();
+        self.hub.claiming.end().await;
+        self.hub.returning.end().await;
+    }
+}
+
+// === impl Hub ===
+
+impl Hub {
+    /// Opens a stream and takes its place.
+    pub(super) fn open(
+        &self,
+        options: StreamOptions,
+        mode: Mode,
+    ) -> Result<(Arc<Stream>, OwnedSemaphorePermit), OpenError> {
+        let max = self.config.streams_max;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| OpenError::TooManyStreams { max })?;
+        Ok((self.streams.open(options, mode, self.now())?, place))
+    }
+
+    /// A stream broke and left these behind.
+    pub(super) fn orphaned(&self, sent: Vec<Loose>) {
+        if sent.is_empty() || self.claiming.stop.is_cancelled() {
+            return;
+        }
+        let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
+        let orphans = orphans::of_stream(scheduler, sent, self.now(), stop);
+        self.claiming.tracker.spawn_on(orphans, &self.runtime);
+    }
+
+    /// Counts what is handed over at `now`.
+    pub(super) fn count(&self, deliveries: &[Delivery], mode: &'static str, now: Time) {
+        let metrics = self.scheduler.metrics();
+        for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
+            metrics.delivered(run[0].job.key.topic.as_str(), mode, run.len() as u64);
+            run.iter().for_each(|delivery| metrics.lag(now.since(delivery.job.due)));
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.scheduler.clock().now()
+    }
+
+    fn spawn(&self) {
+        let (claiming, returning) = (&self.claiming, &self.returning);
+        for (index, shard) in self.scheduler.shards().all().iter().enumerate() {
+            let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
+            let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
+            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
+            claiming.tracker.spawn(feed.run());
+            let former = orphans::of_former_lives(scheduler.clone(), shard.clone(), stop);
+            claiming.tracker.spawn(former);
+            let (streams, stop) = (Arc::clone(&self.streams), returning.stop.clone());
+            returning.tracker.spawn(returns::run(scheduler, shard, streams, index, stop));
+        }
+        let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
+        claiming.tracker.spawn(watch::run(scheduler, streams, claiming.stop.clone()));
+    }
+}
+
+impl Drop for Hub {
+    /// Nobody can open a stream any more, and none is left: the tasks have nothing to do.
+    fn drop(&mut self) {
+        self.claiming.stop.cancel();
+        self.returning.stop.cancel();
+    }
+}
+
+// === impl Tasks ===
+
+impl Tasks {
+    async fn end(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

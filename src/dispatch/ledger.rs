@@ -1,0 +1,448 @@
+//! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::domain::credit::Credit;
+use crate::domain::{JobKey, Time, Token, limit};
+use crate::scheduler::Revoked;
+use crate::store::{LeaseRef, Leased};
+
+use super::StreamOptions;
+
+/// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
+/// store: usually the timer has ended it by then.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// How a stream gets its jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Again and again, within its credit.
+    Stream,
+    /// Once: what is there first is all it gets.
+    Pull,
+}
+
+/// How far a stream has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Takes jobs.
+    Open,
+    /// Takes no more jobs and is about to be told so.
+    Draining,
+    /// Its transport is gone.
+    Closed,
+}
+
+/// See the module.
+pub(super) struct Ledger {
+    pub(super) phase: Phase,
+    credit: Credit<Held>,
+    outbox: VecDeque<Unsent>,
+    outbox_bytes: u64,
+    /// Asked for by claims under way.
+    asked_jobs: u32,
+    asked_bytes: u64,
+    /// Claimed and not given back; bounds what is claimed for a stream of `max_jobs`.
+    granted: u64,
+    delivered: u64,
+    revocations: Vec<Revocation>,
+    /// Raised whenever credit comes back.
+    changes: u64,
+    /// By feed: whether it waits to be told that there is credit again.
+    dozing: Box<[bool]>,
+    /// Feeds that have not asked for everything yet.
+    unanswered: usize,
+    /// The transport did not take what waits for it; until it does, nothing more is claimed.
+    stuck: bool,
+    /// Nothing needs a look before.
+    look_at: Time,
+    once: bool,
+    max_jobs: u64,
+}
+
+/// A lease that takes up credit.
+pub(super) struct Held {
+    pub(super) key: JobKey,
+    pub(super) shard: usize,
+    /// On the clock of this replica.
+    pub(super) deadline: Time,
+    pub(super) sent: bool,
+}
+
+/// A claimed job that waits for the transport.
+pub(super) struct Unsent {
+    pub(super) job: Leased,
+    pub(super) shard: usize,
+    bytes: u64,
+    deadline: Time,
+    stale_at: Time,
+}
+
+/// A sent job that was taken back.
+pub(super) struct Revocation {
+    pub(super) token: Token,
+    pub(super) held: Held,
+    pub(super) reason: Revoked,
+}
+
+/// A lease that its stream lets go of, and where it lies.
+#[derive(Debug)]
+pub(super) struct Loose {
+    pub(super) shard: usize,
+    pub(super) lease: LeaseRef,
+    /// After it there is nothing left to do.
+    pub(super) deadline: Time,
+}
+
+/// What a stream could take now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    pub(super) jobs: u32,
+    pub(super) bytes: u64,
+    /// Nothing is held or asked for, so one job may exceed `bytes`.
+    pub(super) idle: bool,
+}
+
+/// What is asked for in one topic on behalf of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) jobs: u32,
+    pub(super) bytes: u64,
+    pub(super) oversize: bool,
+}
+
+/// Where and when jobs were claimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    pub(super) shard: usize,
+    /// On the clock of this replica.
+    pub(super) now: Time,
+    /// Microseconds that the store's clock is ahead of it.
+    pub(super) skew: i64,
+}
+
+/// What a grant led to.
+#[derive(Debug, Default)]
+pub(super) struct Granted {
+    /// The stream could take more.
+    pub(super) hungry: bool,
+    /// What was set aside and not used is of use to other feeds.
+    pub(super) rouse: bool,
+    /// See [`Ledger::look`].
+    pub(super) look_at: Time,
+    /// Not taken: the stream is gone or leaves.
+    pub(super) refused: Vec<Loose>,
+}
+
+/// What the transport gets.
+#[derive(Default)]
+pub(super) struct Taken {
+    pub(super) jobs: Vec<Unsent>,
+    pub(super) revocations: Vec<Revocation>,
+    /// Their lease ran out while they waited.
+    pub(super) late: Vec<Loose>,
+    pub(super) in_flight: u32,
+    /// Everything that the stream asked for in total has been delivered.
+    pub(super) complete: bool,
+    pub(super) draining: bool,
+    pub(super) rouse: bool,
+}
+
+/// What is left when a transport is gone.
+#[derive(Default)]
+pub(super) struct Remains {
+    pub(super) unsent: Vec<Loose>,
+    /// Sent and not settled.
+    pub(super) sent: Vec<Loose>,
+}
+
+/// What a look at deadlines has found.
+pub(super) struct Look {
+    /// Waited too long for the transport; no longer held.
+    pub(super) stale: Vec<Loose>,
+    /// Past their deadline and still held; the store knows more.
+    pub(super) overdue: Vec<Loose>,
+    /// When to look again.
+    pub(super) next: Time,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// The books of a stream that `feeds` feeds serve.
+    pub(super) fn new(options: &StreamOptions, mode: Mode, feeds: usize) -> Ledger {
+        Ledger {
+            phase: Phase::Open,
+            credit: Credit::new(options.max_in_flight, options.max_in_flight_bytes),
+            outbox: VecDeque::new(),
+            outbox_bytes: 0,
+            asked_jobs: 0,
+            asked_bytes: 0,
+            granted: 0,
+            delivered: 0,
+            revocations: Vec::new(),
+            changes: 0,
+            dozing: vec![false; feeds].into(),
+            unanswered: feeds,
+            stuck: false,
+            look_at: Time::MAX,
+            once: mode == Mode::Pull,
+            max_jobs: options.max_jobs.unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What the stream could take now, or `None`.
+    pub(super) fn want(&self) -> Option<Want> {
+        if self.phase != Phase::Open || self.stuck || self.once && self.granted > 0 {
+            return None;
+        }
+        let wanted = self.max_jobs.saturating_sub(self.granted + u64::from(self.asked_jobs));
+        let free = self.credit.jobs_free().saturating_sub(self.asked_jobs);
+        let room = limit::PREFETCH_BYTES_MAX.saturating_sub(self.outbox_bytes);
+        let want = Want {
+            jobs: u32::try_from(wanted).unwrap_or(u32::MAX).min(free),
+            bytes: self.credit.bytes_free().min(room).saturating_sub(self.asked_bytes),
+            idle: self.credit.is_idle() && self.asked_jobs == 0,
+        };
+        (want.jobs > 0 && (want.bytes > 0 || want.idle)).then_some(want)
+    }
+
+    /// Sets aside the share that `choose` makes of what could be taken, until it is granted. When
+    /// nothing could, `feed` is told as soon as there is credit again. With the share comes the
+    /// number by which [`Ledger::doze`] knows whether anything has changed since.
+    pub(super) fn reserve(
+        &mut self,
+        feed: usize,
+        choose: impl FnOnce(Want) -> Share,
+    ) -> Option<(Share, u64)> {
+        let Some(want) = self.want() else {
+            self.dozing[feed] = true;
+            return None;
+        };
+        let mut share = choose(want);
+        share.jobs = share.jobs.min(want.jobs);
+        share.bytes = share.bytes.min(want.bytes);
+        self.asked_jobs += share.jobs;
+        self.asked_bytes += share.bytes;
+        Some((share, self.changes))
+    }
+
+    /// Takes in what a claim found for `share`, which is no longer set aside.
+    pub(super) fn grant(&mut self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
+        self.asked_jobs = self.asked_jobs.saturating_sub(share.jobs);
+        self.asked_bytes = self.asked_bytes.saturating_sub(share.bytes);
+        let jobs = jobs.into_iter().map(|job| Unsent::new(job, at));
+        if self.phase != Phase::Open {
+            let refused = jobs.map(Unsent::into_loose).collect();
+            return Granted { hungry: false, rouse: false, look_at: Time::MAX, refused };
+        }
+        for unsent in jobs {
+            let held = Held {
+                key: unsent.job.key.clone(),
+                shard: unsent.shard,
+                deadline: unsent.deadline,
+                sent: false,
+            };
+            self.credit.grant(unsent.job.token, unsent.bytes, held);
+            self.granted += 1;
+            self.outbox_bytes += unsent.bytes;
+            self.look_at = self.look_at.min(unsent.stale_at);
+            self.outbox.push_back(unsent);
+        }
+        let hungry = self.want().is_some();
+        self.dozing[at.shard] = !hungry;
+        let rouse = hungry && self.rouse();
+        Granted { hungry, rouse, look_at: self.look_at, refused: Vec::new() }
+    }
+
+    /// `feed` waits for credit to come back; refused when some did since `changes`.
+    pub(super) fn doze(&mut self, feed: usize, changes: u64) -> bool {
+        let unchanged = self.changes == changes;
+        self.dozing[feed] |= unchanged;
+        unchanged
+    }
+
+    /// Whether feeds must be told that there is credit; they are told once.
+    pub(super) fn rouse(&mut self) -> bool {
+        let rouse = self.dozing.contains(&true) && self.want().is_some();
+        if rouse {
+            self.dozing.fill(false);
+        }
+        rouse
+    }
+
+    /// One more feed has asked for everything that the stream wants.
+    pub(super) fn answered(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
+    /// Whether everything was asked for at least once.
+    pub(super) fn asked_all(&self) -> bool {
+        self.unanswered == 0
+    }
+
+    /// The lease is over: its credit is free.
+    pub(super) fn settle(&mut self, token: Token) {
+        self.release(token);
+    }
+
+    /// The lease was taken away: its credit is free, and a worker that has the job is told.
+    pub(super) fn revoke(&mut self, token: Token, reason: Revoked) {
+        if let Some(held) = self.release(token)
+            && held.sent
+            && self.phase != Phase::Closed
+        {
+            self.revocations.push(Revocation { token, held, reason });
+        }
+    }
+
+    fn release(&mut self, token: Token) -> Option<Held> {
+        let held = self.credit.release(token)?;
+        self.changes += 1;
+        if !held.sent
+            && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
+            && let Some(unsent) = self.outbox.remove(place)
+        {
+            self.outbox_bytes -= unsent.bytes;
+            self.granted -= 1;
+        }
+        Some(held)
+    }
+
+    /// What goes into one message of at most `jobs_max` jobs: whatever waits, and at least one job.
+    pub(super) fn take(&mut self, now: Time, jobs_max: usize) -> Taken {
+        self.stuck = false;
+        let mut taken =
+            Taken { revocations: std::mem::take(&mut self.revocations), ..Taken::default() };
+        let mut room = limit::MESSAGE_BYTES_MAX as u64;
+        while let Some(next) = self.outbox.front()
+            && taken.jobs.len() < jobs_max
+            && (next.bytes <= room || taken.jobs.is_empty())
+            && let Some(unsent) = self.outbox.pop_front()
+        {
+            self.outbox_bytes -= unsent.bytes;
+            if unsent.deadline <= now {
+                taken.late.push(self.give_up(unsent));
+                continue;
+            }
+            room = room.saturating_sub(unsent.bytes);
+            if let Some(held) = self.credit.get_mut(unsent.job.token) {
+                held.sent = true;
+            }
+            taken.jobs.push(unsent);
+        }
+        self.delivered += taken.jobs.len() as u64;
+        taken.in_flight = self.credit.in_flight();
+        taken.complete = self.delivered >= self.max_jobs;
+        taken.draining = self.phase == Phase::Draining;
+        taken.rouse = self.rouse();
+        taken
+    }
+
+    /// Nothing more comes; what waits goes back.
+    pub(super) fn drain(&mut self) -> Vec<Loose> {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+        }
+        self.outbox_bytes = 0;
+        let unsent = std::mem::take(&mut self.outbox);
+        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
+    }
+
+    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
+    pub(super) fn close(&mut self, keep: bool) -> Remains {
+        let unsent = self.drain();
+        self.phase = Phase::Closed;
+        self.revocations = Vec::new();
+        if keep {
+            return Remains { unsent, sent: Vec::new() };
+        }
+        let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
+        Remains { unsent, sent }
+    }
+
+    /// Looks at deadlines that have come.
+    pub(super) fn look(&mut self, now: Time) -> Look {
+        let mut look = Look { stale: Vec::new(), overdue: Vec::new(), next: self.look_at };
+        if now < self.look_at {
+            return look;
+        }
+        look.stale = self.give_up_stale(now);
+        self.stuck |= !look.stale.is_empty();
+        let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
+        look.next = stale_at.min().unwrap_or(Time::MAX);
+        for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
+            let at = held.deadline.plus(OVERDUE);
+            if at <= now {
+                let lease = LeaseRef { key: held.key.clone(), token };
+                look.overdue.push(Loose { shard: held.shard, lease, deadline: held.deadline });
+            }
+            look.next = look.next.min(at.max(now.plus(OVERDUE)));
+        }
+        self.look_at = look.next;
+        look
+    }
+
+    /// The store says that the lease lasts until then.
+    pub(super) fn extended(&mut self, token: Token, deadline: Time) {
+        if let Some(held) = self.credit.get_mut(token) {
+            held.deadline = deadline;
+        }
+    }
+
+    /// Leases held, sent or not.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.credit.in_flight()
+    }
+
+    /// Leases that a worker has.
+    pub(super) fn sent_in_flight(&self) -> usize {
+        (self.credit.in_flight() as usize).saturating_sub(self.outbox.len())
+    }
+
+    fn give_up_stale(&mut self, now: Time) -> Vec<Loose> {
+        let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
+        self.outbox = fresh;
+        self.outbox_bytes = self.outbox.iter().map(|unsent| unsent.bytes).sum();
+        stale.into_iter().map(|unsent| self.give_up(unsent)).collect()
+    }
+
+    fn give_up(&mut self, unsent: Unsent) -> Loose {
+        self.credit.release(unsent.job.token);
+        self.changes += 1;
+        self.granted -= 1;
+        unsent.into_loose()
+    }
+}
+
+// === impl Unsent ===
+
+impl Unsent {
+    fn new(job: Leased, at: Origin) -> Unsent {
+        let deadline = Time(job.deadline.0.saturating_sub(at.skew));
+        let stale_at = at.now.plus(deadline.since(at.now) / 3);
+        let bytes = job.spec.bytes() as u64;
+        Unsent { job, shard: at.shard, bytes, deadline, stale_at }
+    }
+
+    /// What is left of the lease.
+    pub(super) fn left(&self, now: Time) -> Duration {
+        self.deadline.since(now)
+    }
+
+    fn into_loose(self) -> Loose {
+        let lease = LeaseRef { key: self.job.key, token: self.job.token };
+        Loose { shard: self.shard, lease, deadline: self.deadline }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn into_loose(self, token: Token) -> Loose {
+        let lease = LeaseRef { key: self.key, token };
+        Loose { shard: self.shard, lease, deadline: self.deadline }
+    }
+}

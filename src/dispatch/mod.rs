@@ -1,0 +1,184 @@
+//! Gets jobs to workers: streams with credit, wake-ups, revocations, and the give-back of what
+//! nobody received or nobody speaks for any more.
+//!
+//! ```text
+//!   shard ◀─claim── feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
+//!     │               ▲                 ▲          │
+//!     └─── events ────┘                 │          └─unsent─▶ returns ──unclaim──▶ shard
+//!   scheduler ── hints ──▶ streams ─────┘          └─broken─▶ orphans ──release──▶ shard
+//! ```
+//!
+//! - [`feed`] and [`board`]: what to ask a shard for, and when; one claim per shard at a time
+//! - [`ledger`], [`stream`], [`streams`]: credit and outbox of one stream; all streams of this replica
+//! - [`outbox`], [`pull`]: the two ways out
+//! - [`returns`], [`orphans`], [`watch`]: what was not sent, what nobody speaks for, what ran out
+//!
+//! # Invariants
+//! - What is held and asked for on behalf of a stream never exceeds its credit.
+//! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
+//! - What was not polled by a transport goes back uncounted.
+
+mod board;
+mod dispatcher;
+mod feed;
+mod ledger;
+mod mailbox;
+mod orphans;
+mod outbox;
+mod pull;
+mod returns;
+mod stream;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::{Receipt, Time, TopicName};
+use crate::scheduler::Revoked;
+use crate::store::Leased;
+
+pub use dispatcher::Dispatcher;
+pub use outbox::Outbox;
+pub use pull::PullOptions;
+
+/// Bounds of this replica's streams.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Streams and pulls at once.
+    pub streams_max: usize,
+    /// A stream is ended with `draining` after so long, plus or minus a tenth; zero is never.
+    pub age_max: Duration,
+}
+
+/// What a worker asks for, checked and within the limits.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// Exact names and trailing-wildcard globs (`billing.*`), served in turn.
+    pub topics: Vec<TopicPattern>,
+    /// Unsettled deliveries allowed.
+    pub max_in_flight: u32,
+    /// Unsettled bytes allowed.
+    pub max_in_flight_bytes: u64,
+    /// Deliveries per message.
+    pub max_batch: u32,
+    /// Lease of jobs that name none.
+    pub lease: Duration,
+    /// An empty message after this much silence.
+    pub heartbeat: Duration,
+    /// End with OK after so many deliveries; `None` is endless.
+    pub max_jobs: Option<u64>,
+    /// End with OK after so long without a job.
+    pub idle_timeout: Option<Duration>,
+    /// Give-back after the stream breaks.
+    pub orphan_grace: Duration,
+    /// Who works here; may be empty.
+    pub worker_id: Arc<str>,
+    /// The peer's address, for people.
+    pub peer: String,
+    /// The peer's user agent, for people.
+    pub user_agent: String,
+}
+
+/// A topic name, or all topics with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum TopicPattern {
+    /// This topic.
+    Exact(TopicName),
+    /// Every topic whose name begins so (the glob without its `*`).
+    Prefix(String),
+}
+
+/// One message of a stream.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// Jobs handed over.
+    pub deliveries: Vec<Delivery>,
+    /// Jobs taken back.
+    pub revocations: Vec<(Receipt, Revoked)>,
+    /// Credit in use after this message.
+    pub in_flight: u32,
+    /// Nothing more comes.
+    pub draining: bool,
+}
+
+/// One job handed to a worker.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// Proof of the lease.
+    pub receipt: Receipt,
+    /// The job.
+    pub job: Leased,
+    /// What is left of the lease.
+    pub lease_left: Duration,
+}
+
+/// An open stream, for people.
+#[derive(Clone, Debug)]
+pub struct Worker {
+    /// Who works there.
+    pub worker_id: String,
+    /// The stream.
+    pub stream_id: String,
+    /// The peer's address.
+    pub peer: String,
+    /// The peer's user agent.
+    pub user_agent: String,
+    /// What it asked for, as written.
+    pub topics: Vec<String>,
+    /// Its credit.
+    pub max_in_flight: u32,
+    /// Credit in use.
+    pub in_flight: u32,
+    /// When it was opened.
+    pub connect_time: Time,
+}
+
+/// Why no stream can be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// As many as this replica takes are open.
+    #[error("this replica has {max} streams and pulls open, which is its maximum; try another one")]
+    TooManyStreams {
+        /// Its maximum.
+        max: usize,
+    },
+    /// The replica is leaving.
+    #[error("this replica is leaving; open the stream on another one")]
+    Draining,
+}
+
+// === impl TopicPattern ===
+
+impl TopicPattern {
+    /// Whether the topic is one of those meant.
+    #[must_use]
+    pub fn matches(&self, topic: &TopicName) -> bool {
+        match self {
+            TopicPattern::Exact(name) => name == topic,
+            TopicPattern::Prefix(prefix) => topic.as_str().starts_with(prefix),
+        }
+    }
+
+    /// Whether every topic that `other` means is meant.
+    fn includes(&self, other: &TopicPattern) -> bool {
+        match (self, other) {
+            (_, TopicPattern::Exact(name)) => self.matches(name),
+            (TopicPattern::Prefix(wide), TopicPattern::Prefix(narrow)) => narrow.starts_with(wide),
+            (TopicPattern::Exact(_), TopicPattern::Prefix(_)) => false,
+        }
+    }
+}
+
+/// As it is written in a request.
+impl fmt::Display for TopicPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TopicPattern::Exact(name) => name.fmt(f),
+            TopicPattern::Prefix(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The transport side of a stream: what is polled here has been handed over. A transport polls only
+//! when it can send, so whatever waits has reached nobody and can be taken back.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep};
+
+use super::dispatcher::Hub;
+use super::stream::Stream;
+use super::{Batch, StreamOptions};
+
+/// The messages of one stream, in the order in which they are to be sent; ends when the server ends
+/// the stream. Dropped before that, the stream is broken: what it was sent is given back after its
+/// grace unless somebody speaks for it.
+#[must_use = "a stream that is dropped is broken"]
+pub struct Outbox {
+    hub: Arc<Hub>,
+    stream: Arc<Stream>,
+    quiet: Silence,
+    idle: Option<Silence>,
+    age: Option<Pin<Box<Sleep>>>,
+    ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// A timer that runs out after so long without [`Silence::broken`].
+struct Silence {
+    after: Duration,
+    since: Instant,
+    sleep: Pin<Box<Sleep>>,
+}
+
+// === impl Outbox ===
+
+impl Outbox {
+    pub(super) fn new(hub: Arc<Hub>, stream: Arc<Stream>, place: OwnedSemaphorePermit) -> Outbox {
+        let options = stream.options();
+        let (quiet, idle) = (options.heartbeat, options.idle_timeout);
+        let age = hub.config.age_max.mul_f64(rand::rng().random_range(0.9..=1.1));
+        Outbox {
+            quiet: Silence::new(quiet),
+            idle: idle.map(Silence::new),
+            age: (!age.is_zero()).then(|| Box::pin(tokio::time::sleep(age))),
+            ended: false,
+            _place: place,
+            hub,
+            stream,
+        }
+    }
+
+    /// The stream's id, as people see it.
+    #[must_use]
+    pub fn stream_id(&self) -> String {
+        self.stream.name()
+    }
+
+    /// What is in force for the stream.
+    #[must_use]
+    pub fn options(&self) -> &StreamOptions {
+        self.stream.options()
+    }
+
+    /// What there is to send now, with everything that ends the stream.
+    fn message(&mut self) -> Option<Batch> {
+        let now = self.hub.now();
+        let mut taken = self.stream.take(now);
+        self.hub.streams.give_back(std::mem::take(&mut taken.late));
+        if taken.rouse {
+            self.hub.streams.rouse(&self.stream);
+        }
+        if taken.jobs.is_empty() && taken.revocations.is_empty() && !taken.draining {
+            return None;
+        }
+        self.quiet.broken();
+        if !taken.jobs.is_empty()
+            && let Some(idle) = &mut self.idle
+        {
+            idle.broken();
+        }
+        if taken.complete || taken.draining {
+            self.end();
+        }
+        let batch = self.stream.batch(taken, now);
+        self.hub.count(&batch.deliveries, "stream", now);
+        Some(batch)
+    }
+
+    /// The server ends the stream: nothing that was sent is given back.
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.hub.streams.finish(&self.stream);
+        }
+    }
+
+    fn is_too_old(&mut self, cx: &mut Context<'_>) -> bool {
+        self.age.as_mut().is_some_and(|age| age.as_mut().poll(cx).is_ready())
+    }
+}
+
+impl futures::Stream for Outbox {
+    type Item = Batch;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Batch>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        this.stream.register(cx.waker());
+        if this.is_too_old(cx) {
+            this.age = None;
+            this.hub.streams.give_back(this.stream.drain());
+        }
+        if let Some(batch) = this.message() {
+            return Poll::Ready(Some(batch));
+        }
+        if this.idle.as_mut().is_some_and(|idle| idle.poll(cx).is_ready()) {
+            this.end();
+            return Poll::Ready(None);
+        }
+        if this.quiet.poll(cx).is_ready() {
+            this.quiet.broken();
+            let in_flight = this.stream.ledger().in_flight();
+            return Poll::Ready(Some(Batch { in_flight, ..Batch::default() }));
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        if !self.ended {
+            let sent = self.hub.streams.broke(&self.stream);
+            self.hub.orphaned(sent);
+        }
+    }
+}
+
+// === impl Silence ===
+
+impl Silence {
+    fn new(after: Duration) -> Silence {
+        Silence { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
+    }
+
+    /// There was something. The timer itself is moved only when it runs out, not for each message.
+    fn broken(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            match self.since.checked_add(self.after) {
+                Some(end) if end <= Instant::now() => return Poll::Ready(()),
+                Some(end) => self.sleep.as_mut().reset(end),
+                None => return Poll::Pending,
+            }
+        }
+        Poll::Pending
+    }
+}

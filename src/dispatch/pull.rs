@@ -1,0 +1,119 @@
+//! Pull: a stream of one message, for callers without streaming. Its leases outlive the call.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::domain::limit;
+
+use super::dispatcher::Hub;
+use super::ledger::Mode;
+use super::stream::Stream;
+use super::{Delivery, OpenError, StreamOptions, TopicPattern};
+
+/// How long a pull that does not want to wait waits for a shard that does not answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// What a caller without a stream asks for, checked and within the limits.
+#[derive(Clone, Debug)]
+pub struct PullOptions {
+    /// Exact names and trailing-wildcard globs, served in turn.
+    pub topics: Vec<TopicPattern>,
+    /// Jobs at most.
+    pub max_jobs: u32,
+    /// Lease of jobs that name none.
+    pub lease: Duration,
+    /// Who works here; may be empty.
+    pub worker_id: Arc<str>,
+    /// How long to wait for a job; zero: only ask.
+    pub wait: Duration,
+    /// The peer's address, for people.
+    pub peer: String,
+    /// The peer's user agent, for people.
+    pub user_agent: String,
+}
+
+/// A pull under way. Dropped before its end, what was claimed for it has reached nobody.
+struct Pull {
+    hub: Arc<Hub>,
+    stream: Arc<Stream>,
+    ended: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// Whatever is there, as soon as something is.
+pub(super) async fn pull(
+    hub: Arc<Hub>,
+    options: PullOptions,
+) -> Result<Vec<Delivery>, OpenError> {
+    let wait = options.wait;
+    let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
+    let mut pull = Pull { hub, stream, ended: false, _place: place };
+    let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_MAX } else { wait }));
+    let deliveries = poll_fn(|cx| {
+        pull.stream.register(cx.waker());
+        // Asked before it is looked for: what was granted before the last answer must not be missed.
+        let asked_all = wait.is_zero() && pull.stream.ledger().asked_all();
+        let over = patience.as_mut().poll(cx).is_ready();
+        match pull.take() {
+            Some(deliveries) => Poll::Ready(deliveries),
+            None if asked_all || over => Poll::Ready(Vec::new()),
+            None => Poll::Pending,
+        }
+    });
+    let deliveries = deliveries.await;
+    pull.end();
+    Ok(deliveries)
+}
+
+/// The stream that a pull is to the feeds.
+fn stream_options(options: PullOptions) -> StreamOptions {
+    StreamOptions {
+        topics: options.topics,
+        max_in_flight: options.max_jobs,
+        max_in_flight_bytes: limit::MESSAGE_BYTES_MAX as u64,
+        max_batch: options.max_jobs,
+        lease: options.lease,
+        heartbeat: Duration::MAX,
+        max_jobs: None,
+        idle_timeout: None,
+        orphan_grace: Duration::ZERO,
+        worker_id: options.worker_id,
+        peer: options.peer,
+        user_agent: options.user_agent,
+    }
+}
+
+// === impl Pull ===
+
+impl Pull {
+    /// What there is; empty when the replica drains, `None` when there is nothing yet.
+    fn take(&self) -> Option<Vec<Delivery>> {
+        let now = self.hub.now();
+        let mut taken = self.stream.take(now);
+        self.hub.streams.give_back(std::mem::take(&mut taken.late));
+        if taken.jobs.is_empty() && !taken.draining {
+            return None;
+        }
+        let deliveries = self.stream.batch(taken, now).deliveries;
+        self.hub.count(&deliveries, "pull", now);
+        Some(deliveries)
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.hub.streams.finish(&self.stream);
+    }
+}
+
+impl Drop for Pull {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.hub.streams.broke(&self.stream);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The way back of leases that reached nobody: undone as soon as the shard answers, so that the jobs
+//! are in their old place and nothing is counted.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::domain::{Time, limit};
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+use crate::store::{LeaseRef, Unclaim};
+
+use super::streams::Streams;
+
+/// First and longest pause after a failed call.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+
+/// What waits to go back to one shard. It holds leases that were claimed, so the credit of the
+/// streams bounds it, and what has run out meanwhile is dropped.
+#[derive(Default)]
+pub(super) struct Returns {
+    waiting: Mutex<Vec<(LeaseRef, Time)>>,
+    added: Notify,
+}
+
+// === impl Returns ===
+
+impl Returns {
+    /// This lease goes back; after `deadline` it is over anyway.
+    pub(super) fn add(&self, lease: LeaseRef, deadline: Time) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push((lease, deadline));
+        self.added.notify_one();
+    }
+
+    fn take(&self) -> Vec<(LeaseRef, Time)> {
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Gives back what comes to the shard of that index, until `stop` and nothing is left.
+pub(super) async fn run(
+    scheduler: Scheduler,
+    shard: Shard,
+    streams: std::sync::Arc<Streams>,
+    index: usize,
+    stop: CancellationToken,
+) {
+    let returns = &streams.returns[index];
+    loop {
+        let leases = returns.take();
+        if !leases.is_empty() {
+            give_back(&scheduler, &shard, leases, &stop).await;
+        } else if stop.is_cancelled() {
+            return;
+        } else {
+            tokio::select! {
+                () = returns.added.notified() => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+}
+
+/// Undoes leases, a call's worth at a time. At the end of the replica one try must do: the leases
+/// then go with it.
+async fn give_back(
+    scheduler: &Scheduler,
+    shard: &Shard,
+    mut leases: Vec<(LeaseRef, Time)>,
+    stop: &CancellationToken,
+) {
+    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    while !leases.is_empty() {
+        let part = leases.len().min(limit::CALL_JOBS_MAX);
+        let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
+        match scheduler.unclaim(shard, Unclaim::Leases(refs)).await {
+            Ok(undone) => {
+                tracing::debug!(shard = %shard.name(), undone, "claims given back");
+                backoff.reset();
+                leases.drain(..part);
+            }
+            Err(_) if stop.is_cancelled() => return,
+            Err(_) => {
+                tokio::select! {
+                    () = tokio::time::sleep(backoff.pause()) => {}
+                    () = stop.cancelled() => {}
+                }
+                let now = scheduler.clock().now();
+                leases.retain(|(_, deadline)| *deadline > now);
+            }
+        }
+    }
+}

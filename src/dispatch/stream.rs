@@ -1,0 +1,223 @@
+//! One stream or pull: its books behind a lock, and its transport, which is woken when there is
+//! something for it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::task::AtomicWaker;
+
+use crate::domain::{Receipt, ShardName, Time, Token};
+use crate::scheduler::Revoked;
+use crate::store::Leased;
+
+use super::ledger::{
+    Granted, Held, Ledger, Look, Loose, Mode, Origin, Phase, Remains, Share, Taken, Want,
+};
+use super::{Batch, Delivery, StreamOptions, Worker};
+
+/// See the module. Shared by its transport, the feeds that serve it, and the registry.
+pub(super) struct Stream {
+    id: u32,
+    home: Arc<Home>,
+    options: StreamOptions,
+    mode: Mode,
+    opened: Time,
+    ledger: Mutex<Ledger>,
+    transport: AtomicWaker,
+}
+
+/// What receipts of this replica say about it.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) owner: u32,
+    /// In the order of the feeds.
+    pub(super) shards: Vec<ShardName>,
+}
+
+/// What follows from credit that came back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Freed {
+    /// The feeds must hear of it.
+    pub(super) rouse: bool,
+    /// The stream takes no more jobs, and no worker holds any of its leases.
+    pub(super) done: bool,
+}
+
+// === impl Stream ===
+
+impl Stream {
+    pub(super) fn new(
+        id: u32,
+        home: Arc<Home>,
+        options: StreamOptions,
+        mode: Mode,
+        opened: Time,
+    ) -> Stream {
+        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len()));
+        Stream { id, home, options, mode, opened, ledger, transport: AtomicWaker::new() }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn options(&self) -> &StreamOptions {
+        &self.options
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The id that people see: unique over replicas and their lives.
+    pub(super) fn name(&self) -> String {
+        format!("{:08x}-{}", self.home.owner, self.id)
+    }
+
+    // --- for its transport
+
+    /// Whoever polls the transport is woken from now on.
+    pub(super) fn register(&self, waker: &std::task::Waker) {
+        self.transport.register(waker);
+    }
+
+    /// See [`Ledger::take`].
+    pub(super) fn take(&self, now: Time) -> Taken {
+        self.ledger().take(now, self.options.max_batch as usize)
+    }
+
+    /// The message that `taken` makes; what is left of each lease is counted from `now`.
+    pub(super) fn batch(&self, taken: Taken, now: Time) -> Batch {
+        let deliveries = taken.jobs.into_iter().map(|unsent| Delivery {
+            lease_left: unsent.left(now),
+            receipt: Receipt {
+                shard: self.home.shards[unsent.shard].clone(),
+                owner: self.home.owner,
+                stream: self.id,
+                token: unsent.job.token,
+                key: unsent.job.key.clone(),
+            },
+            job: unsent.job,
+        });
+        let revocations = taken
+            .revocations
+            .into_iter()
+            .map(|revoked| (self.receipt(revoked.token, revoked.held), revoked.reason));
+        Batch {
+            deliveries: deliveries.collect(),
+            revocations: revocations.collect(),
+            in_flight: taken.in_flight,
+            draining: taken.draining,
+        }
+    }
+
+    /// See [`Ledger::close`].
+    pub(super) fn close(&self, keep: bool) -> Remains {
+        self.ledger().close(keep)
+    }
+
+    // --- for the feeds
+
+    pub(super) fn reserve(
+        &self,
+        feed: usize,
+        choose: impl FnOnce(Want) -> Share,
+    ) -> Option<(Share, u64)> {
+        self.ledger().reserve(feed, choose)
+    }
+
+    /// See [`Ledger::grant`].
+    pub(super) fn grant(&self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
+        let some = !jobs.is_empty();
+        let granted = self.ledger().grant(share, jobs, at);
+        if some {
+            self.transport.wake();
+        }
+        granted
+    }
+
+    pub(super) fn doze(&self, feed: usize, changes: u64) -> bool {
+        self.ledger().doze(feed, changes)
+    }
+
+    /// A feed has asked for everything that the stream wants.
+    pub(super) fn answered(&self) {
+        self.ledger().answered();
+        self.transport.wake();
+    }
+
+    // --- for the registry
+
+    /// These leases are over.
+    pub(super) fn settle(&self, tokens: &[Token]) -> Freed {
+        let mut ledger = self.ledger();
+        tokens.iter().for_each(|&token| ledger.settle(token));
+        Freed::of(&mut ledger)
+    }
+
+    /// This lease was taken away.
+    pub(super) fn revoke(&self, token: Token, reason: Revoked) -> Freed {
+        let mut ledger = self.ledger();
+        ledger.revoke(token, reason);
+        let freed = Freed::of(&mut ledger);
+        drop(ledger);
+        self.transport.wake();
+        freed
+    }
+
+    /// Nothing more comes; what waits goes back.
+    pub(super) fn drain(&self) -> Vec<Loose> {
+        let unsent = self.ledger().drain();
+        self.transport.wake();
+        unsent
+    }
+
+    pub(super) fn look(&self, now: Time) -> Look {
+        self.ledger().look(now)
+    }
+
+    pub(super) fn extended(&self, token: Token, deadline: Time) {
+        self.ledger().extended(token, deadline);
+    }
+
+    /// The books, for as long as the guard lives.
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.ledger().phase == Phase::Closed
+    }
+
+    /// What people see of it.
+    pub(super) fn worker(&self) -> Worker {
+        Worker {
+            worker_id: self.options.worker_id.to_string(),
+            stream_id: self.name(),
+            peer: self.options.peer.clone(),
+            user_agent: self.options.user_agent.clone(),
+            topics: self.options.topics.iter().map(ToString::to_string).collect(),
+            max_in_flight: self.options.max_in_flight,
+            in_flight: self.ledger().in_flight(),
+            connect_time: self.opened,
+        }
+    }
+
+    fn receipt(&self, token: Token, held: Held) -> Receipt {
+        Receipt {
+            shard: self.home.shards[held.shard].clone(),
+            owner: self.home.owner,
+            stream: self.id,
+            token,
+            key: held.key,
+        }
+    }
+}
+
+// === impl Freed ===
+
+impl Freed {
+    fn of(ledger: &mut Ledger) -> Freed {
+        let done = ledger.phase != Phase::Open && ledger.sent_in_flight() == 0;
+        Freed { rouse: ledger.rouse(), done }
+    }
+}

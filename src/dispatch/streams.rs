@@ -1,0 +1,250 @@
+//! The registry of this replica's streams and pulls: who is open, who still holds leases, and where
+//! hints go.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::domain::{Time, Token};
+use crate::scheduler::{Hint, Revoked};
+
+use super::ledger::{Loose, Mode};
+use super::mailbox::Mailbox;
+use super::returns::Returns;
+use super::stream::{Freed, Home, Stream};
+use super::{OpenError, StreamOptions, Worker};
+
+/// See the module. It knows nothing of the scheduler, which holds it through its listener.
+pub(super) struct Streams {
+    home: Arc<Home>,
+    registry: Mutex<Registry>,
+    /// By shard.
+    pub(super) mailboxes: Vec<Mailbox>,
+    /// By shard.
+    pub(super) returns: Vec<Returns>,
+    /// When some stream needs a look at its deadlines.
+    pub(super) alarm: Alarm,
+    /// Something was settled or has closed while the replica drains.
+    settled: Notify,
+}
+
+#[derive(Default)]
+struct Registry {
+    streams: HashMap<u32, Arc<Stream>>,
+    next: u32,
+    draining: bool,
+}
+
+/// A time that others move forward and one sleeps on.
+pub(super) struct Alarm {
+    at: AtomicI64,
+    moved: Notify,
+}
+
+// === impl Streams ===
+
+impl Streams {
+    pub(super) fn new(home: Home) -> Streams {
+        let shards = home.shards.len();
+        Streams {
+            home: Arc::new(home),
+            registry: Mutex::default(),
+            mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
+            returns: (0..shards).map(|_| Returns::default()).collect(),
+            alarm: Alarm { at: AtomicI64::new(i64::MAX), moved: Notify::new() },
+            settled: Notify::new(),
+        }
+    }
+
+    /// Opens a stream; every feed hears of it.
+    pub(super) fn open(
+        &self,
+        options: StreamOptions,
+        mode: Mode,
+        now: Time,
+    ) -> Result<Arc<Stream>, OpenError> {
+        let mut registry = self.registry();
+        if registry.draining {
+            return Err(OpenError::Draining);
+        }
+        let id = registry.free_id();
+        let stream = Arc::new(Stream::new(id, Arc::clone(&self.home), options, mode, now));
+        registry.streams.insert(id, Arc::clone(&stream));
+        drop(registry);
+        self.rouse(&stream);
+        Ok(stream)
+    }
+
+    /// The server has ended the stream: what was sent stays held until it is settled.
+    pub(super) fn finish(&self, stream: &Arc<Stream>) {
+        let remains = stream.close(true);
+        if stream.ledger().in_flight() == 0 {
+            self.registry().streams.remove(&stream.id());
+        }
+        self.closed(stream, remains.unsent);
+    }
+
+    /// The stream broke; answers what it was sent and has not settled.
+    pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
+        self.registry().streams.remove(&stream.id());
+        let remains = stream.close(false);
+        self.closed(stream, remains.unsent);
+        remains.sent
+    }
+
+    fn closed(&self, stream: &Arc<Stream>, unsent: Vec<Loose>) {
+        self.give_back(unsent);
+        for mailbox in &self.mailboxes {
+            mailbox.post_closed(stream);
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// Tells every feed that the stream has credit.
+    pub(super) fn rouse(&self, stream: &Arc<Stream>) {
+        for mailbox in &self.mailboxes {
+            mailbox.post(stream);
+        }
+    }
+
+    /// These leases reached nobody.
+    pub(super) fn give_back(&self, leases: Vec<Loose>) {
+        for loose in leases {
+            self.returns[loose.shard].add(loose.lease, loose.deadline);
+        }
+    }
+
+    /// Applies what the scheduler says about leases of this replica.
+    pub(super) fn apply(&self, hint: Hint) {
+        match hint {
+            Hint::Settled { stream, tokens } => self.settle(stream, &tokens),
+            Hint::Revoked { stream, token, reason } => self.revoke(stream, token, reason),
+        }
+    }
+
+    fn settle(&self, stream: u32, tokens: &[Token]) {
+        if let Some(stream) = self.get(stream) {
+            self.freed(&stream, stream.settle(tokens));
+        }
+    }
+
+    /// Takes a lease away from its stream.
+    pub(super) fn revoke(&self, stream: u32, token: Token, reason: Revoked) {
+        if let Some(stream) = self.get(stream) {
+            self.freed(&stream, stream.revoke(token, reason));
+        }
+    }
+
+    fn freed(&self, stream: &Arc<Stream>, freed: Freed) {
+        if freed.rouse {
+            self.rouse(stream);
+        }
+        if freed.done {
+            // A closed stream stays only as long as something is held on its account.
+            if stream.is_closed() {
+                self.registry().streams.remove(&stream.id());
+            }
+            self.settled.notify_waiters();
+        }
+    }
+
+    /// No new streams; every open one is told to end, and what it was not sent goes back.
+    pub(super) fn drain(&self) {
+        self.registry().draining = true;
+        for stream in self.all() {
+            self.give_back(stream.drain());
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// Waits until no worker holds a lease of a stream of this replica. Broken streams do not count:
+    /// nobody is known to speak for theirs. Meant for a replica that drains.
+    pub(super) async fn idle(&self) {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            if self.all().iter().all(|stream| stream.ledger().sent_in_flight() == 0) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Every stream and pull that is open or holds leases.
+    pub(super) fn all(&self) -> Vec<Arc<Stream>> {
+        self.registry().streams.values().cloned().collect()
+    }
+
+    /// Open streams, without pulls.
+    pub(super) fn workers(&self) -> Vec<Worker> {
+        self.open_streams().iter().map(|stream| stream.worker()).collect()
+    }
+
+    /// How many streams are open, without pulls.
+    pub(super) fn count(&self) -> usize {
+        self.open_streams().len()
+    }
+
+    /// Jobs that open streams could take now.
+    pub(super) fn credit_waiting(&self) -> usize {
+        let wants = self.open_streams();
+        wants.iter().filter_map(|s| s.ledger().want()).map(|want| want.jobs as usize).sum()
+    }
+
+    fn open_streams(&self) -> Vec<Arc<Stream>> {
+        let mut streams = self.all();
+        streams.retain(|stream| stream.mode() == Mode::Stream && !stream.is_closed());
+        streams
+    }
+
+    fn get(&self, id: u32) -> Option<Arc<Stream>> {
+        self.registry().streams.get(&id).cloned()
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// An id that no stream has: a life that is long enough comes round.
+    fn free_id(&mut self) -> u32 {
+        loop {
+            self.next = self.next.wrapping_add(1);
+            if !self.streams.contains_key(&self.next) {
+                return self.next;
+            }
+        }
+    }
+}
+
+// === impl Alarm ===
+
+impl Alarm {
+    /// It must go off at `at`, or earlier.
+    pub(super) fn by(&self, at: Time) {
+        if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
+            self.moved.notify_one();
+        }
+    }
+
+    /// When it goes off.
+    pub(super) fn at(&self) -> Time {
+        Time(self.at.load(Ordering::Acquire))
+    }
+
+    /// It has gone off, and is set by the next [`Alarm::by`].
+    pub(super) fn reset(&self) {
+        self.at.store(i64::MAX, Ordering::Release);
+    }
+
+    /// Waits until it was moved forward.
+    pub(super) async fn moved(&self) {
+        self.moved.notified().await;
+    }
+}

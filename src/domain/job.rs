@@ -1,0 +1,228 @@
+//! What a job is.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::id::{JobKey, ShardName};
+use super::retry::RetryOverrides;
+use super::time::Time;
+
+/// Job data. The server never looks inside.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// Whether `body` is UTF-8 text (shown as such by JSON tools) or anything else.
+    pub text: bool,
+    /// The bytes.
+    pub body: Bytes,
+    /// Media type; empty means the default of its kind.
+    pub content_type: String,
+}
+
+/// The lasting part of what a producer asked for: what every attempt sees again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spec {
+    /// The data, if any.
+    pub payload: Option<Payload>,
+    /// Headers, sorted by name.
+    pub headers: Vec<(String, String)>,
+    /// What the job itself says about retries.
+    pub retry: RetryOverrides,
+    /// Time-to-run per attempt, when the job names it.
+    pub lease: Option<Duration>,
+    /// Retention as asked for; [`Keep`] is what follows from it.
+    pub retention: Option<Duration>,
+}
+
+/// The state of a job as the world sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// Its due time is ahead.
+    Scheduled,
+    /// Waits for a worker.
+    Ready,
+    /// Leased to a worker.
+    Running,
+    /// Failed; its next attempt is ahead.
+    Backoff,
+    /// Acknowledged. Terminal.
+    Succeeded,
+    /// Gave up, or dead-lettered by hand. Terminal until redriven.
+    Dead,
+    /// Deleted. Terminal.
+    Cancelled,
+    /// Was not running by its expire time. Terminal.
+    Expired,
+}
+
+/// What stays of a job once it is finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing: a late repeat runs again.
+    #[default]
+    Nothing,
+    /// State, id and request hash for this long, so that a repeat finds them.
+    Tombstone(Duration),
+    /// The whole record and its result for this long.
+    Record(Duration),
+}
+
+/// A stored job as it is read back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its identity.
+    pub key: JobKey,
+    /// What was asked for.
+    pub spec: Spec,
+    /// 0 (default) to 9 (first).
+    pub priority: u8,
+    /// Not running by then: [`State::Expired`].
+    pub expire_time: Option<Time>,
+    /// Its state at the time of reading.
+    pub state: State,
+    /// Counted failures.
+    pub failures: u32,
+    /// Hand-overs, a running one included.
+    pub deliveries: u32,
+    /// Raised each time the id is enqueued over; 1 at first.
+    pub generation: u32,
+    /// When this generation was enqueued.
+    pub create_time: Time,
+    /// Next time it becomes ready, or the last.
+    pub due_time: Time,
+    /// While running: the deadline of the lease.
+    pub lease_expire_time: Option<Time>,
+    /// Current or last holder.
+    pub worker_id: String,
+    /// When it reached a terminal state.
+    pub finish_time: Option<Time>,
+    /// From the Ack.
+    pub result: Option<Payload>,
+    /// Of the last failed attempt.
+    pub last_error: String,
+    /// Finished runs, newest first.
+    pub attempts: Vec<Attempt>,
+    /// Last note of an Extend.
+    pub progress: String,
+    /// Where it lies.
+    pub shard: ShardName,
+}
+
+/// One finished run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// The delivery it was; 1 is the first.
+    pub number: u32,
+    /// When it was handed over.
+    pub start_time: Time,
+    /// When it ended.
+    pub finish_time: Time,
+    /// Who ran it.
+    pub worker_id: String,
+    /// How it ended.
+    pub outcome: AttemptOutcome,
+    /// What the worker said.
+    pub error: String,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptOutcome {
+    /// Acknowledged.
+    Succeeded,
+    /// Nack.
+    Failed,
+    /// Nobody settled it in time.
+    LeaseExpired,
+    /// Handed back, not counted as a failure.
+    Released,
+    /// The job was deleted while it ran.
+    Revoked,
+}
+
+/// How safe an accepted job is. Ordered: each level includes those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Held by the store's process.
+    Memory,
+    /// On the store's disk.
+    Fsynced,
+    /// On its disk, and received by a replica.
+    Replicated,
+}
+
+// === impl Spec ===
+
+impl Spec {
+    /// Bytes of payload and headers: what a stream's byte credit counts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+        headers + self.payload.as_ref().map_or(0, |payload| payload.body.len())
+    }
+
+    /// What stays of the job: what it asks for, or else a tombstone for ids that somebody may
+    /// repeat (`repeatable`: chosen by a client, or made from a request id).
+    #[must_use]
+    pub fn keep(&self, repeatable: bool, tombstone: Duration) -> Keep {
+        match self.retention {
+            Some(Duration::ZERO) => Keep::Nothing,
+            Some(retention) => Keep::Record(retention),
+            None if repeatable => Keep::Tombstone(tombstone),
+            None => Keep::Nothing,
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Every state, in the order of the life cycle.
+    pub const ALL: [State; 8] = [
+        State::Scheduled,
+        State::Ready,
+        State::Running,
+        State::Backoff,
+        State::Succeeded,
+        State::Dead,
+        State::Cancelled,
+        State::Expired,
+    ];
+
+    /// The state of a job that waits for its due time or for a worker.
+    #[must_use]
+    pub fn waiting(due: Time, failures: u32, now: Time) -> State {
+        match (due <= now, failures) {
+            (true, _) => State::Ready,
+            (false, 0) => State::Scheduled,
+            (false, _) => State::Backoff,
+        }
+    }
+
+    /// Whether the job waits (for its time, or for a worker).
+    #[must_use]
+    pub fn is_waiting(self) -> bool {
+        matches!(self, State::Scheduled | State::Ready | State::Backoff)
+    }
+
+    /// Whether nothing more happens to the job by itself.
+    #[must_use]
+    pub fn is_terminal(self) -> bool {
+        !self.is_waiting() && self != State::Running
+    }
+
+    /// Lowercase name, as in metrics and logs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Scheduled => "scheduled",
+            State::Ready => "ready",
+            State::Running => "running",
+            State::Backoff => "backoff",
+            State::Succeeded => "succeeded",
+            State::Dead => "dead",
+            State::Cancelled => "cancelled",
+            State::Expired => "expired",
+        }
+    }
+}

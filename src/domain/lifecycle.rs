@@ -1,0 +1,304 @@
+//! The life of a job as one table, and what follows when a lease ends.
+//!
+//! ```text
+//!              enqueue                     claim                 ack
+//!   (nothing) ─────────▶ SCHEDULED ─due─▶ READY ─────▶ RUNNING ──────▶ SUCCEEDED
+//!                                          ▲  ▲  release │ │
+//!                                          │  └──────────┘ │ retry
+//!                                     due  │               ▼
+//!                                          └─────────── BACKOFF
+//!   SCHEDULED, READY, BACKOFF ──expire──▶ EXPIRED        RUNNING ──used up, dead-letter──▶ DEAD
+//!   SCHEDULED, READY, BACKOFF, RUNNING ──delete──▶ CANCELLED       DEAD ──redrive──▶ SCHEDULED
+//! ```
+//!
+//! Waiting is one thing with three names: what distinguishes SCHEDULED, READY and BACKOFF is the
+//! clock and the failure count, not a stored flag, so a job becomes ready on time whether or not
+//! anybody looks.
+
+use std::time::Duration;
+
+use super::job::{AttemptOutcome, State};
+use super::retry::{RetryOverrides, RetryPolicy, release_delay};
+use super::time::Time;
+
+/// What can happen to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A worker gets it.
+    Claim,
+    /// The claim reached nobody and is undone.
+    Unclaim,
+    /// The worker is done.
+    Ack,
+    /// The attempt failed and another follows.
+    Retry,
+    /// The attempt ends without a failure and another follows.
+    Release,
+    /// The attempt ends and no other follows.
+    DeadLetter,
+    /// The expire time passed.
+    Expire,
+    /// Somebody deletes it.
+    Delete,
+    /// Somebody moves its due time or priority.
+    Reschedule,
+    /// Somebody puts it back with fresh counters.
+    Redrive,
+}
+
+/// Where an event leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Next {
+    /// Waiting: SCHEDULED, READY or BACKOFF, by clock and failures.
+    Waiting,
+    /// That state.
+    State(State),
+    /// No record is left.
+    Forgotten,
+}
+
+/// The event cannot happen in this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a job that is {} cannot take this step", .0.name())]
+pub struct Rejection(pub State);
+
+/// The transition table.
+///
+/// # Errors
+/// [`Rejection`] when `event` cannot happen in `state`.
+pub fn next(state: State, event: Event) -> Result<Next, Rejection> {
+    use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
+    match (state, event) {
+        (Ready, Event::Claim) => Ok(Next::State(Running)),
+        (Running, Event::Unclaim | Event::Retry | Event::Release) => Ok(Next::Waiting),
+        (Running, Event::Ack) => Ok(Next::State(Succeeded)),
+        (Running, Event::DeadLetter) => Ok(Next::State(Dead)),
+        (Scheduled | Ready | Backoff, Event::Expire) => Ok(Next::State(Expired)),
+        (Scheduled | Ready | Backoff | Running, Event::Delete) => Ok(Next::State(Cancelled)),
+        (Succeeded | Dead | Cancelled | Expired, Event::Delete) => Ok(Next::Forgotten),
+        (Scheduled | Ready | Backoff | Dead, Event::Reschedule) => Ok(Next::Waiting),
+        (Succeeded | Dead | Cancelled | Expired, Event::Redrive) => Ok(Next::Waiting),
+        (state, _) => Err(Rejection(state)),
+    }
+}
+
+/// Why a lease ends otherwise than by an Ack.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// Nack RETRY; a delay overrides the policy's wait.
+    Failed {
+        /// Overrides the policy's wait; zero puts the job at the end of the order.
+        delay: Option<Duration>,
+        /// What the worker said.
+        error: String,
+    },
+    /// Nack RELEASE; a delay overrides the default of [`release_delay`].
+    Released {
+        /// Overrides the default wait.
+        delay: Option<Duration>,
+        /// What the worker said.
+        error: String,
+    },
+    /// Nack DEAD_LETTER.
+    DeadLettered {
+        /// What the worker said.
+        error: String,
+    },
+    /// The deadline passed.
+    Expired,
+    /// The stream that held it broke and nobody spoke for it within its orphan grace.
+    Broken,
+}
+
+/// What a decision about a running lease needs to know of it, as the store counts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Counted failures, this attempt not included.
+    pub failures: u32,
+    /// Finished hand-overs, this one not included.
+    pub deliveries: u32,
+    /// When the first attempt began.
+    pub first_start: Time,
+    /// What the job says about retries.
+    pub retry: RetryOverrides,
+}
+
+/// How a lease ends: what the store writes. Every end counts one delivery.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeaseEnd {
+    /// What the job does next.
+    pub step: Step,
+    /// How the attempt is remembered.
+    pub outcome: AttemptOutcome,
+    /// Whether it counts as a failure.
+    pub counted: bool,
+    /// Whether the worker asked for a dead letter: what tells its repeat from that of a retry.
+    pub dead_lettered: bool,
+    /// Becomes `last_error` when not empty.
+    pub error: String,
+}
+
+/// What a job does after a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Waits that long; `None` keeps its due time and so its place.
+    Wait(Option<Duration>),
+    /// Becomes a dead letter.
+    Die,
+}
+
+/// Decides how a lease ends. `entropy` is uniform in `[0, 1)`.
+#[must_use]
+pub fn lease_end(
+    cause: Cause,
+    record: &Record,
+    policy: &RetryPolicy,
+    now: Time,
+    entropy: f64,
+) -> LeaseEnd {
+    let (outcome, counted, wanted, error) = match cause {
+        Cause::Failed { delay, error } => (AttemptOutcome::Failed, true, delay, error),
+        Cause::Released { delay, error } => (AttemptOutcome::Released, false, delay, error),
+        Cause::Expired => {
+            let error = "the lease expired before the job was settled".to_owned();
+            (AttemptOutcome::LeaseExpired, !policy.ignore_expired_leases, None, error)
+        }
+        Cause::Broken => {
+            let error = "the stream that held the job broke".to_owned();
+            (AttemptOutcome::Released, false, None, error)
+        }
+        Cause::DeadLettered { error } => {
+            let outcome = AttemptOutcome::Failed;
+            let (step, counted, dead_lettered) = (Step::Die, true, true);
+            return LeaseEnd { step, outcome, counted, dead_lettered, error };
+        }
+    };
+    let failures = record.failures + u32::from(counted);
+    let deliveries = record.deliveries + 1;
+    let step = if gives_up(failures, deliveries, counted, record, policy, now) {
+        Step::Die
+    } else if counted {
+        Step::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
+    } else {
+        Step::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
+    };
+    LeaseEnd { step, outcome, counted, dead_lettered: false, error }
+}
+
+/// Whether no further attempt follows. The limits on failures and on time bind only an attempt that
+/// failed: handing a job back never kills it, except by the total of hand-overs.
+fn gives_up(
+    failures: u32,
+    deliveries: u32,
+    counted: bool,
+    record: &Record,
+    policy: &RetryPolicy,
+    now: Time,
+) -> bool {
+    let attempts_used = policy.max_attempts.is_some_and(|max| failures >= max);
+    let time_used =
+        policy.max_retry_duration.is_some_and(|max| now.since(record.first_start) >= max);
+    counted && (attempts_used || time_used)
+        || policy.max_deliveries.is_some_and(|max| deliveries >= max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(failures: u32, deliveries: u32) -> Record {
+        Record { failures, deliveries, first_start: Time(0), retry: RetryOverrides::default() }
+    }
+
+    fn failed() -> Cause {
+        Cause::Failed { delay: None, error: "no".into() }
+    }
+
+    fn released() -> Cause {
+        Cause::Released { delay: None, error: String::new() }
+    }
+
+    /// The whole table as text, a row per state, so that a change of it shows as a diff.
+    #[test]
+    fn the_table() {
+        use Event::*;
+        let events =
+            [Claim, Unclaim, Ack, Retry, Release, DeadLetter, Expire, Delete, Reschedule, Redrive];
+        let cell = |state, event| match next(state, event) {
+            Ok(Next::Waiting) => "wait",
+            Ok(Next::Forgotten) => "gone",
+            Ok(Next::State(state)) => state.name(),
+            Err(_) => "-",
+        };
+        let rows: Vec<String> = State::ALL
+            .iter()
+            .map(|&state| {
+                let cells: Vec<_> = events.iter().map(|&event| cell(state, event)).collect();
+                format!("{}: {}", state.name(), cells.join(" "))
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                "scheduled: - - - - - - expired cancelled wait -",
+                "ready: running - - - - - expired cancelled wait -",
+                "running: - wait succeeded wait wait dead - cancelled - -",
+                "backoff: - - - - - - expired cancelled wait -",
+                "succeeded: - - - - - - - gone - wait",
+                "dead: - - - - - - - gone wait wait",
+                "cancelled: - - - - - - - gone - wait",
+                "expired: - - - - - - - gone - wait",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_failure_waits_by_policy_until_attempts_are_used_up() {
+        let policy = RetryPolicy { max_attempts: Some(3), ..Default::default() };
+        let end =
+            |failures| lease_end(failed(), &record(failures, failures), &policy, Time(0), 0.0);
+        assert_eq!(end(0).step, Step::Wait(Some(Duration::from_secs(1))));
+        assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(2))));
+        assert_eq!(end(2).step, Step::Die);
+        assert!(end(2).counted);
+    }
+
+    #[test]
+    fn a_release_counts_no_failure_and_dies_only_by_deliveries() {
+        let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
+        let end = |deliveries| lease_end(released(), &record(0, deliveries), &policy, Time(0), 0.0);
+        assert_eq!(end(0).step, Step::Wait(None));
+        assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(1))));
+        assert_eq!(end(98).step, Step::Wait(Some(Duration::from_secs(60))));
+        assert_eq!(end(99).step, Step::Die);
+        assert!(!end(99).counted);
+    }
+
+    #[test]
+    fn retry_stops_at_max_retry_duration_to_the_microsecond() {
+        let limit = Duration::from_secs(10);
+        let policy = RetryPolicy { max_retry_duration: Some(limit), ..Default::default() };
+        let end = |now| lease_end(failed(), &record(0, 0), &policy, now, 0.0).step;
+        assert_ne!(end(Time(9_999_999)), Step::Die);
+        assert_eq!(end(Time(10_000_000)), Step::Die);
+    }
+
+    #[test]
+    fn an_expired_lease_counts_unless_the_policy_ignores_it() {
+        let counts = RetryPolicy::default();
+        let ignores = RetryPolicy { ignore_expired_leases: true, ..Default::default() };
+        let end = |policy| lease_end(Cause::Expired, &record(0, 0), policy, Time(0), 0.0);
+        assert!(end(&counts).counted);
+        assert!(!end(&ignores).counted);
+        assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
+        assert_eq!(end(&ignores).step, Step::Wait(None));
+    }
+
+    #[test]
+    fn a_delay_of_the_worker_overrides_the_policy() {
+        let policy = RetryPolicy::default();
+        let cause = Cause::Failed { delay: Some(Duration::ZERO), error: String::new() };
+        let end = lease_end(cause, &record(4, 4), &policy, Time(0), 0.0);
+        assert_eq!(end.step, Step::Wait(Some(Duration::ZERO)));
+    }
+}

@@ -1,0 +1,155 @@
+//! Every bound of the system as a named constant with its reason. [`all`] is what
+//! `AdminService.GetServerInfo` publishes, so a client never has to guess one.
+
+use std::time::Duration;
+
+/// Longest topic name in bytes: fits a label, a file name and a length byte in a receipt.
+pub const TOPIC_BYTES_MAX: usize = 128;
+/// Longest job id in bytes: like a topic; a SHA-256 in hex or an e-mail address fits.
+pub const ID_BYTES_MAX: usize = 128;
+/// Longest shard name in bytes: it is part of every id and receipt.
+pub const SHARD_NAME_BYTES_MAX: usize = 8;
+/// Longest `request_id` in bytes: a UUID in any spelling fits.
+pub const REQUEST_ID_BYTES_MAX: usize = 64;
+/// Longest `worker_id` in bytes.
+pub const WORKER_ID_BYTES_MAX: usize = 128;
+/// Largest payload in bytes: larger data belongs in an object store, its address in the job.
+pub const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+/// Longest content type in bytes (RFC 4288 allows 127 a side).
+pub const CONTENT_TYPE_BYTES_MAX: usize = 255;
+/// Largest headers of a job in bytes, names and values together.
+pub const HEADERS_BYTES_MAX: usize = 8 << 10;
+/// Most jobs of one `BatchEnqueue`.
+pub const BATCH_JOBS_MAX: usize = 1_000;
+/// Largest request message in bytes; also tonic's own default for decoding.
+pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Most receipts of one Ack, Nack or Extend.
+pub const SETTLE_ITEMS_MAX: usize = 1_000;
+/// Most follow-up jobs of one `AckItem`.
+pub const FOLLOW_UPS_MAX: usize = 16;
+/// Most topics and globs of one Stream or Pull.
+pub const STREAM_TOPICS_MAX: usize = 64;
+/// Largest `max_in_flight` of a stream; more is lowered to it.
+pub const STREAM_CREDIT_MAX: u32 = 10_000;
+/// `max_in_flight` of a stream that names none.
+pub const STREAM_CREDIT_DEFAULT: u32 = 16;
+/// `max_in_flight_bytes` of a stream that names none.
+pub const STREAM_BYTES_DEFAULT: u64 = 64 << 20;
+/// Most deliveries of one message, whatever `max_batch` says.
+pub const STREAM_BATCH_MAX: u32 = 1_000;
+/// Deliveries of one message when `max_batch` is not given.
+pub const STREAM_BATCH_DEFAULT: u32 = 64;
+/// A message stops growing here (bytes of payload and headers); a larger job travels alone.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Most jobs of one Pull.
+pub const PULL_JOBS_MAX: u32 = 256;
+/// Longest error text of a Nack in bytes.
+pub const ERROR_BYTES_MAX: usize = 4 << 10;
+/// Longest progress note of an Extend in bytes.
+pub const PROGRESS_BYTES_MAX: usize = 1 << 10;
+/// Longest receipt in characters.
+pub const RECEIPT_CHARS_MAX: usize = 512;
+/// Attempts remembered per job, newest first.
+pub const ATTEMPTS_KEPT: usize = 10;
+/// Rungs of `RetryPolicy.delays`.
+pub const RETRY_DELAYS_MAX: usize = 100;
+/// Highest priority; 0 is the default and the lowest.
+pub const PRIORITY_MAX: u8 = 9;
+/// Largest page of `ListJobs`.
+pub const LIST_JOBS_PAGE_MAX: u32 = 500;
+/// Page of `ListJobs` when none is asked for.
+pub const LIST_JOBS_PAGE_DEFAULT: u32 = 50;
+/// A page of `ListJobs` stops growing here, so that it fits every client's 4 MiB.
+pub const LIST_JOBS_BYTES_MAX: usize = 3 << 20;
+/// Largest page of `ListTopics`.
+pub const LIST_TOPICS_PAGE_MAX: u32 = 1_000;
+/// Page of `ListTopics` when none is asked for.
+pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
+/// Jobs that one store call moves at most, so that no call holds a shard for long.
+pub const CALL_JOBS_MAX: usize = 512;
+/// Bytes of bodies that one store call moves at most.
+pub const CALL_BYTES_MAX: usize = 1 << 20;
+/// Bytes that wait for a stream's transport at most: what a worker has not read is not claimed.
+pub const PREFETCH_BYTES_MAX: u64 = 2 << 20;
+
+/// Shortest lease: below it clock granularity and network time dominate.
+pub const LEASE_MIN: Duration = Duration::from_secs(1);
+/// Longest lease: a worker that needs more extends it.
+pub const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Lease of a job when neither job, stream nor topic names one.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// Farthest due time: ten years.
+pub const DELAY_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
+/// Longest retention of a finished job.
+pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+/// How long a finished job with a client-chosen id is remembered, so that a late repeat finds it.
+pub const TOMBSTONE: Duration = Duration::from_secs(60);
+/// How long dead letters are kept.
+pub const DEAD_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
+/// Give-back of a broken stream's leases when the stream names none.
+pub const ORPHAN_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// An Extend this long before a break counts as sent for it: a worker that stops sends one Extend
+/// and then cancels, and the two may reach the server in one instant or in the other order.
+pub const EXTEND_BEFORE_BREAK: Duration = Duration::from_secs(2);
+/// Shortest heartbeat of a stream.
+pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
+/// Longest heartbeat of a stream.
+pub const HEARTBEAT_MAX: Duration = Duration::from_secs(3600);
+/// Heartbeat of a stream that names none; below the 60 s after which proxies cut silent streams.
+pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(20);
+/// Longest wait of a Pull.
+pub const PULL_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Wait of a Pull that names none.
+pub const PULL_WAIT_DEFAULT: Duration = Duration::from_secs(10);
+/// A Pull ends this long before its caller's deadline, so that what it claimed still arrives.
+pub const PULL_DEADLINE_MARGIN: Duration = Duration::from_millis(200);
+
+/// Every bound by name, as published by `GetServerInfo`. Durations are in milliseconds and sizes
+/// in bytes; the name says which.
+#[must_use]
+pub fn all() -> Vec<(&'static str, i64)> {
+    let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let ms = |d: Duration| i64::try_from(d.as_millis()).unwrap_or(i64::MAX);
+    vec![
+        ("topic_bytes_max", count(TOPIC_BYTES_MAX)),
+        ("id_bytes_max", count(ID_BYTES_MAX)),
+        ("request_id_bytes_max", count(REQUEST_ID_BYTES_MAX)),
+        ("worker_id_bytes_max", count(WORKER_ID_BYTES_MAX)),
+        ("payload_bytes_max", count(PAYLOAD_BYTES_MAX)),
+        ("content_type_bytes_max", count(CONTENT_TYPE_BYTES_MAX)),
+        ("headers_bytes_max", count(HEADERS_BYTES_MAX)),
+        ("batch_jobs_max", count(BATCH_JOBS_MAX)),
+        ("request_bytes_max", count(REQUEST_BYTES_MAX)),
+        ("settle_items_max", count(SETTLE_ITEMS_MAX)),
+        ("follow_ups_max", count(FOLLOW_UPS_MAX)),
+        ("stream_topics_max", count(STREAM_TOPICS_MAX)),
+        ("stream_credit_max", i64::from(STREAM_CREDIT_MAX)),
+        ("stream_batch_max", i64::from(STREAM_BATCH_MAX)),
+        (
+            "stream_bytes_default",
+            count(usize::try_from(STREAM_BYTES_DEFAULT).unwrap_or(usize::MAX)),
+        ),
+        ("message_bytes_max", count(MESSAGE_BYTES_MAX)),
+        ("pull_jobs_max", i64::from(PULL_JOBS_MAX)),
+        ("error_bytes_max", count(ERROR_BYTES_MAX)),
+        ("progress_bytes_max", count(PROGRESS_BYTES_MAX)),
+        ("receipt_chars_max", count(RECEIPT_CHARS_MAX)),
+        ("attempts_kept", count(ATTEMPTS_KEPT)),
+        ("retry_delays_max", count(RETRY_DELAYS_MAX)),
+        ("priority_max", i64::from(PRIORITY_MAX)),
+        ("list_jobs_page_max", i64::from(LIST_JOBS_PAGE_MAX)),
+        ("list_jobs_bytes_max", count(LIST_JOBS_BYTES_MAX)),
+        ("list_topics_page_max", i64::from(LIST_TOPICS_PAGE_MAX)),
+        ("lease_ms_min", ms(LEASE_MIN)),
+        ("lease_ms_max", ms(LEASE_MAX)),
+        ("lease_ms_default", ms(LEASE_DEFAULT)),
+        ("delay_ms_max", ms(DELAY_MAX)),
+        ("retention_ms_max", ms(RETENTION_MAX)),
+        ("tombstone_ms", ms(TOMBSTONE)),
+        ("dead_retention_ms", ms(DEAD_RETENTION)),
+        ("orphan_grace_ms_default", ms(ORPHAN_GRACE_DEFAULT)),
+        ("heartbeat_ms_min", ms(HEARTBEAT_MIN)),
+        ("heartbeat_ms_max", ms(HEARTBEAT_MAX)),
+        ("pull_wait_ms_max", ms(PULL_WAIT_MAX)),
+    ]
+}

@@ -1,0 +1,25 @@
+//! The rules of the product, pure: no IO, no clock, no randomness of its own, nothing of the other
+//! modules. Everything here is a value or a function of its arguments.
+//!
+//! - [`job`]: what a job is; [`id`]: how it is named and how a lease is proved
+//! - [`lifecycle`]: the one table of state transitions, and what follows when a lease ends
+//! - [`conflict`]: what an enqueue does when the id is taken
+//! - [`retry`]: how long to wait and when to give up
+//! - [`credit`]: how much a stream may hold
+//! - [`limit`]: every bound of the system, with its reason
+//! - [`time`]: instants in microseconds
+
+pub mod conflict;
+pub mod credit;
+pub mod id;
+pub mod job;
+pub mod lifecycle;
+pub mod limit;
+pub mod retry;
+pub mod time;
+
+pub use conflict::{OnConflict, Outcome};
+pub use id::{JobId, JobKey, Receipt, ShardName, Token, TopicName};
+pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
+pub use retry::{RetryOverrides, RetryPolicy};
+pub use time::{Time, When};

@@ -1,0 +1,195 @@
+//! How long to wait before the next attempt, and when to give up.
+//!
+//! Exponential backoff with a cap and "equal to full" jitter: the wait is uniform in
+//! `[d * (1 - jitter), d]` (after Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture
+//! Blog, 2015), so the documented delay is an upper bound and a failed burst does not come back as
+//! a burst.
+
+use std::time::Duration;
+
+/// Effective policy: every field has a value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RetryPolicy {
+    /// Failures allowed; `None` is no limit.
+    pub max_attempts: Option<u32>,
+    /// Explicit ladder; the last rung repeats. Empty: exponential.
+    pub delays: Vec<Duration>,
+    /// First wait of the exponential form.
+    pub initial_delay: Duration,
+    /// Growth per failure, at least 1.
+    pub multiplier: f64,
+    /// Cap of the exponential form.
+    pub max_delay: Duration,
+    /// 0 to 1: share of the wait that is random.
+    pub jitter: f64,
+    /// Give up this long after the first attempt began; `None` is never.
+    pub max_retry_duration: Option<Duration>,
+    /// Expired leases do not count as failures.
+    pub ignore_expired_leases: bool,
+    /// Hand-overs allowed, however they ended; `None` is no limit.
+    pub max_deliveries: Option<u32>,
+}
+
+/// What one level (a job, a topic) says; absent fields are inherited.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RetryOverrides {
+    /// Failures allowed; -1 is no limit.
+    pub max_attempts: Option<i32>,
+    /// Explicit ladder; empty is inherited.
+    pub delays: Vec<Duration>,
+    /// First wait.
+    pub initial_delay: Option<Duration>,
+    /// Growth per failure.
+    pub multiplier: Option<f64>,
+    /// Cap.
+    pub max_delay: Option<Duration>,
+    /// Share of the wait that is random.
+    pub jitter: Option<f64>,
+    /// Give up this long after the first attempt began.
+    pub max_retry_duration: Option<Duration>,
+    /// Expired leases do not count as failures.
+    pub ignore_expired_leases: Option<bool>,
+    /// Hand-overs allowed; -1 is no limit.
+    pub max_deliveries: Option<i32>,
+}
+
+/// The server's own policy, below every topic and job: 25 attempts, 1 s doubling up to 1 h with
+/// 20 % jitter, 100 deliveries.
+impl Default for RetryPolicy {
+    fn default() -> RetryPolicy {
+        RetryPolicy {
+            max_attempts: Some(25),
+            delays: Vec::new(),
+            initial_delay: Duration::from_secs(1),
+            multiplier: 2.0,
+            max_delay: Duration::from_secs(3600),
+            jitter: 0.2,
+            max_retry_duration: None,
+            ignore_expired_leases: false,
+            max_deliveries: Some(100),
+        }
+    }
+}
+
+// === impl RetryPolicy ===
+
+impl RetryPolicy {
+    /// This policy with what `over` says put over it, field by field. A ladder switches jitter off
+    /// unless jitter is named too: who writes down four exact waits means them. Exponential fields
+    /// switch an inherited ladder off for the same reason.
+    #[must_use]
+    pub fn merge(mut self, over: &RetryOverrides) -> RetryPolicy {
+        if let Some(max) = over.max_attempts {
+            self.max_attempts = u32::try_from(max).ok();
+        }
+        if let Some(max) = over.max_deliveries {
+            self.max_deliveries = u32::try_from(max).ok();
+        }
+        if !over.delays.is_empty() {
+            self.delays.clone_from(&over.delays);
+            self.jitter = 0.0;
+        } else if over.initial_delay.or(over.max_delay).is_some() || over.multiplier.is_some() {
+            self.delays.clear();
+        }
+        self.initial_delay = over.initial_delay.unwrap_or(self.initial_delay);
+        self.multiplier = over.multiplier.unwrap_or(self.multiplier);
+        self.max_delay = over.max_delay.unwrap_or(self.max_delay);
+        self.jitter = over.jitter.unwrap_or(self.jitter);
+        self.max_retry_duration = over.max_retry_duration.or(self.max_retry_duration);
+        self.ignore_expired_leases =
+            over.ignore_expired_leases.unwrap_or(self.ignore_expired_leases);
+        self
+    }
+
+    /// The wait after failure number `failure` (1 is the first). `entropy` is uniform in `[0, 1)`.
+    #[must_use]
+    pub fn delay(&self, failure: u32, entropy: f64) -> Duration {
+        let full = self.full_delay(failure.max(1));
+        full.mul_f64(1.0 - self.jitter.clamp(0.0, 1.0) * entropy.clamp(0.0, 1.0))
+    }
+
+    /// The wait before jitter: an upper bound of [`RetryPolicy::delay`].
+    fn full_delay(&self, failure: u32) -> Duration {
+        let rung = usize::try_from(failure - 1).unwrap_or(usize::MAX);
+        if let Some(last) = self.delays.last() {
+            return *self.delays.get(rung).unwrap_or(last);
+        }
+        let exponent = i32::try_from(failure - 1).unwrap_or(i32::MAX);
+        let seconds = self.initial_delay.as_secs_f64() * self.multiplier.powi(exponent);
+        if seconds < self.max_delay.as_secs_f64() {
+            Duration::from_secs_f64(seconds)
+        } else {
+            self.max_delay
+        }
+    }
+}
+
+/// The wait before a job that was handed back without a failure is handed out again; `free` is the
+/// number of such hand-overs so far, this one included. `None`: at once, and it keeps its place.
+/// Doubles from 1 s to 60 s, so that a worker which releases all it gets cannot spin.
+#[must_use]
+pub fn release_delay(free: u32) -> Option<Duration> {
+    const CAP: Duration = Duration::from_secs(60);
+    match free {
+        0 | 1 => None,
+        n => Some(Duration::from_secs(1 << (n - 2).min(6)).min(CAP)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secs(list: &[u64]) -> Vec<Duration> {
+        list.iter().map(|&s| Duration::from_secs(s)).collect()
+    }
+
+    #[test]
+    fn a_ladder_is_exact_and_its_last_rung_repeats() {
+        let over = RetryOverrides { delays: secs(&[60, 180, 300]), ..Default::default() };
+        let policy = RetryPolicy::default().merge(&over);
+        let waits: Vec<_> = (1..=5).map(|n| policy.delay(n, 0.99)).collect();
+        assert_eq!(waits, secs(&[60, 180, 300, 300, 300]));
+    }
+
+    #[test]
+    fn the_exponential_form_doubles_up_to_its_cap() {
+        let over = RetryOverrides { jitter: Some(0.0), ..Default::default() };
+        let policy = RetryPolicy::default().merge(&over);
+        let waits: Vec<_> = (1..=13).map(|n| policy.delay(n, 0.5).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600]);
+        assert_eq!(policy.delay(u32::MAX, 0.5).as_secs(), 3600);
+    }
+
+    #[test]
+    fn jitter_only_shortens_and_by_no_more_than_its_share() {
+        let policy = RetryPolicy::default();
+        for entropy in [0.0, 0.3, 0.999] {
+            let wait = policy.delay(3, entropy);
+            assert!(wait <= Duration::from_secs(4), "{wait:?}");
+            assert!(wait >= Duration::from_secs_f64(3.2), "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn minus_one_means_no_limit_and_absence_inherits() {
+        let over = RetryOverrides { max_attempts: Some(-1), ..Default::default() };
+        let policy = RetryPolicy::default().merge(&over);
+        assert_eq!((policy.max_attempts, policy.max_deliveries), (None, Some(100)));
+    }
+
+    #[test]
+    fn exponential_fields_replace_an_inherited_ladder() {
+        let ladder = RetryOverrides { delays: secs(&[60]), ..Default::default() };
+        let topic = RetryPolicy::default().merge(&ladder);
+        let over = RetryOverrides { initial_delay: Some(Duration::from_secs(5)), ..ladder.clone() };
+        let job = RetryOverrides { delays: Vec::new(), ..over };
+        assert_eq!(topic.merge(&job).delay(1, 0.0), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn the_first_free_hand_over_costs_nothing_then_waits_double() {
+        let waits: Vec<_> = (1..=9).map(|n| release_delay(n).map_or(0, |d| d.as_secs())).collect();
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+}

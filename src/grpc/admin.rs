@@ -1,0 +1,112 @@
+//! `AdminService`: the operator's view.
+
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::domain::limit;
+use crate::pb;
+use crate::pb::admin_service_server::AdminService;
+use crate::scheduler::Scheduler;
+
+use super::About;
+use super::convert::enums::from_durability;
+use super::convert::time::to_timestamp;
+use super::convert::topic::{asks_for, long, to_shard, to_worker};
+use super::convert::{Checks, Path, names, page, redrive};
+use super::pages::jobs_page;
+use super::status::Failure;
+
+/// For operators.
+pub(super) struct Admin {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    about: About,
+}
+
+// === impl Admin ===
+
+impl Admin {
+    /// Over these.
+    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher, about: About) -> Admin {
+        Admin { scheduler, dispatcher, about }
+    }
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn list_jobs(
+        &self,
+        request: Request<pb::ListJobsRequest>,
+    ) -> Result<Response<pb::ListJobsResponse>, Status> {
+        let request = request.into_inner();
+        let (list, view) = page::jobs(&request)?;
+        let read = |list| self.scheduler.list_jobs(list);
+        let page = jobs_page(list, view, read).await?;
+        let token = page.next.map(|cursor| page::jobs_token(page::jobs_query(&request), cursor));
+        Ok(Response::new(pb::ListJobsResponse {
+            jobs: page.jobs,
+            next_page_token: token.unwrap_or_default(),
+            unreachable_shards: page.unreachable,
+        }))
+    }
+
+    async fn redrive_jobs(
+        &self,
+        request: Request<pb::RedriveJobsRequest>,
+    ) -> Result<Response<pb::RedriveJobsResponse>, Status> {
+        let redrive = redrive::redrive(&request.into_inner())?;
+        if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
+            return Err(Failure::topic_not_found(&redrive.topic).into());
+        }
+        let done = self.scheduler.redrive(redrive).await?;
+        Ok(Response::new(pb::RedriveJobsResponse {
+            redriven_count: long(done.redriven),
+            skipped_count: long(done.skipped),
+        }))
+    }
+
+    async fn list_workers(
+        &self,
+        request: Request<pb::ListWorkersRequest>,
+    ) -> Result<Response<pb::ListWorkersResponse>, Status> {
+        let topic = request.into_inner().topic;
+        if !topic.is_empty() {
+            let mut checks = Checks::default();
+            let valid = names::topic(&mut checks, Path::ROOT.field("topic"), &topic);
+            checks.finish(valid)?;
+        }
+        let asked = self.dispatcher.workers().into_iter();
+        let asked = asked.filter(|worker| topic.is_empty() || asks_for(&worker.topics, &topic));
+        let replica = &self.scheduler.replica().name;
+        let workers = asked.map(|worker| to_worker(worker, replica)).collect();
+        Ok(Response::new(pb::ListWorkersResponse { workers }))
+    }
+
+    async fn list_shards(
+        &self,
+        _: Request<pb::ListShardsRequest>,
+    ) -> Result<Response<pb::ListShardsResponse>, Status> {
+        let infos = self.scheduler.shard_infos().await;
+        let mut shards: Vec<_> = infos.into_iter().map(to_shard).collect();
+        shards.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Response::new(pb::ListShardsResponse { shards }))
+    }
+
+    async fn get_server_info(
+        &self,
+        _: Request<pb::GetServerInfoRequest>,
+    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
+        let limits = limit::all().into_iter().map(|(name, value)| (name.to_owned(), value));
+        Ok(Response::new(pb::GetServerInfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            replica: self.scheduler.replica().name.clone(),
+            store: self.about.store.to_owned(),
+            // None of the optional ones is in this build.
+            features: Vec::new(),
+            start_time: Some(to_timestamp(self.about.start_time)),
+            server_time: Some(to_timestamp(self.scheduler.clock().now())),
+            limits: limits.collect(),
+            durability: from_durability(self.scheduler.durability()).into(),
+        }))
+    }
+}

@@ -1,0 +1,168 @@
+//! Enqueue and BatchEnqueue.
+
+use crate::domain::{Durability, limit};
+use crate::pb;
+use crate::scheduler::{Draft, Enqueued};
+
+use super::spec::{Call, Context, draft};
+use super::{Checks, Invalid, Path, enums, names, time};
+
+/// What a batch asks for. A job that is refused does not touch the others.
+pub(in crate::grpc) struct Batch {
+    /// The jobs, in their order.
+    pub(in crate::grpc) drafts: Vec<Result<Draft, Invalid>>,
+    /// The least durability that will do.
+    pub(in crate::grpc) durability: Option<Durability>,
+}
+
+/// One job.
+pub(in crate::grpc) fn one(
+    request: pb::EnqueueRequest,
+    context: Context<'_>,
+) -> Result<(Draft, Option<Durability>), Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    let job = root.field("job");
+    let call = Call {
+        on_conflict: enums::on_conflict(&mut checks, root.field("on_conflict"), request.on_conflict)
+            .unwrap_or_default(),
+        request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
+        index: None,
+    };
+    let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
+    let draft = match request.job {
+        Some(spec) => draft(&mut checks, job, spec, call, context),
+        None => {
+            checks.invalid(job, "must be given");
+            None
+        }
+    };
+    checks.finish(draft.map(|draft| (draft, durability)))
+}
+
+/// Many jobs. Only what concerns the request as a whole refuses it.
+pub(in crate::grpc) fn batch(
+    request: pb::BatchEnqueueRequest,
+    context: Context<'_>,
+) -> Result<Batch, Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    checks.one_to(root.field("jobs"), request.jobs.len(), limit::BATCH_JOBS_MAX);
+    let call = Call {
+        on_conflict: enums::on_conflict(&mut checks, root.field("on_conflict"), request.on_conflict)
+            .unwrap_or_default(),
+        request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
+        index: None,
+    };
+    let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
+    checks.finish(Some(()))?;
+    let one = |(index, spec)| {
+        let mut checks = Checks::default();
+        let call = Call { index: Some(index), ..call };
+        let draft = draft(&mut checks, Path::ROOT, spec, call, context);
+        checks.finish(draft)
+    };
+    let drafts = request.jobs.into_iter().enumerate().map(one).collect();
+    Ok(Batch { drafts, durability })
+}
+
+/// The answer for one job.
+pub(in crate::grpc) fn to_response(enqueued: Enqueued) -> pb::EnqueueResponse {
+    pb::EnqueueResponse {
+        id: enqueued.id.as_str().to_owned(),
+        outcome: enums::from_outcome(enqueued.outcome).into(),
+        due_time: Some(time::to_timestamp(enqueued.due)),
+        durability: enums::from_durability(enqueued.durability).into(),
+        shard: enqueued.shard.as_str().to_owned(),
+        state: enums::from_state(enqueued.state).into(),
+    }
+}
+
+/// The answer for one job of a batch that was accepted.
+pub(in crate::grpc) fn to_result(enqueued: Enqueued) -> pb::EnqueueResult {
+    let response = to_response(enqueued);
+    pb::EnqueueResult {
+        id: response.id,
+        outcome: response.outcome,
+        due_time: response.due_time,
+        error: None,
+        durability: response.durability,
+        shard: response.shard,
+        state: response.state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use crate::domain::{JobId, Time};
+
+    const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };
+
+    fn spec(topic: &str) -> pb::JobSpec {
+        pb::JobSpec { topic: topic.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn one_job_reports_all_of_its_violations() {
+        type Set = fn(&mut pb::EnqueueRequest);
+        let cases: [(Set, &[&str]); 6] = [
+            (|_| (), &[]),
+            (|r| r.job = None, &["job"]),
+            (|r| r.on_conflict = 9, &["on_conflict"]),
+            (|r| r.durability = -1, &["durability"]),
+            (|r| r.request_id = "a b".into(), &["request_id"]),
+            (
+                |r| {
+                    r.request_id = "r".repeat(65);
+                    r.job = Some(pb::JobSpec { priority: Some(77), ..Default::default() });
+                },
+                &["request_id", "job.topic", "job.priority"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut request = pb::EnqueueRequest { job: Some(spec("t")), ..Default::default() };
+            set(&mut request);
+            let found = refused(one(request, CONTEXT));
+            let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
+            assert_eq!(fields, expected);
+        }
+    }
+
+    #[test]
+    fn a_batch_is_refused_as_a_whole_only_for_what_concerns_the_whole() {
+        let cases = [
+            (pb::BatchEnqueueRequest::default(), ("jobs", "INVALID_FIELD")),
+            (
+                pb::BatchEnqueueRequest { jobs: vec![spec("t"); 1001], ..Default::default() },
+                ("jobs", "TOO_LARGE"),
+            ),
+            (
+                pb::BatchEnqueueRequest {
+                    jobs: vec![spec("t")],
+                    on_conflict: 5,
+                    ..Default::default()
+                },
+                ("on_conflict", "INVALID_FIELD"),
+            ),
+        ];
+        for (request, (field, reason)) in cases {
+            assert_eq!(refused(batch(request, CONTEXT)), [(field.to_owned(), reason)]);
+        }
+    }
+
+    #[test]
+    fn a_bad_job_of_a_batch_leaves_the_others_alone() {
+        let request = pb::BatchEnqueueRequest {
+            jobs: vec![spec("t"), spec(""), spec("t")],
+            request_id: "r1".into(),
+            ..Default::default()
+        };
+        let batch = batch(request, CONTEXT).unwrap();
+        let ids: Vec<_> = batch.drafts.iter().map(|draft| draft.as_ref().ok()).collect();
+        let ids: Vec<_> = ids.into_iter().map(|d| d.and_then(|d| d.id.clone())).collect();
+        let id = |text| Some(JobId::stored(text));
+        assert_eq!(ids, [id("r:r1:0"), None, id("r:r1:2")]);
+        let bad = batch.drafts.into_iter().nth(1).unwrap();
+        assert_eq!(refused(bad), [("topic".to_owned(), "INVALID_FIELD")]);
+    }
+}

@@ -1,0 +1,193 @@
+//! Enumerations: numbers that this server does not know are refused, not guessed at.
+
+use crate::domain::{AttemptOutcome, Durability, OnConflict, Outcome, State};
+use crate::pb;
+use crate::scheduler::Revoked;
+
+use super::{Checks, Path};
+
+/// How much of a job a read returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::grpc) enum View {
+    /// Without payload, result and attempts.
+    Basic,
+    /// Everything.
+    Full,
+}
+
+/// The value with this number.
+fn known<E: TryFrom<i32>>(checks: &mut Checks, path: Path<'_>, number: i32) -> Option<E> {
+    let value = E::try_from(number).ok();
+    if value.is_none() {
+        checks.invalid(path, format!("{number} is no value that this server knows"));
+    }
+    value
+}
+
+/// What to do when an id is taken; not set is KEEP.
+pub(in crate::grpc) fn on_conflict(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+) -> Option<OnConflict> {
+    use pb::ConflictPolicy as Policy;
+    Some(match known(checks, path, number)? {
+        Policy::Unspecified | Policy::Keep => OnConflict::Keep,
+        Policy::Replace => OnConflict::Replace,
+        Policy::Reschedule => OnConflict::Reschedule,
+        Policy::Reject => OnConflict::Reject,
+    })
+}
+
+/// The least durability that will do, if any is asked for.
+pub(in crate::grpc) fn durability(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+) -> Option<Durability> {
+    match known(checks, path, number)? {
+        pb::Durability::Unspecified => None,
+        pb::Durability::Memory => Some(Durability::Memory),
+        pb::Durability::Fsynced => Some(Durability::Fsynced),
+        pb::Durability::Replicated => Some(Durability::Replicated),
+    }
+}
+
+/// How much to return, with the default of the call.
+pub(in crate::grpc) fn view(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+    default: View,
+) -> Option<View> {
+    Some(match known(checks, path, number)? {
+        pb::JobView::Unspecified => default,
+        pb::JobView::Basic => View::Basic,
+        pb::JobView::Full => View::Full,
+    })
+}
+
+/// A state, which must be named.
+pub(in crate::grpc) fn state(checks: &mut Checks, path: Path<'_>, number: i32) -> Option<State> {
+    Some(match known(checks, path, number)? {
+        pb::JobState::Unspecified => {
+            checks.invalid(path, "must name a state, for example JOB_STATE_READY");
+            return None;
+        }
+        pb::JobState::Scheduled => State::Scheduled,
+        pb::JobState::Ready => State::Ready,
+        pb::JobState::Running => State::Running,
+        pb::JobState::Backoff => State::Backoff,
+        pb::JobState::Succeeded => State::Succeeded,
+        pb::JobState::Dead => State::Dead,
+        pb::JobState::Cancelled => State::Cancelled,
+        pb::JobState::Expired => State::Expired,
+    })
+}
+
+/// What a Nack asks for; not set is RETRY.
+pub(in crate::grpc) fn nack_action(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+) -> Option<pb::NackAction> {
+    known(checks, path, number)
+}
+
+/// A state as the contract names it.
+pub(in crate::grpc) fn from_state(state: State) -> pb::JobState {
+    match state {
+        State::Scheduled => pb::JobState::Scheduled,
+        State::Ready => pb::JobState::Ready,
+        State::Running => pb::JobState::Running,
+        State::Backoff => pb::JobState::Backoff,
+        State::Succeeded => pb::JobState::Succeeded,
+        State::Dead => pb::JobState::Dead,
+        State::Cancelled => pb::JobState::Cancelled,
+        State::Expired => pb::JobState::Expired,
+    }
+}
+
+/// What an enqueue did as the contract names it.
+pub(in crate::grpc) fn from_outcome(outcome: Outcome) -> pb::EnqueueOutcome {
+    match outcome {
+        Outcome::Created => pb::EnqueueOutcome::Created,
+        Outcome::Replaced => pb::EnqueueOutcome::Replaced,
+        Outcome::Unchanged => pb::EnqueueOutcome::Unchanged,
+        Outcome::Deferred => pb::EnqueueOutcome::Deferred,
+        Outcome::Rescheduled => pb::EnqueueOutcome::Rescheduled,
+    }
+}
+
+/// A durability as the contract names it.
+pub(in crate::grpc) fn from_durability(durability: Durability) -> pb::Durability {
+    match durability {
+        Durability::Memory => pb::Durability::Memory,
+        Durability::Fsynced => pb::Durability::Fsynced,
+        Durability::Replicated => pb::Durability::Replicated,
+    }
+}
+
+/// How an attempt ended as the contract names it.
+pub(in crate::grpc) fn from_attempt(outcome: AttemptOutcome) -> pb::AttemptOutcome {
+    match outcome {
+        AttemptOutcome::Succeeded => pb::AttemptOutcome::Succeeded,
+        AttemptOutcome::Failed => pb::AttemptOutcome::Failed,
+        AttemptOutcome::LeaseExpired => pb::AttemptOutcome::LeaseExpired,
+        AttemptOutcome::Released => pb::AttemptOutcome::Released,
+        AttemptOutcome::Revoked => pb::AttemptOutcome::Revoked,
+    }
+}
+
+/// Why a lease was taken away as the contract names it.
+pub(in crate::grpc) fn from_revoked(reason: Revoked) -> pb::RevocationReason {
+    match reason {
+        Revoked::Deleted => pb::RevocationReason::Deleted,
+        Revoked::LeaseExpired => pb::RevocationReason::LeaseExpired,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::noted;
+    use super::*;
+
+    #[test]
+    fn unknown_numbers_are_refused() {
+        type Convert = fn(&mut Checks, Path<'_>, i32);
+        let cases: [(Convert, i32); 5] = [
+            (|c, p, n| _ = on_conflict(c, p, n), 4),
+            (|c, p, n| _ = durability(c, p, n), 3),
+            (|c, p, n| _ = view(c, p, n, View::Full), 2),
+            (|c, p, n| _ = state(c, p, n), 8),
+            (|c, p, n| _ = nack_action(c, p, n), 3),
+        ];
+        for (convert, last) in cases {
+            let path = Path::ROOT.field("f");
+            assert_eq!(noted(|checks| convert(checks, path, last)), []);
+            for number in [-1, last + 1, i32::MAX] {
+                let found = noted(|checks| convert(checks, path, number));
+                assert_eq!(found, [("f".to_owned(), "INVALID_FIELD")], "{number}");
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let mut checks = Checks::default();
+        assert_eq!(on_conflict(&mut checks, Path::ROOT, 0), Some(OnConflict::Keep));
+        assert_eq!(durability(&mut checks, Path::ROOT, 0), None);
+        assert_eq!(view(&mut checks, Path::ROOT, 0, View::Basic), Some(View::Basic));
+        assert!(checks.finish(Some(())).is_ok());
+        let unnamed = noted(|checks| _ = state(checks, Path::ROOT.field("state"), 0));
+        assert_eq!(unnamed, [("state".to_owned(), "INVALID_FIELD")]);
+    }
+
+    #[test]
+    fn every_state_survives_its_round_trip() {
+        for expected in State::ALL {
+            let number = from_state(expected).into();
+            assert_eq!(state(&mut Checks::default(), Path::ROOT, number), Some(expected));
+        }
+    }
+}

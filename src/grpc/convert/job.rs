@@ -1,0 +1,148 @@
+//! Jobs as they are read.
+
+use crate::domain::{Attempt, Job, Spec, Time};
+use crate::pb;
+
+use super::enums::{self, View};
+use super::stream::int;
+use super::time::{to_duration, to_timestamp};
+use super::{payload, retry};
+
+/// A job as the contract writes it.
+pub(in crate::grpc) fn to_pb(job: Job, view: View) -> pb::Job {
+    let full = view == View::Full;
+    let attempts = if full { job.attempts } else { Vec::new() };
+    pb::Job {
+        state: enums::from_state(job.state).into(),
+        failures: int(job.failures),
+        generation: int(job.generation),
+        create_time: Some(to_timestamp(job.create_time)),
+        due_time: Some(to_timestamp(job.due_time)),
+        lease_expire_time: job.lease_expire_time.map(to_timestamp),
+        worker_id: job.worker_id,
+        finish_time: job.finish_time.map(to_timestamp),
+        result: job.result.filter(|_| full).map(payload::to_pb),
+        last_error: job.last_error,
+        attempts: attempts.into_iter().map(attempt).collect(),
+        progress: job.progress,
+        pipeline_run: String::new(),
+        pipeline_stage: String::new(),
+        schedule: String::new(),
+        shard: job.shard.as_str().to_owned(),
+        deliveries: int(job.deliveries),
+        spec: Some(pb::JobSpec {
+            topic: job.key.topic.as_str().to_owned(),
+            id: job.key.id.as_str().to_owned(),
+            priority: Some(i32::from(job.priority)).filter(|&priority| priority > 0),
+            ..spec(job.spec, view, job.due_time, job.expire_time)
+        }),
+    }
+}
+
+/// What was asked for, with relative times resolved and defaults left out.
+fn spec(spec: Spec, view: View, due: Time, expire: Option<Time>) -> pb::JobSpec {
+    use pb::job_spec::{Expiration, Schedule};
+    pb::JobSpec {
+        payload: spec.payload.filter(|_| view == View::Full).map(payload::to_pb),
+        headers: spec.headers.into_iter().collect(),
+        schedule: Some(Schedule::DueTime(to_timestamp(due))),
+        retry: retry::to_pb(spec.retry),
+        lease_duration: spec.lease.map(to_duration),
+        expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
+        retention: spec.retention.map(to_duration),
+        ..pb::JobSpec::default()
+    }
+}
+
+fn attempt(attempt: Attempt) -> pb::Attempt {
+    pb::Attempt {
+        number: int(attempt.number),
+        start_time: Some(to_timestamp(attempt.start_time)),
+        finish_time: Some(to_timestamp(attempt.finish_time)),
+        worker_id: attempt.worker_id,
+        outcome: enums::from_attempt(attempt.outcome).into(),
+        error: attempt.error,
+        http_status: 0,
+    }
+}
+
+#[cfg(test)]
+pub(in crate::grpc) mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::{
+        AttemptOutcome, JobId, JobKey, Payload, RetryOverrides, ShardName, State, TopicName,
+    };
+
+    /// A dead job with something in every field.
+    pub(in crate::grpc) fn job() -> Job {
+        let data = |body: &'static [u8]| Payload { body: body.into(), ..Payload::default() };
+        let attempt = Attempt {
+            number: 2,
+            start_time: Time(1_000_000),
+            finish_time: Time(2_000_000),
+            worker_id: "w".into(),
+            outcome: AttemptOutcome::LeaseExpired,
+            error: "gone".into(),
+        };
+        Job {
+            key: JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") },
+            spec: Spec {
+                payload: Some(data(b"in")),
+                headers: vec![("a".into(), "b".into())],
+                retry: RetryOverrides { max_attempts: Some(-1), ..Default::default() },
+                lease: Some(Duration::from_secs(60)),
+                retention: Some(Duration::ZERO),
+            },
+            priority: 3,
+            expire_time: Some(Time(9_000_000)),
+            state: State::Dead,
+            failures: 1,
+            deliveries: 2,
+            generation: 4,
+            create_time: Time(500_000),
+            due_time: Time(1_500_000),
+            lease_expire_time: None,
+            worker_id: "w".into(),
+            finish_time: Some(Time(2_000_000)),
+            result: Some(data(b"out")),
+            last_error: "gone".into(),
+            attempts: vec![attempt],
+            progress: "half".into(),
+            shard: ShardName::try_new("s0").unwrap(),
+        }
+    }
+
+    #[test]
+    fn full_has_everything() {
+        let told = to_pb(job(), View::Full);
+        let spec = told.spec.clone().unwrap();
+        assert_eq!((spec.topic.as_str(), spec.id.as_str(), spec.priority), ("t", "i", Some(3)));
+        let due = prost_types::Timestamp { seconds: 1, nanos: 500_000_000 };
+        assert_eq!(spec.schedule, Some(pb::job_spec::Schedule::DueTime(due)));
+        assert_eq!(told.due_time, Some(due));
+        assert_eq!(spec.retry.unwrap().max_attempts, -1);
+        assert_eq!(spec.retention, Some(prost_types::Duration::default()));
+        assert!(spec.payload.is_some() && told.result.is_some());
+        assert_eq!(told.attempts[0].outcome(), pb::AttemptOutcome::LeaseExpired);
+        assert_eq!((told.state(), told.failures, told.deliveries), (pb::JobState::Dead, 1, 2));
+    }
+
+    #[test]
+    fn basic_lacks_payload_result_and_attempts_and_nothing_else() {
+        let mut full = to_pb(job(), View::Full);
+        full.result = None;
+        full.attempts.clear();
+        if let Some(spec) = &mut full.spec {
+            spec.payload = None;
+        }
+        assert_eq!(to_pb(job(), View::Basic), full);
+    }
+
+    #[test]
+    fn a_priority_of_zero_is_a_default_and_left_out() {
+        let told = to_pb(Job { priority: 0, ..job() }, View::Basic);
+        assert_eq!(told.spec.unwrap().priority, None);
+    }
+}

@@ -1,0 +1,203 @@
+//! The contract's messages to the values of [`crate::domain`] and back. Everything that a client can
+//! get wrong is refused here, with the path of the field and what would be accepted; behind this
+//! module nothing has to be checked again.
+//!
+//! A conversion notes every violation of its message in [`Checks`] and goes on, so that a client
+//! hears of all of them at once.
+
+pub(super) mod enqueue;
+pub(super) mod enums;
+pub(super) mod job;
+pub(super) mod names;
+pub(super) mod page;
+pub(super) mod payload;
+pub(super) mod redrive;
+pub(super) mod retry;
+pub(super) mod settle;
+pub(super) mod spec;
+pub(super) mod stream;
+pub(super) mod time;
+pub(super) mod topic;
+
+use std::fmt;
+
+use super::status::Reason;
+
+/// The place of a field in a request. It lives on the stack and costs nothing until it is written
+/// into a violation.
+#[derive(Clone, Copy)]
+pub(super) struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    name: &'static str,
+    index: Option<usize>,
+}
+
+/// One thing that is wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Violation {
+    /// Where: `job.retry.delays[2]`.
+    pub(super) field: String,
+    /// What kind.
+    pub(super) reason: Reason,
+    /// What would be accepted.
+    pub(super) text: String,
+    /// The feature that this server lacks, if that is what is wrong.
+    pub(super) feature: Option<&'static str>,
+}
+
+/// A request that is refused, with everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Invalid(pub(super) Vec<Violation>);
+
+/// Collects the violations of one message.
+#[derive(Debug, Default)]
+pub(super) struct Checks {
+    found: Vec<Violation>,
+}
+
+// === impl Path ===
+
+impl<'a> Path<'a> {
+    /// The message itself.
+    pub(super) const ROOT: Path<'static> = Path { parent: None, name: "", index: None };
+
+    /// A field of the message at this path.
+    pub(super) fn field(&'a self, name: &'static str) -> Path<'a> {
+        Path { parent: Some(self), name, index: None }
+    }
+
+    /// An item of a repeated field of the message at this path.
+    pub(super) fn item(&'a self, name: &'static str, index: usize) -> Path<'a> {
+        Path { parent: Some(self), name, index: Some(index) }
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            write!(f, "{parent}")?;
+            if parent.parent.is_some() {
+                f.write_str(".")?;
+            }
+        }
+        f.write_str(self.name)?;
+        self.index.map_or(Ok(()), |index| write!(f, "[{index}]"))
+    }
+}
+
+// === impl Checks ===
+
+impl Checks {
+    /// Refuses a value that is not allowed at all.
+    pub(super) fn invalid(&mut self, path: Path<'_>, text: impl Into<String>) {
+        self.refuse(path, Reason::InvalidField, text.into(), None);
+    }
+
+    /// Refuses a value that is over a limit.
+    pub(super) fn too_large(&mut self, path: Path<'_>, text: impl Into<String>) {
+        self.refuse(path, Reason::TooLarge, text.into(), None);
+    }
+
+    /// Refuses a field whose feature this server does not have.
+    pub(super) fn unsupported(&mut self, path: Path<'_>, feature: &'static str) {
+        let text = format!("needs the feature {feature}, which this server does not have");
+        self.refuse(path, Reason::FeatureUnsupported, text, Some(feature));
+    }
+
+    /// Takes what was parsed, or notes why it was refused.
+    pub(super) fn take<T, E: fmt::Display>(
+        &mut self,
+        path: Path<'_>,
+        parsed: Result<T, E>,
+    ) -> Option<T> {
+        parsed.map_err(|error| self.invalid(path, error.to_string())).ok()
+    }
+
+    /// Refuses `bytes` over `max`.
+    pub(super) fn at_most_bytes(&mut self, path: Path<'_>, bytes: usize, max: usize) {
+        if bytes > max {
+            self.too_large(path, format!("must have at most {max} bytes, not {bytes}"));
+        }
+    }
+
+    /// Refuses a list that is longer than `max`.
+    pub(super) fn at_most_items(&mut self, path: Path<'_>, items: usize, max: usize) {
+        if items > max {
+            self.too_large(path, format!("must have at most {max} items, not {items}"));
+        }
+    }
+
+    /// Refuses a list that is empty or longer than `max`.
+    pub(super) fn one_to(&mut self, path: Path<'_>, items: usize, max: usize) {
+        if items == 0 {
+            self.invalid(path, format!("must have 1 to {max} items"));
+        }
+        self.at_most_items(path, items, max);
+    }
+
+    /// The converted value, unless anything was refused.
+    pub(super) fn finish<T>(self, value: Option<T>) -> Result<T, Invalid> {
+        match value {
+            Some(value) if self.found.is_empty() => Ok(value),
+            _ => Err(Invalid(self.found)),
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        path: Path<'_>,
+        reason: Reason,
+        text: String,
+        feature: Option<&'static str>,
+    ) {
+        self.found.push(Violation { field: path.to_string(), reason, text, feature });
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Fields and reasons of a refusal, in order.
+    pub(in crate::grpc) fn refused<T>(result: Result<T, Invalid>) -> Vec<(String, &'static str)> {
+        let violations = result.err().map_or(Vec::new(), |invalid| invalid.0);
+        violations.into_iter().map(|v| (v.field, v.reason.name())).collect()
+    }
+
+    /// The same for a conversion that takes its checks as an argument.
+    pub(in crate::grpc) fn noted(convert: impl FnOnce(&mut Checks)) -> Vec<(String, &'static str)> {
+        let mut checks = Checks::default();
+        convert(&mut checks);
+        refused(checks.finish(Some(())))
+    }
+
+    #[test]
+    fn paths_read_like_field_accesses() {
+        let (root, items) = (Path::ROOT, "items");
+        let item = root.item(items, 3);
+        let follow_up = item.item("enqueue", 1);
+        assert_eq!(follow_up.field("topic").to_string(), "items[3].enqueue[1].topic");
+        assert_eq!(root.field("topic").to_string(), "topic");
+        assert_eq!(root.to_string(), "");
+    }
+
+    #[test]
+    fn every_violation_is_kept_in_order() {
+        let found = noted(|checks| {
+            checks.invalid(Path::ROOT.field("a"), "no");
+            checks.at_most_bytes(Path::ROOT.field("b"), 11, 10);
+            checks.unsupported(Path::ROOT.field("c"), "groups");
+            checks.one_to(Path::ROOT.field("d"), 0, 10);
+        });
+        let fields: Vec<_> = found.iter().map(|(f, r)| (f.as_str(), *r)).collect();
+        assert_eq!(
+            fields,
+            [
+                ("a", "INVALID_FIELD"),
+                ("b", "TOO_LARGE"),
+                ("c", "FEATURE_UNSUPPORTED"),
+                ("d", "INVALID_FIELD")
+            ]
+        );
+    }
+}

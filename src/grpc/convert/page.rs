@@ -1,0 +1,222 @@
+//! Lists: page sizes, and page tokens that only the query which they came from accepts.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::{Time, TopicName, limit};
+use crate::pb;
+use crate::store::{Cursor, List};
+
+use super::enums::{self, View};
+use super::{Checks, Invalid, Path, names};
+
+/// A page of topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::grpc) struct TopicsPage {
+    /// Only names that begin so.
+    pub(in crate::grpc) prefix: String,
+    /// Where the last page ended.
+    pub(in crate::grpc) after: Option<TopicName>,
+    /// At most so many.
+    pub(in crate::grpc) limit: usize,
+}
+
+/// A page of jobs, and how much of each.
+pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(List, View), Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    let c = &mut checks;
+    let topic = names::topic(c, root.field("topic"), &request.topic);
+    let state = enums::state(c, root.field("state"), request.state);
+    no_filter(c, &request.filter);
+    let view = enums::view(c, root.field("view"), request.view, View::Basic);
+    let (default, max) = (limit::LIST_JOBS_PAGE_DEFAULT, limit::LIST_JOBS_PAGE_MAX);
+    let limit = size(c, request.page_size, default, max);
+    let after = token(c, &request.page_token, jobs_query(request), cursor_from);
+    let list = topic.zip(state).zip(view).map(|((topic, state), view)| {
+        (List { topic, state, full: view == View::Full, limit, after }, view)
+    });
+    checks.finish(list)
+}
+
+/// The token of the page after `cursor`.
+pub(in crate::grpc) fn jobs_token(query: u64, cursor: Cursor) -> String {
+    let mut place = [0; 16];
+    place[..8].copy_from_slice(&cursor.due.0.to_be_bytes());
+    place[8..].copy_from_slice(&cursor.sequence.to_be_bytes());
+    encode(query, &place)
+}
+
+/// What must not change from page to page of jobs.
+pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
+    let query = pb::ListJobsRequest {
+        page_size: 0,
+        page_token: String::new(),
+        ..request.clone()
+    };
+    hash("jobs", &query)
+}
+
+/// A page of topics.
+pub(in crate::grpc) fn topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, Invalid> {
+    let mut checks = Checks::default();
+    let (default, max) = (limit::LIST_TOPICS_PAGE_DEFAULT, limit::LIST_TOPICS_PAGE_MAX);
+    let limit = size(&mut checks, request.page_size, default, max);
+    let query = topics_query(&request.prefix);
+    let after = token(&mut checks, &request.page_token, query, |place| {
+        TopicName::try_new(std::str::from_utf8(place).ok()?).ok()
+    });
+    checks.finish(Some(TopicsPage { prefix: request.prefix.clone(), after, limit }))
+}
+
+/// The token of the page after the topic `last`.
+pub(in crate::grpc) fn topics_token(prefix: &str, last: &TopicName) -> String {
+    encode(topics_query(prefix), last.as_str().as_bytes())
+}
+
+/// Refuses an expression: this server cannot evaluate any.
+pub(in crate::grpc) fn no_filter(checks: &mut Checks, filter: &str) {
+    if !filter.is_empty() {
+        checks.unsupported(Path::ROOT.field("filter"), "filters");
+    }
+}
+
+fn topics_query(prefix: &str) -> u64 {
+    let query = pb::ListTopicsRequest { prefix: prefix.to_owned(), ..Default::default() };
+    hash("topics", &query)
+}
+
+fn hash(kind: &str, query: &impl prost::Message) -> u64 {
+    let mut bytes = kind.as_bytes().to_vec();
+    bytes.push(0);
+    bytes.extend(query.encode_to_vec());
+    xxh3_64(&bytes)
+}
+
+fn size(checks: &mut Checks, given: i32, default: u32, max: u32) -> usize {
+    let size = u32::try_from(given).unwrap_or_else(|_| {
+        checks.invalid(Path::ROOT.field("page_size"), format!("must be 0 to {max}"));
+        0
+    });
+    let size = if size == 0 { default } else { size.min(max) };
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// A token is the hash of its query and the place where its page ended, so a client that changes
+/// its query hears of it instead of getting a page of neither.
+fn encode(query: u64, place: &[u8]) -> String {
+    let mut bytes = query.to_be_bytes().to_vec();
+    bytes.extend_from_slice(place);
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn token<T>(
+    checks: &mut Checks,
+    given: &str,
+    query: u64,
+    place: impl FnOnce(&[u8]) -> Option<T>,
+) -> Option<T> {
+    if given.is_empty() {
+        return None;
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(given).unwrap_or_default();
+    let found = bytes.strip_prefix(&query.to_be_bytes()).and_then(place);
+    if found.is_none() {
+        let text = "must be the next_page_token of this very query; leave it out to begin again";
+        checks.invalid(Path::ROOT.field("page_token"), text);
+    }
+    found
+}
+
+fn cursor_from(place: &[u8]) -> Option<Cursor> {
+    let (due, sequence) = place.split_first_chunk::<8>()?;
+    let sequence = i64::from_be_bytes(sequence.try_into().ok()?);
+    Some(Cursor { due: Time(i64::from_be_bytes(*due)), sequence })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+
+    fn request() -> pb::ListJobsRequest {
+        pb::ListJobsRequest {
+            topic: "t".into(),
+            state: pb::JobState::Dead.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_list_has_its_rule() {
+        type Set = fn(&mut pb::ListJobsRequest);
+        let cases: [(Set, &[&str]); 8] = [
+            (|_| (), &[]),
+            (|r| r.topic.clear(), &["topic INVALID_FIELD"]),
+            (|r| r.state = 0, &["state INVALID_FIELD"]),
+            (|r| r.state = 99, &["state INVALID_FIELD"]),
+            (|r| r.view = 3, &["view INVALID_FIELD"]),
+            (|r| r.filter = "true".into(), &["filter FEATURE_UNSUPPORTED"]),
+            (|r| r.page_size = -1, &["page_size INVALID_FIELD"]),
+            (|r| r.page_token = "x".into(), &["page_token INVALID_FIELD"]),
+        ];
+        for (set, expected) in cases {
+            let mut request = request();
+            set(&mut request);
+            let found = refused(jobs(&request));
+            let found: Vec<_> = found.iter().map(|(f, r)| format!("{f} {r}")).collect();
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn sizes_have_a_default_and_a_cap() {
+        for (given, expected) in [(0, 50), (7, 7), (500, 500), (501, 500), (i32::MAX, 500)] {
+            let request = pb::ListJobsRequest { page_size: given, ..request() };
+            assert_eq!(jobs(&request).unwrap().0.limit, expected);
+        }
+        assert_eq!(topics(&pb::ListTopicsRequest::default()).unwrap().limit, 100);
+    }
+
+    #[test]
+    fn a_token_of_jobs_leads_on_in_its_own_query_only() {
+        type Set = fn(&mut pb::ListJobsRequest);
+        let cursor = Cursor { due: Time(-7), sequence: i64::MAX };
+        let page_token = jobs_token(jobs_query(&request()), cursor);
+        let next = pb::ListJobsRequest { page_token, ..request() };
+        assert_eq!(jobs(&next).unwrap().0.after, Some(cursor));
+        let other_size = pb::ListJobsRequest { page_size: 3, ..next.clone() };
+        assert_eq!(jobs(&other_size).unwrap().0.after, Some(cursor));
+        let others: [Set; 4] = [
+            (|r| r.topic = "u".into()),
+            (|r| r.state = pb::JobState::Ready.into()),
+            (|r| r.view = pb::JobView::Full.into()),
+            (|r| r.page_token.truncate(20)),
+        ];
+        for set in others {
+            let mut other = next.clone();
+            set(&mut other);
+            assert_eq!(refused(jobs(&other)), [("page_token".to_owned(), "INVALID_FIELD")]);
+        }
+    }
+
+    #[test]
+    fn a_token_of_topics_leads_on_in_its_own_query_only() {
+        let last = TopicName::stored("billing.eu");
+        let page_token = topics_token("b", &last);
+        let page = |prefix: &str, page_token: &str| {
+            topics(&pb::ListTopicsRequest {
+                prefix: prefix.into(),
+                page_token: page_token.into(),
+                ..Default::default()
+            })
+        };
+        assert_eq!(page("b", &page_token).unwrap().after, Some(last));
+        assert_eq!(page("b", "").unwrap().after, None);
+        let jobs_token = jobs_token(jobs_query(&request()), Cursor { due: Time(0), sequence: 0 });
+        for (prefix, token) in [("a", &*page_token), ("b", &*jobs_token), ("b", "§")] {
+            let found = refused(page(prefix, token));
+            assert_eq!(found, [("page_token".to_owned(), "INVALID_FIELD")], "{prefix} {token}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Payloads and results, which have the same form and the same limits.
+
+use bytes::Bytes;
+
+use crate::domain::{Payload, limit};
+use crate::pb;
+
+use super::{Checks, Path};
+
+/// A payload, if one is given.
+pub(in crate::grpc) fn payload(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Option<pb::Payload>,
+) -> Option<Payload> {
+    use pb::payload::Kind;
+    let given = given?;
+    let (text, body) = match given.kind {
+        Some(Kind::Text(text)) => (true, Bytes::from(text)),
+        Some(Kind::Data(data)) => (false, data),
+        None => (false, Bytes::new()),
+    };
+    checks.at_most_bytes(path, body.len(), limit::PAYLOAD_BYTES_MAX);
+    let content_type = given.content_type;
+    let path = path.field("content_type");
+    checks.at_most_bytes(path, content_type.len(), limit::CONTENT_TYPE_BYTES_MAX);
+    Some(Payload { text, body, content_type })
+}
+
+/// A payload as the contract writes it.
+pub(in crate::grpc) fn to_pb(payload: Payload) -> pb::Payload {
+    use pb::payload::Kind;
+    let Payload { text, body, content_type } = payload;
+    let kind = match (text, body.is_empty()) {
+        (false, true) => None,
+        (false, false) => Some(Kind::Data(body)),
+        // What a store returns as text was text when it came; should it not be, it is still data.
+        (true, _) => Some(match String::from_utf8(body.into()) {
+            Ok(text) => Kind::Text(text),
+            Err(error) => Kind::Data(error.into_bytes().into()),
+        }),
+    };
+    pb::Payload { kind, content_type }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::noted;
+    use super::*;
+    use pb::payload::Kind;
+
+    fn of(kind: Option<Kind>, content_type: &str) -> pb::Payload {
+        pb::Payload { kind, content_type: content_type.into() }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let (max, type_max) = (limit::PAYLOAD_BYTES_MAX, limit::CONTENT_TYPE_BYTES_MAX);
+        let cases = [
+            (of(Some(Kind::Data(vec![0; max].into())), ""), vec![]),
+            (of(Some(Kind::Data(vec![0; max + 1].into())), ""), vec!["payload"]),
+            (of(Some(Kind::Text("t".repeat(max + 1))), ""), vec!["payload"]),
+            (of(None, &"c".repeat(type_max)), vec![]),
+            (of(None, &"c".repeat(type_max + 1)), vec!["payload.content_type"]),
+        ];
+        for (given, expected) in cases {
+            let found = noted(|checks| {
+                payload(checks, Path::ROOT.field("payload"), Some(given));
+            });
+            assert!(found.iter().all(|(_, reason)| *reason == "TOO_LARGE"));
+            let fields: Vec<_> = found.into_iter().map(|(field, _)| field).collect();
+            assert_eq!(fields, expected);
+        }
+    }
+
+    #[test]
+    fn both_kinds_survive_their_round_trip() {
+        let kinds = [Some(Kind::Text(String::new())), Some(Kind::Text("ä".into())), None];
+        for kind in kinds.into_iter().chain([Some(Kind::Data(Bytes::from_static(b"\xff")))]) {
+            let given = of(kind, "x/y");
+            let taken = payload(&mut Checks::default(), Path::ROOT, Some(given.clone()));
+            assert_eq!(taken.map(to_pb), Some(given));
+        }
+    }
+
+    #[test]
+    fn text_that_is_none_comes_back_as_data() {
+        let body = Bytes::from_static(b"\xff");
+        let broken = Payload { text: true, body: body.clone(), content_type: String::new() };
+        assert_eq!(to_pb(broken).kind, Some(Kind::Data(body)));
+    }
+}

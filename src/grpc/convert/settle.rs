@@ -1,0 +1,294 @@
+//! Ack, Nack and Extend.
+//!
+//! A receipt that is none is no fault of the request: it comes back among the failures and the
+//! other items are applied. Anything else that is wrong refuses the whole call.
+
+use crate::domain::lifecycle::Cause;
+use crate::domain::{Receipt, limit};
+use crate::pb;
+use crate::scheduler::{AckItem, Draft, ExtendItem, NackItem, SettleError, SettleResult};
+
+use super::payload::payload;
+use super::spec::{Call, Context, draft};
+use super::time::{self, DELAY, LEASE};
+use super::{Checks, Invalid, Path, enums};
+
+/// The items of one call, apart from those whose receipt is none.
+#[derive(Debug)]
+pub(in crate::grpc) struct Items<I> {
+    /// What the scheduler is to do.
+    pub(in crate::grpc) good: Vec<I>,
+    /// The receipts of the call as they were sent, and whether each is one.
+    receipts: Vec<(String, bool)>,
+}
+
+/// Jobs to be completed.
+pub(in crate::grpc) fn ack(
+    request: pb::AckRequest,
+    context: Context<'_>,
+) -> Result<Items<AckItem>, Invalid> {
+    items(request.items, |checks, path, item: pb::AckItem| {
+        let result = payload(checks, path.field("result"), item.result);
+        let follow_ups = follow_ups(checks, path, item.enqueue, context);
+        (item.receipt, move |receipt| AckItem { receipt, result, follow_ups })
+    })
+}
+
+/// Jobs to be refused.
+pub(in crate::grpc) fn nack(request: pb::NackRequest) -> Result<Items<NackItem>, Invalid> {
+    items(request.items, |checks, path, item: pb::NackItem| {
+        let action = enums::nack_action(checks, path.field("action"), item.action);
+        let delay = time::duration(checks, path.field("delay"), item.delay.as_ref(), &DELAY);
+        let error = item.error;
+        checks.at_most_bytes(path.field("error"), error.len(), limit::ERROR_BYTES_MAX);
+        let cause = match action.unwrap_or_default() {
+            pb::NackAction::Unspecified | pb::NackAction::Retry => Cause::Failed { delay, error },
+            pb::NackAction::Release => Cause::Released { delay, error },
+            pb::NackAction::DeadLetter => Cause::DeadLettered { error },
+        };
+        (item.receipt, move |receipt| NackItem { receipt, cause })
+    })
+}
+
+/// Leases to be extended.
+pub(in crate::grpc) fn extend(request: pb::ExtendRequest) -> Result<Items<ExtendItem>, Invalid> {
+    items(request.items, |checks, path, item: pb::ExtendItem| {
+        let lease = path.field("lease_duration");
+        let duration = time::duration(checks, lease, item.lease_duration.as_ref(), &LEASE);
+        let note = item.progress;
+        checks.at_most_bytes(path.field("progress"), note.len(), limit::PROGRESS_BYTES_MAX);
+        let progress = Some(note).filter(|note| !note.is_empty());
+        (item.receipt, move |receipt| ExtendItem { receipt, duration, progress })
+    })
+}
+
+/// Converts each item to its receipt and to what becomes of it once the receipt is decoded.
+fn items<P, I, F: FnOnce(Receipt) -> I>(
+    given: Vec<P>,
+    mut convert: impl FnMut(&mut Checks, Path<'_>, P) -> (String, F),
+) -> Result<Items<I>, Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    checks.one_to(root.field("items"), given.len(), limit::SETTLE_ITEMS_MAX);
+    let mut good = Vec::with_capacity(given.len());
+    let mut receipts = Vec::with_capacity(given.len());
+    for (index, item) in given.into_iter().enumerate() {
+        let (text, with) = convert(&mut checks, root.item("items", index), item);
+        let receipt = Receipt::decode(&text);
+        receipts.push((text, receipt.is_some()));
+        good.extend(receipt.map(with));
+    }
+    checks.finish(Some(Items { good, receipts }))
+}
+
+fn follow_ups(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Vec<pb::JobSpec>,
+    context: Context<'_>,
+) -> Vec<Draft> {
+    checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
+    let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
+    let one = |(index, spec)| {
+        draft(checks, path.item("enqueue", index), spec, Call::default(), context)
+    };
+    specs.filter_map(one).collect()
+}
+
+// === impl Items ===
+
+/// The receipts of a call, to tell its failures by.
+#[derive(Debug)]
+pub(in crate::grpc) struct Receipts(Vec<(String, bool)>);
+
+impl<I> Items<I> {
+    /// The items for the scheduler, and the receipts for the answer.
+    pub(in crate::grpc) fn split(self) -> (Vec<I>, Receipts) {
+        (self.good, Receipts(self.receipts))
+    }
+}
+
+impl Receipts {
+    /// What failed, of `results` that answer the good items in their order.
+    pub(in crate::grpc) fn failures(self, results: Vec<SettleResult>) -> Vec<pb::SettleFailure> {
+        let mut results = results.into_iter();
+        let mut failures = Vec::new();
+        for (index, (receipt, good)) in self.0.into_iter().enumerate() {
+            let (error, message) = match good.then(|| results.next()) {
+                Some(Some(Ok(()))) => continue,
+                Some(Some(Err(error))) => failure(&error),
+                Some(None) => failure(&SettleError::Unavailable(String::new())),
+                None => (pb::SettleError::Malformed, "this is not a receipt of this system".into()),
+            };
+            let index = i32::try_from(index).unwrap_or(i32::MAX);
+            failures.push(pb::SettleFailure { index, receipt, error: error.into(), message });
+        }
+        failures
+    }
+}
+
+/// What a settle answers, in words that say what to do. What the shard said is in the server's log.
+fn failure(error: &SettleError) -> (pb::SettleError, String) {
+    match error {
+        SettleError::NotFound => (pb::SettleError::NotFound, error.to_string()),
+        SettleError::Stale => (pb::SettleError::Stale, error.to_string()),
+        SettleError::Unavailable(_) => (
+            pb::SettleError::Unavailable,
+            "the shard could not be reached, or refused a follow-up job; repeat with the same receipt"
+                .into(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use crate::domain::{JobId, JobKey, ShardName, Time, Token, TopicName};
+    use prost_types::Duration;
+
+    const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };
+
+    fn receipt() -> String {
+        let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
+        let shard = ShardName::try_new("s0").unwrap();
+        Receipt { shard, owner: 1, stream: 2, token: Token(3), key }.encode()
+    }
+
+    fn fields<T>(result: Result<T, Invalid>) -> Vec<String> {
+        refused(result).into_iter().map(|(field, reason)| format!("{field} {reason}")).collect()
+    }
+
+    #[test]
+    fn a_call_has_one_to_a_thousand_items() {
+        let item = pb::AckItem { receipt: receipt(), ..Default::default() };
+        let cases =
+            [(0, vec!["items INVALID_FIELD"]), (1, vec![]), (1000, vec![]), (1001, vec!["items TOO_LARGE"])];
+        for (count, expected) in cases {
+            let request = pb::AckRequest { items: vec![item.clone(); count] };
+            assert_eq!(fields(ack(request, CONTEXT)), expected, "{count}");
+        }
+    }
+
+    #[test]
+    fn one_bad_item_refuses_an_ack_with_its_path() {
+        type Set = fn(&mut pb::AckItem);
+        let follow_up = || pb::JobSpec { topic: "t".into(), ..Default::default() };
+        let cases: [(Set, &[&str]); 4] = [
+            (
+                |i| {
+                    let data = vec![0; limit::PAYLOAD_BYTES_MAX + 1].into();
+                    let kind = Some(pb::payload::Kind::Data(data));
+                    i.result = Some(pb::Payload { kind, ..Default::default() });
+                },
+                &["items[1].result TOO_LARGE"],
+            ),
+            (|i| i.enqueue[1].topic.clear(), &["items[1].enqueue[1].topic INVALID_FIELD"]),
+            (
+                |i| i.enqueue[0].group = "g".into(),
+                &["items[1].enqueue[0].group FEATURE_UNSUPPORTED"],
+            ),
+            (
+                |i| i.enqueue = vec![i.enqueue[0].clone(); 17],
+                &["items[1].enqueue TOO_LARGE"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let good = pb::AckItem {
+                receipt: receipt(),
+                enqueue: vec![follow_up(), follow_up()],
+                ..Default::default()
+            };
+            let mut bad = good.clone();
+            set(&mut bad);
+            let request = pb::AckRequest { items: vec![good, bad] };
+            assert_eq!(fields(ack(request, CONTEXT)), expected);
+        }
+    }
+
+    #[test]
+    fn nacks_are_checked() {
+        type Set = fn(&mut pb::NackItem);
+        let cases: [(Set, &[&str]); 5] = [
+            (|i| i.error = "e".repeat(4096), &[]),
+            (|i| i.error = "e".repeat(4097), &["items[0].error TOO_LARGE"]),
+            (|i| i.action = 4, &["items[0].action INVALID_FIELD"]),
+            (|i| i.delay = Some(Duration::default()), &[]),
+            (
+                |i| i.delay = Some(Duration { seconds: -1, nanos: 0 }),
+                &["items[0].delay INVALID_FIELD"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut item = pb::NackItem { receipt: receipt(), ..Default::default() };
+            set(&mut item);
+            assert_eq!(fields(nack(pb::NackRequest { items: vec![item] })), expected);
+        }
+    }
+
+    #[test]
+    fn extends_are_checked() {
+        type Set = fn(&mut pb::ExtendItem);
+        let cases: [(Set, &[&str]); 4] = [
+            (|i| i.progress = "p".repeat(1024), &[]),
+            (|i| i.progress = "p".repeat(1025), &["items[0].progress TOO_LARGE"]),
+            (
+                |i| i.lease_duration = Some(Duration::default()),
+                &["items[0].lease_duration INVALID_FIELD"],
+            ),
+            (
+                |i| i.lease_duration = Some(Duration { seconds: 86_401, nanos: 0 }),
+                &["items[0].lease_duration INVALID_FIELD"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut item = pb::ExtendItem { receipt: receipt(), ..Default::default() };
+            set(&mut item);
+            assert_eq!(fields(extend(pb::ExtendRequest { items: vec![item] })), expected);
+        }
+    }
+
+    #[test]
+    fn actions_become_causes() {
+        let cause = |action: pb::NackAction| {
+            let item = pb::NackItem {
+                receipt: receipt(),
+                action: action.into(),
+                delay: Some(Duration { seconds: 5, nanos: 0 }),
+                error: "e".into(),
+            };
+            nack(pb::NackRequest { items: vec![item] }).unwrap().good.remove(0).cause
+        };
+        let (delay, error) = (Some(std::time::Duration::from_secs(5)), "e".to_owned());
+        let failed = Cause::Failed { delay, error: error.clone() };
+        assert_eq!(cause(pb::NackAction::Unspecified), failed);
+        assert_eq!(cause(pb::NackAction::Retry), failed);
+        let released = Cause::Released { delay, error: error.clone() };
+        assert_eq!(cause(pb::NackAction::Release), released);
+        assert_eq!(cause(pb::NackAction::DeadLetter), Cause::DeadLettered { error });
+    }
+
+    #[test]
+    fn a_malformed_receipt_fails_alone_and_keeps_its_index() {
+        let item = |receipt: &str| pb::ExtendItem { receipt: receipt.into(), ..Default::default() };
+        let good = receipt();
+        let request = pb::ExtendRequest {
+            items: vec![item(&good), item("nonsense"), item(&good), item(""), item(&good)],
+        };
+        let (good_items, receipts) = extend(request).unwrap().split();
+        assert_eq!(good_items.len(), 3);
+        let unavailable = SettleError::Unavailable("disk /secret".into());
+        let results = vec![Ok(()), Err(SettleError::Stale), Err(unavailable)];
+        let failures = receipts.failures(results);
+        let told: Vec<_> = failures.iter().map(|f| (f.index, &*f.receipt, f.error())).collect();
+        assert_eq!(
+            told,
+            [
+                (1, "nonsense", pb::SettleError::Malformed),
+                (2, &*good, pb::SettleError::Stale),
+                (3, "", pb::SettleError::Malformed),
+                (4, &*good, pb::SettleError::Unavailable),
+            ]
+        );
+        assert!(!failures[3].message.contains("secret"));
+    }
+}

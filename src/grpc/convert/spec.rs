@@ -1,0 +1,251 @@
+//! Job specs: what a producer asks for, or a worker for a follow-up.
+
+use std::collections::HashMap;
+
+use crate::domain::{JobId, OnConflict, Spec, Time, When, limit};
+use crate::pb;
+use crate::scheduler::Draft;
+
+use super::payload::payload;
+use super::time::{self, LEASE, RETENTION};
+use super::{Checks, Path, names, retry};
+
+/// What a spec is read with.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::grpc) struct Context<'a> {
+    /// The server's clock.
+    pub(in crate::grpc) now: Time,
+    /// The trace context of the call, for jobs that bring none of their own.
+    pub(in crate::grpc) trace: Option<Trace<'a>>,
+}
+
+/// A W3C trace context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::grpc) struct Trace<'a> {
+    /// The `traceparent` header.
+    pub(in crate::grpc) parent: &'a str,
+    /// The `tracestate` header; may be empty.
+    pub(in crate::grpc) state: &'a str,
+}
+
+/// What the call around a spec says about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::grpc) struct Call<'a> {
+    /// What to do when the id is taken.
+    pub(in crate::grpc) on_conflict: OnConflict,
+    /// What makes the call recognizable.
+    pub(in crate::grpc) request_id: Option<&'a str>,
+    /// The job's place in its batch.
+    pub(in crate::grpc) index: Option<usize>,
+}
+
+/// Name of the header that carries a trace.
+const TRACEPARENT: &str = "traceparent";
+/// Name of the header that goes with it.
+const TRACESTATE: &str = "tracestate";
+
+/// A job as the scheduler takes it; `None` when something in it was refused.
+pub(in crate::grpc) fn draft(
+    checks: &mut Checks,
+    path: Path<'_>,
+    spec: pb::JobSpec,
+    call: Call<'_>,
+    context: Context<'_>,
+) -> Option<Draft> {
+    refuse_features(checks, path, &spec);
+    let topic = names::topic(checks, path.field("topic"), &spec.topic);
+    let due = time::due(checks, path, spec.schedule.map(Into::into), context.now);
+    let due = due.unwrap_or(When::Now);
+    let lease = path.field("lease_duration");
+    let retention = path.field("retention");
+    Some(Draft {
+        id: id(checks, path.field("id"), &spec.id, call),
+        request_id: call.request_id.map(str::to_owned),
+        priority: priority(checks, path.field("priority"), spec.priority),
+        expire: time::expiration(checks, path, spec.expiration, due, context.now),
+        due,
+        on_conflict: call.on_conflict,
+        spec: Spec {
+            payload: payload(checks, path.field("payload"), spec.payload),
+            headers: headers(checks, path.field("headers"), spec.headers, context.trace),
+            retry: retry::retry(checks, path.field("retry"), spec.retry),
+            lease: time::duration(checks, lease, spec.lease_duration.as_ref(), &LEASE),
+            retention: time::duration(checks, retention, spec.retention.as_ref(), &RETENTION),
+        },
+        topic: topic?,
+    })
+}
+
+/// Refuses the fields whose features this server does not have: ignored, they would be a promise
+/// that is not kept.
+fn refuse_features(checks: &mut Checks, path: Path<'_>, spec: &pb::JobSpec) {
+    if spec.http_target.is_some() {
+        checks.unsupported(path.field("http_target"), "http_dispatch");
+    }
+    if !spec.group.is_empty() {
+        checks.unsupported(path.field("group"), "groups");
+    }
+}
+
+/// The id that the client chose, or the one that follows from its request id.
+fn id(checks: &mut Checks, path: Path<'_>, given: &str, call: Call<'_>) -> Option<JobId> {
+    match (given, call.request_id) {
+        ("", None) => None,
+        ("", Some(request_id)) => Some(names::id_of_request(request_id, call.index)),
+        (given, _) => names::id(checks, path, given),
+    }
+}
+
+/// A priority, if one is given.
+pub(in crate::grpc) fn priority(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Option<i32>,
+) -> Option<u8> {
+    let given = given?;
+    let priority = u8::try_from(given).ok().filter(|&p| p <= limit::PRIORITY_MAX);
+    if priority.is_none() {
+        checks.invalid(path, format!("must be 0 to {}", limit::PRIORITY_MAX));
+    }
+    priority
+}
+
+/// Headers sorted by name, with the trace of the call when they have none. It does not count towards
+/// their size: the client did not send it with them.
+fn headers(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: HashMap<String, String>,
+    trace: Option<Trace<'_>>,
+) -> Vec<(String, String)> {
+    let bytes = given.iter().map(|(name, value)| name.len() + value.len()).sum();
+    checks.at_most_bytes(path, bytes, limit::HEADERS_BYTES_MAX);
+    if given.contains_key("") {
+        checks.invalid(path, "must not have an empty name");
+    }
+    let trace = trace.filter(|_| !given.contains_key(TRACEPARENT));
+    let mut headers: Vec<_> = given.into_iter().collect();
+    if let Some(Trace { parent, state }) = trace {
+        headers.retain(|(name, _)| name != TRACESTATE);
+        headers.push((TRACEPARENT.into(), parent.into()));
+        if !state.is_empty() {
+            headers.push((TRACESTATE.into(), state.into()));
+        }
+    }
+    headers.sort_unstable();
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use prost_types::Duration;
+
+    const CONTEXT: Context<'static> = Context { now: Time(1_800_000_000_000_000), trace: None };
+
+    fn convert(
+        spec: pb::JobSpec,
+        call: Call<'_>,
+        context: Context<'_>,
+    ) -> Result<Draft, super::super::Invalid> {
+        let mut checks = Checks::default();
+        let draft = draft(&mut checks, Path::ROOT.field("job"), spec, call, context);
+        checks.finish(draft)
+    }
+
+    fn spec() -> pb::JobSpec {
+        pb::JobSpec { topic: "t".into(), ..Default::default() }
+    }
+
+    #[test]
+    fn every_field_has_its_rule() {
+        type Set = fn(&mut pb::JobSpec);
+        let invalid = "INVALID_FIELD";
+        let cases: [(Set, &[(&str, &str)]); 16] = [
+            (|_| (), &[]),
+            (|s| s.topic.clear(), &[("job.topic", invalid)]),
+            (|s| s.id = "a b".into(), &[("job.id", invalid)]),
+            (|s| s.priority = Some(9), &[]),
+            (|s| s.priority = Some(10), &[("job.priority", invalid)]),
+            (|s| s.priority = Some(-1), &[("job.priority", invalid)]),
+            (|s| s.group = "g".into(), &[("job.group", "FEATURE_UNSUPPORTED")]),
+            (
+                |s| s.http_target = Some(pb::HttpTarget::default()),
+                &[("job.http_target", "FEATURE_UNSUPPORTED")],
+            ),
+            (
+                |s| s.lease_duration = Some(Duration { seconds: 0, nanos: 1 }),
+                &[("job.lease_duration", invalid)],
+            ),
+            (
+                |s| s.retention = Some(Duration { seconds: 367 * 86_400, nanos: 0 }),
+                &[("job.retention", invalid)],
+            ),
+            (|s| s.headers = [(String::new(), "v".into())].into(), &[("job.headers", invalid)]),
+            (|s| s.headers = [("k".repeat(4096), "v".repeat(4096))].into(), &[]),
+            (
+                |s| s.headers = [("k".repeat(4096), "v".repeat(4097))].into(),
+                &[("job.headers", "TOO_LARGE")],
+            ),
+            (
+                |s| s.schedule = Some(pb::job_spec::Schedule::Delay(Duration { seconds: -1, nanos: 0 })),
+                &[("job.delay", invalid)],
+            ),
+            (
+                |s| s.expiration = Some(pb::job_spec::Expiration::Ttl(Duration::default())),
+                &[("job.ttl", invalid)],
+            ),
+            (
+                |s| {
+                    s.topic = "ringq.x".into();
+                    s.retry = Some(pb::RetryPolicy {
+                        delays: vec![Duration { seconds: -1, nanos: 0 }],
+                        ..Default::default()
+                    });
+                },
+                &[("job.topic", invalid), ("job.retry.delays[0]", invalid)],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut spec = spec();
+            set(&mut spec);
+            let found = refused(convert(spec.clone(), Call::default(), CONTEXT));
+            let found: Vec<_> = found.iter().map(|(field, r)| (field.as_str(), *r)).collect();
+            assert_eq!(found, expected, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_chosen_or_follow_from_the_request_or_are_left_to_the_server() {
+        let cases = [
+            ("", None, None, None),
+            ("mine", None, None, Some("mine")),
+            ("mine", Some("r1"), None, Some("mine")),
+            ("", Some("r1"), None, Some("r:r1")),
+            ("", Some("r1"), Some(3), Some("r:r1:3")),
+        ];
+        for (id, request_id, index, expected) in cases {
+            let call = Call { request_id, index, ..Call::default() };
+            let draft = convert(pb::JobSpec { id: id.into(), ..spec() }, call, CONTEXT).unwrap();
+            assert_eq!(draft.id.as_ref().map(JobId::as_str), expected);
+            assert_eq!(draft.request_id.as_deref(), request_id);
+        }
+    }
+
+    #[test]
+    fn the_callers_trace_is_added_and_never_changes_a_given_one() {
+        let trace = Some(Trace { parent: "00-caller", state: "s=1" });
+        let traced = |headers: &[(&str, &str)]| {
+            let given = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            let spec = pb::JobSpec { headers: given, ..spec() };
+            convert(spec, Call::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
+        };
+        let own = |k: &str, v: &str| (k.to_owned(), v.to_owned());
+        assert_eq!(
+            traced(&[("a", "b")]),
+            [own("a", "b"), own("traceparent", "00-caller"), own("tracestate", "s=1")]
+        );
+        assert_eq!(traced(&[("traceparent", "00-mine")]), [own("traceparent", "00-mine")]);
+    }
+}

@@ -1,0 +1,390 @@
+//! Stream and Pull: what a worker asks for, and what it gets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::dispatch::{Batch, Delivery, PullOptions, StreamOptions, TopicPattern};
+use crate::domain::{RetryPolicy, TopicName, limit};
+use crate::pb;
+
+use super::time::{self, ANY, DELAY, LEASE, POSITIVE};
+use super::{Checks, Invalid, Path, enums, payload};
+
+/// Who calls, for people.
+#[derive(Clone, Debug, Default)]
+pub(in crate::grpc) struct Caller {
+    /// Its address, or that of the proxy before it.
+    pub(in crate::grpc) peer: String,
+    /// What it calls itself.
+    pub(in crate::grpc) user_agent: String,
+}
+
+/// A stream, and the settings in effect to tell its worker.
+pub(in crate::grpc) fn stream(
+    request: pb::StreamRequest,
+    caller: Caller,
+) -> Result<(StreamOptions, pb::StreamInfo), Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    let c = &mut checks;
+    if !request.topic_weights.is_empty() {
+        c.unsupported(root.field("topic_weights"), "topic_weights");
+    }
+    let lease = lease(c, request.lease_duration.as_ref());
+    let grace = root.field("orphan_grace");
+    let options = StreamOptions {
+        topics: topics(c, &request.topics),
+        max_in_flight: capped(
+            c,
+            root.field("max_in_flight"),
+            request.max_in_flight,
+            limit::STREAM_CREDIT_DEFAULT,
+            limit::STREAM_CREDIT_MAX,
+        ),
+        max_in_flight_bytes: bytes(c, root.field("max_in_flight_bytes"), request.max_in_flight_bytes),
+        max_batch: capped(
+            c,
+            root.field("max_batch"),
+            request.max_batch,
+            limit::STREAM_BATCH_DEFAULT,
+            limit::STREAM_BATCH_MAX,
+        ),
+        lease: lease.unwrap_or(limit::LEASE_DEFAULT),
+        heartbeat: heartbeat(c, request.heartbeat_interval.as_ref()),
+        max_jobs: count(c, root.field("max_jobs"), request.max_jobs),
+        idle_timeout: time::duration(
+            c,
+            root.field("idle_timeout"),
+            request.idle_timeout.as_ref(),
+            &POSITIVE,
+        ),
+        orphan_grace: time::duration(c, grace, request.orphan_grace.as_ref(), &DELAY)
+            .unwrap_or(limit::ORPHAN_GRACE_DEFAULT),
+        worker_id: worker_id(c, request.worker_id),
+        peer: caller.peer,
+        user_agent: caller.user_agent,
+    };
+    let info = info(&options, lease);
+    checks.finish(Some((options, info)))
+}
+
+/// A pull whose call has `left` until its deadline, if it has one.
+pub(in crate::grpc) fn pull(
+    request: pb::PullRequest,
+    caller: Caller,
+    left: Option<Duration>,
+) -> Result<PullOptions, Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    let c = &mut checks;
+    let wait = time::duration(c, root.field("wait"), request.wait.as_ref(), &ANY);
+    let wait = wait.unwrap_or(limit::PULL_WAIT_DEFAULT).min(limit::PULL_WAIT_MAX);
+    let left = left.map_or(Duration::MAX, |left| left.saturating_sub(limit::PULL_DEADLINE_MARGIN));
+    let lease = lease(c, request.lease_duration.as_ref());
+    let options = PullOptions {
+        topics: topics(c, &request.topics),
+        max_jobs: capped(c, root.field("max_jobs"), request.max_jobs, 1, limit::PULL_JOBS_MAX),
+        lease: lease.unwrap_or(limit::LEASE_DEFAULT),
+        worker_id: worker_id(c, request.worker_id),
+        wait: wait.min(left),
+        peer: caller.peer,
+        user_agent: caller.user_agent,
+    };
+    checks.finish(Some(options))
+}
+
+/// Topics by name or by a prefix and a final `*`.
+fn topics(checks: &mut Checks, given: &[String]) -> Vec<TopicPattern> {
+    let root = Path::ROOT;
+    checks.one_to(root.field("topics"), given.len(), limit::STREAM_TOPICS_MAX);
+    let patterns = given.iter().take(limit::STREAM_TOPICS_MAX).enumerate();
+    let pattern = |(index, given): (usize, &String)| {
+        let path = root.item("topics", index);
+        match given.strip_suffix('*') {
+            Some("") => Some(TopicPattern::Prefix(String::new())),
+            Some(prefix) => checks
+                .take(path, TopicName::try_new(prefix))
+                .map(|_| TopicPattern::Prefix(prefix.to_owned())),
+            None => checks.take(path, TopicName::try_new(given)).map(TopicPattern::Exact),
+        }
+    };
+    patterns.filter_map(pattern).collect()
+}
+
+/// A number that is not negative; 0 is the default, more than `max` is lowered to it.
+fn capped(checks: &mut Checks, path: Path<'_>, given: i32, default: u32, max: u32) -> u32 {
+    match u32::try_from(given) {
+        Ok(0) => default,
+        Ok(given) => given.min(max),
+        Err(_) => {
+            checks.invalid(path, format!("must be 1 to {max}, or 0 for {default}"));
+            default
+        }
+    }
+}
+
+/// A count of 0 for no limit.
+fn count(checks: &mut Checks, path: Path<'_>, given: i64) -> Option<u64> {
+    let count = u64::try_from(given);
+    if count.is_err() {
+        checks.invalid(path, "must not be negative; 0 means no limit");
+    }
+    count.ok().filter(|&count| count > 0)
+}
+
+fn bytes(checks: &mut Checks, path: Path<'_>, given: i64) -> u64 {
+    match u64::try_from(given) {
+        Ok(0) => limit::STREAM_BYTES_DEFAULT,
+        Ok(given) => given,
+        Err(_) => {
+            checks.invalid(path, "must not be negative; 0 means the server's default");
+            limit::STREAM_BYTES_DEFAULT
+        }
+    }
+}
+
+fn lease(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Option<Duration> {
+    time::duration(checks, Path::ROOT.field("lease_duration"), given, &LEASE)
+}
+
+/// A heartbeat that is too slow is sped up; one that is too fast is refused, because the worker
+/// would take the silence between two of ours for a dead stream.
+fn heartbeat(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Duration {
+    let path = Path::ROOT.field("heartbeat_interval");
+    let heartbeat = time::duration(checks, path, given, &ANY).unwrap_or(limit::HEARTBEAT_DEFAULT);
+    if heartbeat < limit::HEARTBEAT_MIN {
+        checks.invalid(path, "must be 1s to 1h");
+    }
+    heartbeat.min(limit::HEARTBEAT_MAX)
+}
+
+fn worker_id(checks: &mut Checks, given: String) -> Arc<str> {
+    let path = Path::ROOT.field("worker_id");
+    checks.at_most_bytes(path, given.len(), limit::WORKER_ID_BYTES_MAX);
+    given.into()
+}
+
+/// What is in effect; who serves the stream and under which id is known once it is open.
+fn info(options: &StreamOptions, lease: Option<Duration>) -> pb::StreamInfo {
+    pb::StreamInfo {
+        stream_id: String::new(),
+        replica: String::new(),
+        max_in_flight: int(options.max_in_flight),
+        heartbeat_interval: Some(time::to_duration(options.heartbeat)),
+        server_time: None,
+        orphan_grace: Some(time::to_duration(options.orphan_grace)),
+        lease_duration: lease.map(time::to_duration),
+        max_batch: int(options.max_batch),
+        max_in_flight_bytes: i64::try_from(options.max_in_flight_bytes).unwrap_or(i64::MAX),
+    }
+}
+
+/// A count as the contract writes it.
+pub(in crate::grpc) fn int(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// One message of a stream; `policy` tells the retry policy in force for what a job says.
+pub(in crate::grpc) fn to_message(
+    batch: Batch,
+    policy: impl Fn(&crate::domain::RetryOverrides) -> RetryPolicy,
+) -> pb::StreamResponse {
+    let revocation = |(receipt, reason): (crate::domain::Receipt, _)| pb::Revocation {
+        receipt: receipt.encode(),
+        reason: enums::from_revoked(reason).into(),
+    };
+    pb::StreamResponse {
+        deliveries: batch.deliveries.into_iter().map(|d| to_delivery(d, &policy)).collect(),
+        revocations: batch.revocations.into_iter().map(revocation).collect(),
+        info: None,
+        in_flight: int(batch.in_flight),
+        draining: batch.draining,
+    }
+}
+
+/// One job for its worker.
+pub(in crate::grpc) fn to_delivery(
+    delivery: Delivery,
+    policy: impl Fn(&crate::domain::RetryOverrides) -> RetryPolicy,
+) -> pb::Delivery {
+    let Delivery { receipt, job, lease_left } = delivery;
+    let max_attempts = policy(&job.spec.retry).max_attempts;
+    pb::Delivery {
+        receipt: receipt.encode(),
+        topic: job.key.topic.as_str().to_owned(),
+        id: job.key.id.as_str().to_owned(),
+        payload: job.spec.payload.map(payload::to_pb),
+        headers: job.spec.headers.into_iter().collect(),
+        attempt: int(job.failures.saturating_add(1)),
+        max_attempts: max_attempts.map_or(-1, int),
+        lease_duration: Some(time::to_duration(lease_left)),
+        due_time: Some(time::to_timestamp(job.due)),
+        create_time: Some(time::to_timestamp(job.create_time)),
+        priority: i32::from(job.priority),
+        last_error: job.last_error,
+        delivery: int(job.deliveries.saturating_add(1)),
+        group: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use crate::domain::{JobId, JobKey, Receipt, ShardName, Spec, Time, Token};
+    use crate::scheduler::Revoked;
+    use crate::store::Leased;
+
+    fn span(seconds: i64) -> Option<prost_types::Duration> {
+        Some(prost_types::Duration { seconds, nanos: 0 })
+    }
+
+    fn request() -> pb::StreamRequest {
+        pb::StreamRequest { topics: vec!["t".into()], ..Default::default() }
+    }
+
+    fn open(request: pb::StreamRequest) -> Result<(StreamOptions, pb::StreamInfo), Invalid> {
+        stream(request, Caller::default())
+    }
+
+    #[test]
+    fn every_field_of_a_stream_has_its_rule() {
+        type Set = fn(&mut pb::StreamRequest);
+        let cases: [(Set, &[&str]); 18] = [
+            (|_| (), &[]),
+            (|r| r.topics.clear(), &["topics INVALID_FIELD"]),
+            (|r| r.topics = vec!["t".into(); 64], &[]),
+            (|r| r.topics = vec!["t".into(); 65], &["topics TOO_LARGE"]),
+            (|r| r.topics.push("a b".into()), &["topics[1] INVALID_FIELD"]),
+            (|r| r.topics.push("a.*.b".into()), &["topics[1] INVALID_FIELD"]),
+            (|r| r.topics.push("**".into()), &["topics[1] INVALID_FIELD"]),
+            (|r| r.max_in_flight = -1, &["max_in_flight INVALID_FIELD"]),
+            (|r| r.max_batch = -1, &["max_batch INVALID_FIELD"]),
+            (|r| r.max_jobs = -1, &["max_jobs INVALID_FIELD"]),
+            (|r| r.max_in_flight_bytes = -1, &["max_in_flight_bytes INVALID_FIELD"]),
+            (|r| r.lease_duration = span(0), &["lease_duration INVALID_FIELD"]),
+            (|r| r.heartbeat_interval = span(0), &["heartbeat_interval INVALID_FIELD"]),
+            (|r| r.heartbeat_interval = span(-1), &["heartbeat_interval INVALID_FIELD"]),
+            (|r| r.idle_timeout = span(0), &["idle_timeout INVALID_FIELD"]),
+            (|r| r.orphan_grace = span(-1), &["orphan_grace INVALID_FIELD"]),
+            (|r| r.worker_id = "w".repeat(129), &["worker_id TOO_LARGE"]),
+            (
+                |r| r.topic_weights = [("t".to_owned(), 1)].into(),
+                &["topic_weights FEATURE_UNSUPPORTED"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut request = request();
+            set(&mut request);
+            let found = refused(open(request.clone()));
+            let found: Vec<_> = found.iter().map(|(f, r)| format!("{f} {r}")).collect();
+            assert_eq!(found, expected, "{request:?}");
+        }
+    }
+
+    #[test]
+    fn defaults_and_caps_are_in_effect_and_told() {
+        let (options, info) = open(request()).unwrap();
+        assert_eq!((options.max_in_flight, options.max_batch, options.max_jobs), (16, 64, None));
+        assert_eq!(options.lease, Duration::from_secs(30));
+        assert_eq!(options.idle_timeout, None);
+        assert_eq!(info.heartbeat_interval, span(20));
+        assert_eq!(info.orphan_grace, span(5));
+        assert_eq!(info.lease_duration, None);
+        assert_eq!(info.max_in_flight_bytes, 64 << 20);
+        let much = pb::StreamRequest {
+            max_in_flight: i32::MAX,
+            max_batch: i32::MAX,
+            heartbeat_interval: span(7_200),
+            lease_duration: span(60),
+            orphan_grace: span(0),
+            max_jobs: 1,
+            ..request()
+        };
+        let (options, info) = open(much).unwrap();
+        assert_eq!((info.max_in_flight, info.max_batch), (10_000, 1_000));
+        assert_eq!((info.heartbeat_interval, info.lease_duration), (span(3_600), span(60)));
+        assert_eq!((options.orphan_grace, options.max_jobs), (Duration::ZERO, Some(1)));
+    }
+
+    #[test]
+    fn topics_are_names_or_prefixes() {
+        let topics = vec!["a".into(), "billing.*".into(), "b*".into(), "*".into()];
+        let (options, _) = open(pb::StreamRequest { topics, ..Default::default() }).unwrap();
+        let prefix = |text: &str| TopicPattern::Prefix(text.into());
+        let exact = TopicPattern::Exact(TopicName::stored("a"));
+        assert_eq!(options.topics, [exact, prefix("billing."), prefix("b"), prefix("")]);
+    }
+
+    #[test]
+    fn a_pull_waits_within_its_limits_and_its_deadline() {
+        let secs = Duration::from_secs;
+        let cases = [
+            (None, None, secs(10)),
+            (span(0), None, secs(0)),
+            (span(3600), None, secs(60)),
+            (span(30), Some(secs(5)), Duration::from_millis(4_800)),
+            (span(1), Some(secs(5)), secs(1)),
+            (None, Some(Duration::from_millis(100)), secs(0)),
+        ];
+        for (wait, left, expected) in cases {
+            let request = pb::PullRequest { topics: vec!["t".into()], wait, ..Default::default() };
+            let options = pull(request, Caller::default(), left).unwrap();
+            assert_eq!(options.wait, expected, "{wait:?} {left:?}");
+        }
+    }
+
+    #[test]
+    fn every_field_of_a_pull_has_its_rule() {
+        type Set = fn(&mut pb::PullRequest);
+        let cases: [(Set, Result<u32, &str>); 6] = [
+            (|_| (), Ok(1)),
+            (|r| r.max_jobs = 1_000, Ok(256)),
+            (|r| r.max_jobs = -1, Err("max_jobs")),
+            (|r| r.wait = span(-1), Err("wait")),
+            (|r| r.lease_duration = span(90_000), Err("lease_duration")),
+            (|r| r.topics.clear(), Err("topics")),
+        ];
+        for (set, expected) in cases {
+            let mut request = pb::PullRequest { topics: vec!["t".into()], ..Default::default() };
+            set(&mut request);
+            let result = pull(request, Caller::default(), None);
+            match expected {
+                Ok(max_jobs) => assert_eq!(result.unwrap().max_jobs, max_jobs),
+                Err(field) => assert_eq!(refused(result), [(field.to_owned(), "INVALID_FIELD")]),
+            }
+        }
+    }
+
+    #[test]
+    fn a_delivery_counts_attempts_and_hand_overs_from_one() {
+        let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
+        let shard = ShardName::try_new("s0").unwrap();
+        let receipt = Receipt { shard, owner: 1, stream: 2, token: Token(3), key: key.clone() };
+        let job = Leased {
+            key,
+            token: Token(3),
+            deadline: Time(9),
+            spec: Spec::default(),
+            priority: 4,
+            failures: 2,
+            deliveries: 5,
+            due: Time(1_000_000),
+            create_time: Time(0),
+            last_error: "no".into(),
+        };
+        let delivery = Delivery { receipt: receipt.clone(), job, lease_left: Duration::from_secs(7) };
+        let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
+        let told = to_delivery(delivery.clone(), unlimited);
+        assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
+        assert_eq!(told.lease_duration, span(7));
+        let batch = Batch {
+            deliveries: vec![delivery],
+            revocations: vec![(receipt.clone(), Revoked::Deleted)],
+            in_flight: 1,
+            draining: true,
+        };
+        let told = to_message(batch, |_| RetryPolicy::default());
+        assert_eq!((told.deliveries[0].max_attempts, told.in_flight, told.draining), (25, 1, true));
+        assert_eq!(told.revocations[0].receipt, receipt.encode());
+        assert_eq!(told.revocations[0].reason(), pb::RevocationReason::Deleted);
+    }
+}

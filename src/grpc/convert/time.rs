@@ -1,0 +1,305 @@
+//! Timestamps and durations, checked against their own form and against the limits.
+
+use std::time::Duration;
+
+use crate::domain::{Time, When, limit};
+use crate::pb;
+
+use super::{Checks, Path};
+
+/// A range of durations and how a person reads it.
+pub(in crate::grpc) struct Range {
+    min: Duration,
+    max: Duration,
+    text: &'static str,
+}
+
+/// The range of a lease.
+pub(in crate::grpc) const LEASE: Range =
+    Range { min: limit::LEASE_MIN, max: limit::LEASE_MAX, text: "must be 1s to 24h" };
+/// The range of a wait.
+pub(in crate::grpc) const DELAY: Range =
+    Range { min: Duration::ZERO, max: limit::DELAY_MAX, text: "must be 0s to 10 years" };
+/// The range of a duration that means nothing when it is zero.
+pub(in crate::grpc) const POSITIVE: Range = Range {
+    min: Duration::from_nanos(1),
+    max: limit::DELAY_MAX,
+    text: "must be more than 0s and at most 10 years",
+};
+/// The range of a retention.
+pub(in crate::grpc) const RETENTION: Range =
+    Range { min: Duration::ZERO, max: limit::RETENTION_MAX, text: "must be 0s to 366 days" };
+/// Any duration that is not negative.
+pub(in crate::grpc) const ANY: Range =
+    Range { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };
+
+/// Last second of a `google.protobuf.Timestamp`, 9999-12-31T23:59:59Z.
+const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
+/// First second of one, 0001-01-01T00:00:00Z.
+const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
+/// Longest `google.protobuf.Duration`, about 10,000 years.
+const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
+/// Nanoseconds that make a whole second.
+const NANOS: u32 = 1_000_000_000;
+
+/// A duration within `range`, if one is given.
+pub(in crate::grpc) fn duration(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Option<&prost_types::Duration>,
+    range: &Range,
+) -> Option<Duration> {
+    let given = given?;
+    if given.seconds < 0 || given.nanos < 0 {
+        checks.invalid(path, range.text);
+        return None;
+    }
+    let (seconds, nanos) = (given.seconds.unsigned_abs(), given.nanos.unsigned_abs());
+    if seconds > DURATION_SECONDS_MAX || nanos >= NANOS {
+        checks.invalid(path, "is no duration: nanos must be 0 to 999999999 and seconds in range");
+        return None;
+    }
+    let duration = Duration::new(seconds, nanos);
+    if duration < range.min || duration > range.max {
+        checks.invalid(path, range.text);
+        return None;
+    }
+    Some(duration)
+}
+
+/// A point in time, rounded up to a microsecond so that nothing comes early.
+pub(in crate::grpc) fn timestamp(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: &prost_types::Timestamp,
+) -> Option<Time> {
+    let seconds = TIMESTAMP_SECONDS_MIN..=TIMESTAMP_SECONDS_MAX;
+    let nanos = u32::try_from(given.nanos).ok().filter(|&nanos| nanos < NANOS);
+    match nanos.filter(|_| seconds.contains(&given.seconds)) {
+        Some(nanos) => Some(Time(given.seconds * 1_000_000 + i64::from(nanos.div_ceil(1_000)))),
+        None => {
+            checks.invalid(
+                path,
+                "is no timestamp: years must be 1 to 9999 and nanos 0 to 999999999",
+            );
+            None
+        }
+    }
+}
+
+/// When a job is due, given as one of the two forms; at most [`limit::DELAY_MAX`] ahead of `now`.
+pub(in crate::grpc) fn due(
+    checks: &mut Checks,
+    parent: Path<'_>,
+    given: Option<Schedule>,
+    now: Time,
+) -> Option<When> {
+    match given? {
+        Schedule::DueTime(time) => {
+            let path = parent.field("due_time");
+            let time = timestamp(checks, path, &time)?;
+            if time > now.plus(limit::DELAY_MAX) {
+                checks.invalid(path, "must be at most 10 years ahead");
+            }
+            Some(When::At(time))
+        }
+        Schedule::Delay(delay) => {
+            duration(checks, parent.field("delay"), Some(&delay), &DELAY).map(When::After)
+        }
+    }
+}
+
+/// The two forms of a due time, which several messages have.
+pub(in crate::grpc) enum Schedule {
+    /// A point in time.
+    DueTime(prost_types::Timestamp),
+    /// From now.
+    Delay(prost_types::Duration),
+}
+
+/// When a job expires: after it is due, which two relative forms decide among themselves and the
+/// clock decides between the others.
+pub(in crate::grpc) fn expiration(
+    checks: &mut Checks,
+    parent: Path<'_>,
+    given: Option<pb::job_spec::Expiration>,
+    due: When,
+    now: Time,
+) -> Option<When> {
+    let (path, expire) = match given? {
+        pb::job_spec::Expiration::ExpireTime(time) => {
+            let path = parent.field("expire_time");
+            (path, When::At(timestamp(checks, path, &time)?))
+        }
+        pb::job_spec::Expiration::Ttl(ttl) => {
+            let path = parent.field("ttl");
+            (path, When::After(duration(checks, path, Some(&ttl), &ANY)?))
+        }
+    };
+    // A due time that has passed means now.
+    if expire.at(now) <= due.at(now).max(now) {
+        checks.invalid(path, "must lie after the due time");
+    }
+    Some(expire)
+}
+
+/// `time` as the contract writes it.
+pub(in crate::grpc) fn to_timestamp(time: Time) -> prost_types::Timestamp {
+    let micros = i32::try_from(time.0.rem_euclid(1_000_000)).unwrap_or(0);
+    prost_types::Timestamp { seconds: time.0.div_euclid(1_000_000), nanos: micros * 1_000 }
+}
+
+/// `duration` as the contract writes it; more than it can say is its most.
+pub(in crate::grpc) fn to_duration(duration: Duration) -> prost_types::Duration {
+    let seconds = duration.as_secs().min(DURATION_SECONDS_MAX);
+    prost_types::Duration {
+        seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or(0),
+    }
+}
+
+// === impl Schedule ===
+
+impl From<pb::job_spec::Schedule> for Schedule {
+    fn from(schedule: pb::job_spec::Schedule) -> Schedule {
+        match schedule {
+            pb::job_spec::Schedule::DueTime(time) => Schedule::DueTime(time),
+            pb::job_spec::Schedule::Delay(delay) => Schedule::Delay(delay),
+        }
+    }
+}
+
+impl From<pb::reschedule_request::Schedule> for Schedule {
+    fn from(schedule: pb::reschedule_request::Schedule) -> Schedule {
+        match schedule {
+            pb::reschedule_request::Schedule::DueTime(time) => Schedule::DueTime(time),
+            pb::reschedule_request::Schedule::Delay(delay) => Schedule::Delay(delay),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::noted;
+    use super::*;
+
+    const NOW: Time = Time(1_800_000_000_000_000);
+
+    fn span(seconds: i64, nanos: i32) -> prost_types::Duration {
+        prost_types::Duration { seconds, nanos }
+    }
+
+    fn instant(seconds: i64, nanos: i32) -> prost_types::Timestamp {
+        prost_types::Timestamp { seconds, nanos }
+    }
+
+    #[test]
+    fn durations_keep_to_their_range() {
+        let year = 366 * 24 * 3600;
+        let cases = [
+            (span(0, 0), &DELAY, true),
+            (span(10 * year, 0), &DELAY, true),
+            (span(10 * year, 1), &DELAY, false),
+            (span(-1, 0), &DELAY, false),
+            (span(0, -1), &DELAY, false),
+            (span(0, 1_000_000_000), &DELAY, false),
+            (span(i64::MAX, 0), &ANY, false),
+            (span(1, 0), &LEASE, true),
+            (span(0, 999_999_999), &LEASE, false),
+            (span(24 * 3600, 0), &LEASE, true),
+            (span(24 * 3600, 1), &LEASE, false),
+            (span(year, 0), &RETENTION, true),
+            (span(year + 1, 0), &RETENTION, false),
+            (span(0, 0), &POSITIVE, false),
+            (span(0, 1), &POSITIVE, true),
+        ];
+        for (given, range, good) in cases {
+            let found = noted(|checks| {
+                duration(checks, Path::ROOT.field("d"), Some(&given), range);
+            });
+            let expected = if good { vec![] } else { vec![("d".to_owned(), "INVALID_FIELD")] };
+            assert_eq!(found, expected, "{given:?} {}", range.text);
+        }
+    }
+
+    #[test]
+    fn timestamps_keep_to_their_range_and_round_up() {
+        let cases = [
+            (instant(1, 0), Some(Time(1_000_000))),
+            (instant(1, 1), Some(Time(1_000_001))),
+            (instant(1, 999_999_999), Some(Time(2_000_000))),
+            (instant(-1, 500_000_000), Some(Time(-500_000))),
+            (instant(1, -1), None),
+            (instant(1, 1_000_000_000), None),
+            (instant(TIMESTAMP_SECONDS_MAX + 1, 0), None),
+            (instant(i64::MIN, 0), None),
+        ];
+        for (given, expected) in cases {
+            let mut checks = Checks::default();
+            let time = timestamp(&mut checks, Path::ROOT, &given);
+            assert_eq!(time, expected, "{given:?}");
+            assert_eq!(checks.finish(Some(())).is_ok(), expected.is_some(), "{given:?}");
+        }
+    }
+
+    #[test]
+    fn a_due_time_is_ten_years_ahead_at_most() {
+        let ten_years = 10 * 366 * 24 * 3600;
+        let at = |seconds| Schedule::DueTime(instant(NOW.0 / 1_000_000 + seconds, 0));
+        let cases = [
+            (Some(at(-5)), vec![]),
+            (Some(at(ten_years)), vec![]),
+            (Some(at(ten_years + 1)), vec!["due_time"]),
+            (Some(Schedule::Delay(span(ten_years, 0))), vec![]),
+            (Some(Schedule::Delay(span(ten_years + 1, 0))), vec!["delay"]),
+            (Some(Schedule::Delay(span(-1, 0))), vec!["delay"]),
+            (None, vec![]),
+        ];
+        for (given, expected) in cases {
+            let found = noted(|checks| {
+                due(checks, Path::ROOT, given, NOW);
+            });
+            let fields: Vec<_> = found.into_iter().map(|(field, _)| field).collect();
+            assert_eq!(fields, expected);
+        }
+    }
+
+    #[test]
+    fn what_expires_expires_after_it_is_due() {
+        use pb::job_spec::Expiration::{ExpireTime, Ttl};
+        let after = |seconds| When::After(Duration::from_secs(seconds));
+        let at = |seconds: i64| When::At(Time(NOW.0 + seconds * 1_000_000));
+        let expire_at = |seconds| ExpireTime(instant(NOW.0 / 1_000_000 + seconds, 0));
+        let cases = [
+            (When::Now, Ttl(span(1, 0)), None),
+            (When::Now, Ttl(span(0, 0)), Some("ttl")),
+            (When::Now, Ttl(span(-1, 0)), Some("ttl")),
+            (after(60), Ttl(span(61, 0)), None),
+            (after(60), Ttl(span(60, 0)), Some("ttl")),
+            (after(60), expire_at(61), None),
+            (after(60), expire_at(59), Some("expire_time")),
+            (at(60), expire_at(61), None),
+            (at(60), expire_at(60), Some("expire_time")),
+            (at(60), Ttl(span(59, 0)), Some("ttl")),
+            (at(-60), expire_at(-30), Some("expire_time")),
+            (When::Now, expire_at(0), Some("expire_time")),
+        ];
+        for (due, given, expected) in cases {
+            let found = noted(|checks| {
+                expiration(checks, Path::ROOT, Some(given), due, NOW);
+            });
+            let field = found.first().map(|(field, _)| field.as_str());
+            assert_eq!(field, expected, "{due:?} {given:?}");
+        }
+    }
+
+    #[test]
+    fn times_survive_their_round_trip() {
+        for time in [Time(0), Time(1), Time(-1), NOW, Time(-62_135_596_800_000_000)] {
+            let mut checks = Checks::default();
+            assert_eq!(timestamp(&mut checks, Path::ROOT, &to_timestamp(time)), Some(time));
+        }
+        assert_eq!(to_duration(Duration::from_millis(1_500)), span(1, 500_000_000));
+        assert_eq!(to_duration(Duration::MAX).seconds, 315_576_000_000);
+    }
+}

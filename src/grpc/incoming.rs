@@ -1,0 +1,43 @@
+//! Connections as they come.
+
+use std::io;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream::unfold;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::backoff::Backoff;
+
+/// First pause after a failed accept.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// Longest pause after failed accepts: soon enough for a caller that connects meanwhile.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// The connections of `listener`, without end. tonic goes on at once after an error, so a process
+/// that is out of files would spin: here an error is waited out.
+pub(super) fn incoming(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send {
+    let backoff = Backoff::new(PAUSE_MIN, PAUSE_MAX);
+    unfold((listener, backoff), async |(listener, mut backoff)| {
+        let connection = accept(&listener, &mut backoff).await;
+        Some((Ok(connection), (listener, backoff)))
+    })
+}
+
+async fn accept(listener: &TcpListener, backoff: &mut Backoff) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            // Without it a small answer waits for the acknowledgement of the one before.
+            Ok((connection, _)) if connection.set_nodelay(true).is_ok() => {
+                backoff.reset();
+                return connection;
+            }
+            // It was closed before we came to it.
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection, trying again");
+                tokio::time::sleep(backoff.pause()).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One call under way: its span, and what is logged and measured when it ends.
+
+use std::sync::Arc;
+
+use http::HeaderValue;
+use tokio::time::Instant;
+use tonic::Code;
+use tracing::Span;
+use tracing::span::EnteredSpan;
+
+use super::Shared;
+use super::method::Method;
+
+/// One call, from its first header to its last frame. It ends once: with a code, or by being
+/// dropped, because its caller has gone.
+pub(super) struct Call {
+    shared: Arc<Shared>,
+    method: Method,
+    id: HeaderValue,
+    span: Span,
+    began: Instant,
+    /// It was counted by the gate.
+    counted: bool,
+    ended: bool,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// A call that begins now.
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        method: Method,
+        id: HeaderValue,
+        began: Instant,
+        counted: bool,
+    ) -> Call {
+        // At debug, so that it costs nothing by default.
+        let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
+        Call { shared, method, id, span, began, counted, ended: false }
+    }
+
+    /// The RPC.
+    pub(super) fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The id of the call, to be echoed.
+    pub(super) fn id(&self) -> &HeaderValue {
+        &self.id
+    }
+
+    /// Makes what is logged from here on part of the call.
+    pub(super) fn enter(&self) -> EnteredSpan {
+        self.span.clone().entered()
+    }
+
+    /// Logs and measures the end of the call.
+    pub(super) fn end(&mut self, code: Code, message: &str) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let took = self.began.elapsed();
+        let (method, request_id) = (self.method.name, text(&self.id));
+        let name = name(code);
+        self.shared.metrics.rpc(method, name, took);
+        match code {
+            Code::Ok | Code::Cancelled => {
+                tracing::debug!(method, request_id, code = name, ?took, "call ended");
+            }
+            Code::Internal | Code::Unknown | Code::DataLoss => {
+                tracing::error!(method, request_id, code = name, ?took, message, "call failed");
+            }
+            _ => tracing::info!(method, request_id, code = name, ?took, message, "call refused"),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.end(Code::Cancelled, "");
+        if self.counted {
+            self.shared.gate.leave();
+        }
+    }
+}
+
+/// Only ids that are text are taken or made.
+fn text(id: &HeaderValue) -> &str {
+    id.to_str().unwrap_or_default()
+}
+
+/// The name of a code as the protocol spells it.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,84 @@
+//! Which RPC a path names. A table, so that metrics have a bounded set of names and looking one up
+//! costs a comparison.
+
+/// An RPC as the layers see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Method {
+    /// Its name, as in metrics and logs.
+    pub(super) name: &'static str,
+    /// How it is treated.
+    pub(super) kind: Kind,
+}
+
+/// How an RPC is treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One message each way: counted, and limited in time.
+    Unary,
+    /// It waits on purpose: not counted with the others (the dispatcher counts it with the
+    /// streams), and limited in time above its longest wait.
+    Pull,
+    /// Without end: counted by the dispatcher for as long as it lives, and not limited in time.
+    Stream,
+    /// Health, reflection and what does not exist: never refused, so that probes work under load.
+    Other,
+}
+
+// === impl Method ===
+
+impl Method {
+    /// The RPC of a path.
+    pub(super) fn of(path: &str) -> Method {
+        let (name, kind) = match path {
+            "/ringq.v1.QueueService/Enqueue" => ("Enqueue", Kind::Unary),
+            "/ringq.v1.QueueService/BatchEnqueue" => ("BatchEnqueue", Kind::Unary),
+            "/ringq.v1.QueueService/Get" => ("Get", Kind::Unary),
+            "/ringq.v1.QueueService/Delete" => ("Delete", Kind::Unary),
+            "/ringq.v1.QueueService/Reschedule" => ("Reschedule", Kind::Unary),
+            "/ringq.v1.QueueService/Stream" => ("Stream", Kind::Stream),
+            "/ringq.v1.QueueService/Pull" => ("Pull", Kind::Pull),
+            "/ringq.v1.QueueService/Ack" => ("Ack", Kind::Unary),
+            "/ringq.v1.QueueService/Nack" => ("Nack", Kind::Unary),
+            "/ringq.v1.QueueService/Extend" => ("Extend", Kind::Unary),
+            "/ringq.v1.TopicService/GetTopic" => ("GetTopic", Kind::Unary),
+            "/ringq.v1.TopicService/ListTopics" => ("ListTopics", Kind::Unary),
+            "/ringq.v1.TopicService/GetTopicStats" => ("GetTopicStats", Kind::Unary),
+            "/ringq.v1.AdminService/ListJobs" => ("ListJobs", Kind::Unary),
+            "/ringq.v1.AdminService/RedriveJobs" => ("RedriveJobs", Kind::Unary),
+            "/ringq.v1.AdminService/ListWorkers" => ("ListWorkers", Kind::Unary),
+            "/ringq.v1.AdminService/ListShards" => ("ListShards", Kind::Unary),
+            "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", Kind::Unary),
+            "/grpc.health.v1.Health/Check" => ("HealthCheck", Kind::Other),
+            "/grpc.health.v1.Health/Watch" => ("HealthWatch", Kind::Other),
+            _ => ("Other", Kind::Other),
+        };
+        Method { name, kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+
+    /// Every RPC of the contract is in the table under its own name, so that a new one cannot slip
+    /// past the limits unnoticed.
+    #[test]
+    fn the_table_is_complete() {
+        let files = prost_types::FileDescriptorSet::decode(crate::pb::FILE_DESCRIPTOR_SET).unwrap();
+        let ours = files.file.iter().filter(|file| file.package() == "ringq.v1");
+        let mut seen = 0;
+        for service in ours.flat_map(|file| &file.service) {
+            for rpc in &service.method {
+                let path = format!("/ringq.v1.{}/{}", service.name(), rpc.name());
+                let method = Method::of(&path);
+                assert_eq!(method.name, rpc.name());
+                assert_eq!(method.kind == Kind::Stream, rpc.server_streaming(), "{path}");
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 18);
+        assert_eq!(Method::of("/ringq.v1.QueueService/Nothing").kind, Kind::Other);
+    }
+}

@@ -1,0 +1,58 @@
+//! The name of one call in logs, here and at the caller's: `x-request-id`.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rand::Rng as _;
+
+/// The header that carries it both ways.
+pub(super) const HEADER: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest id that is taken over from a caller.
+const BYTES_MAX: usize = 128;
+/// Digits of an id that is made here.
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+/// The caller's id if it is one that a log can hold, else a new one.
+pub(super) fn of(headers: &HeaderMap) -> HeaderValue {
+    let good = |id: &&HeaderValue| {
+        let id = id.as_bytes();
+        (1..=BYTES_MAX).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
+    };
+    let mut id = headers.get(HEADER).filter(good).cloned().unwrap_or_else(make);
+    // Never the same twice: it must not push useful headers out of the connection's HPACK table.
+    id.set_sensitive(true);
+    id
+}
+
+/// 64 random bits in hex: enough to tell apart the calls of one log.
+fn make() -> HeaderValue {
+    let bits: u64 = rand::rng().random();
+    let nibbles: [u8; 16] = std::array::from_fn(|i| {
+        let nibble = (bits >> (60 - 4 * i)) & 15;
+        DIGITS[usize::try_from(nibble).unwrap_or(0)]
+    });
+    HeaderValue::from_bytes(&nibbles).unwrap_or(HeaderValue::from_static("none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_taken_over_if_a_log_can_hold_it() {
+        let given = |id: &[u8]| {
+            let id = HeaderValue::from_bytes(id).unwrap();
+            of(&HeaderMap::from_iter([(HEADER, id)]))
+        };
+        assert_eq!(given(b"abc-123"), "abc-123");
+        assert_eq!(given(&[b'x'; 128]).len(), 128);
+        for bad in [&b""[..], b"a b", &[b'x'; 129], b"\xff", b"a\tb"] {
+            assert_eq!(given(bad).len(), 16, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn made_ids_differ() {
+        let (one, two) = (of(&HeaderMap::new()), of(&HeaderMap::new()));
+        assert_ne!(one, two);
+        assert!(one.as_bytes().iter().all(u8::is_ascii_hexdigit));
+    }
+}

@@ -1,0 +1,160 @@
+//! The public contract, `ringq.v1`, over gRPC: what a request says becomes a value of
+//! [`crate::domain`] or is refused ([`convert`]), goes to the scheduler or the dispatcher
+//! ([`queue`], [`topics`], [`admin`]), and comes back as a message or as a status with a stable
+//! reason ([`status`]). What surrounds every call is in [`layers`].
+//!
+//! # How much at once
+//! Unary calls are counted by this server and refused beyond [`Config::max_concurrent_requests`],
+//! at once and with a hint when to come back. Streams and pulls, which live long, are not counted
+//! here: the dispatcher has a bound of its own for both. Health and reflection are never refused.
+
+mod admin;
+mod convert;
+mod health;
+mod incoming;
+mod layers;
+mod messages;
+mod pages;
+mod queue;
+mod status;
+mod topics;
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tonic::server::NamedService;
+use tonic::transport::Server;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::server::Builder as Reflection;
+
+use crate::dispatch::Dispatcher;
+use crate::domain::{Time, limit};
+use crate::pb::admin_service_server::AdminServiceServer;
+use crate::pb::queue_service_server::QueueServiceServer;
+use crate::pb::topic_service_server::TopicServiceServer;
+use crate::scheduler::Scheduler;
+
+pub use health::Health;
+
+type QueueServer = QueueServiceServer<queue::Queue>;
+type TopicServer = TopicServiceServer<topics::Topics>;
+type AdminServer = AdminServiceServer<admin::Admin>;
+type HealthProbes = HealthServer<tonic_health::server::HealthService>;
+
+/// Calls under way on one connection; a client with more of them waits for one to end. Enough for a
+/// busy producer on one channel, and a bound on what one connection can make us hold.
+const CONNECTION_CALLS_MAX: u32 = 1_024;
+/// How often a silent connection is asked whether it is still there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long it may take to say so.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest answer. Lists and deliveries end far below it; the failures of a settle repeat the
+/// receipts that were sent, which may be a whole request of them, and add a sentence to each.
+const ANSWER_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
+
+/// What is served.
+#[derive(Clone)]
+pub struct Services {
+    /// The verbs.
+    pub scheduler: Scheduler,
+    /// The streams.
+    pub dispatcher: Dispatcher,
+    /// What health probes hear.
+    pub health: Health,
+    /// What `GetServerInfo` tells beside what the others know.
+    pub about: About,
+}
+
+/// Facts about this process.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// The kind of its store: `sqlite` or `redis`.
+    pub store: &'static str,
+    /// When it started.
+    pub start_time: Time,
+}
+
+/// Bounds of this server.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Unary calls at once; more are refused with RESOURCE_EXHAUSTED. Streams, pulls, health and
+    /// reflection are not among them.
+    pub max_concurrent_requests: usize,
+    /// The longest that a unary call may take, whatever its caller says. A pull gets its longest
+    /// wait on top; a stream has no bound.
+    pub request_timeout: Duration,
+}
+
+/// Why a server cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The compiled contract is broken.
+    #[error("cannot offer reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The transport failed.
+    #[error("cannot serve grpc: {0}")]
+    Transport(#[from] tonic::transport::Error),
+}
+
+/// A generated server with our bounds on its messages.
+macro_rules! sized {
+    ($server:expr) => {
+        $server
+            .max_decoding_message_size(limit::REQUEST_BYTES_MAX)
+            .max_encoding_message_size(ANSWER_BYTES_MAX)
+    };
+}
+/// Serves on `listener` until `shutdown` ends; then takes no more connections or calls, and returns
+/// when the last call has ended. Streams do not end by themselves: the dispatcher has to be drained
+/// first or meanwhile.
+///
+/// # Errors
+/// [`Error`]; none of it depends on a client.
+pub async fn serve(
+    listener: TcpListener,
+    services: Services,
+    config: Config,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
+    let Services { scheduler, dispatcher, health, about } = services;
+    let layer = layers::CallLayer::new(
+        scheduler.metrics().clone(),
+        config.max_concurrent_requests,
+        config.request_timeout,
+    );
+    let queue = queue::Queue::new(scheduler.clone(), dispatcher.clone());
+    let topics = topics::Topics::new(scheduler.clone(), dispatcher.clone());
+    let admin = admin::Admin::new(scheduler, dispatcher, about);
+    Server::builder()
+        .max_concurrent_streams(CONNECTION_CALLS_MAX)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(layer)
+        .add_service(sized!(QueueServer::new(queue)))
+        .add_service(sized!(TopicServer::new(topics)))
+        .add_service(sized!(AdminServer::new(admin)))
+        .add_service(HealthProbes::new(health.service()))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?)
+        .serve_with_incoming_shutdown(incoming::incoming(listener), shutdown)
+        .await?;
+    Ok(())
+}
+
+/// The contract with its comments, what is needed to decode our error details, and the names of the
+/// services that are mounted: reflection would list whatever is in a set.
+fn reflection() -> Reflection<'static> {
+    Reflection::configure()
+        .register_encoded_file_descriptor_set(crate::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET)
+        .with_service_name(QueueServer::NAME)
+        .with_service_name(TopicServer::NAME)
+        .with_service_name(AdminServer::NAME)
+        .with_service_name(HealthProbes::NAME)
+        .with_service_name("grpc.reflection.v1.ServerReflection")
+        .with_service_name("grpc.reflection.v1alpha.ServerReflection")
+}

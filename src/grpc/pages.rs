@@ -1,0 +1,146 @@
+//! A page of jobs that fits into a message: it is read in pieces, and ends where it would grow over
+//! its limit.
+
+use prost::Message as _;
+
+use crate::domain::limit;
+use crate::pb;
+use crate::scheduler::JobsPage;
+use crate::store::{self, Cursor, List};
+
+use super::convert::enums::View;
+use super::convert::job;
+
+/// Jobs of one piece when they come with their payloads: at most some 35 MiB in memory.
+const FULL_PIECE: usize = 16;
+
+/// A page as it is answered.
+#[derive(Default)]
+pub(super) struct Page {
+    /// Its jobs.
+    pub(super) jobs: Vec<pb::Job>,
+    /// Where the next one begins.
+    pub(super) next: Option<Cursor>,
+    /// Shards whose jobs are missing from it.
+    pub(super) unreachable: Vec<String>,
+}
+
+/// Reads a page of at most `list.limit` jobs and [`limit::LIST_JOBS_BYTES_MAX`] bytes, but of one
+/// job if there is any.
+pub(super) async fn jobs_page<F>(
+    list: List,
+    view: View,
+    read: impl Fn(List) -> F,
+) -> store::Result<Page>
+where
+    F: Future<Output = store::Result<JobsPage>>,
+{
+    let (mut page, mut after, mut bytes) = (Page::default(), list.after, 0);
+    loop {
+        let left = list.limit - page.jobs.len();
+        let piece = if view == View::Full { left.min(FULL_PIECE) } else { left };
+        let asked = List { limit: piece, after, ..list.clone() };
+        let mut found = read(asked.clone()).await?;
+        let mut jobs = to_pb(std::mem::take(&mut found.jobs), view);
+        let fitting = fitting(&jobs, &mut bytes, page.jobs.is_empty());
+        let full = fitting < jobs.len();
+        if full {
+            // The place behind the last job that fits is known only to the store.
+            found = match fitting {
+                0 => JobsPage { next: after, ..found },
+                limit => read(List { limit, ..asked }).await?,
+            };
+            jobs = to_pb(std::mem::take(&mut found.jobs), view);
+        }
+        page.jobs.append(&mut jobs);
+        (page.next, page.unreachable) = (found.next, found.unreachable);
+        if full || page.next.is_none() || page.jobs.len() >= list.limit {
+            return Ok(page);
+        }
+        after = page.next;
+    }
+}
+
+fn to_pb(jobs: Vec<crate::domain::Job>, view: View) -> Vec<pb::Job> {
+    jobs.into_iter().map(|found| job::to_pb(found, view)).collect()
+}
+
+/// How many of `jobs` fit behind the `bytes` that are there already, which grow by them.
+fn fitting(jobs: &[pb::Job], bytes: &mut usize, at_least_one: bool) -> usize {
+    for (index, job) in jobs.iter().enumerate() {
+        *bytes += job.encoded_len();
+        if *bytes > limit::LIST_JOBS_BYTES_MAX && !(at_least_one && index == 0) {
+            return index;
+        }
+    }
+    jobs.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use super::*;
+    use crate::domain::{Job, Payload, State, Time, TopicName};
+    use crate::grpc::convert::job::tests::job as any_job;
+
+    /// Jobs of these payload sizes, in order; the cursor is the index of the last one returned.
+    fn shelf(sizes: &[usize]) -> impl Fn(List) -> std::future::Ready<store::Result<JobsPage>> {
+        let sizes = sizes.to_vec();
+        move |list| {
+            let from = list.after.map_or(0, |cursor| usize::try_from(cursor.sequence).unwrap() + 1);
+            let to = (from + list.limit).min(sizes.len());
+            let jobs = sizes[from..to].iter().map(|&size| of_size(size, list.full)).collect();
+            let sequence = i64::try_from(to).unwrap() - 1;
+            let next = (to < sizes.len()).then_some(Cursor { due: Time(0), sequence });
+            ready(Ok(JobsPage { jobs, next, unreachable: Vec::new() }))
+        }
+    }
+
+    fn of_size(size: usize, full: bool) -> Job {
+        let mut job = any_job();
+        let payload = Payload { body: vec![7; size].into(), ..Payload::default() };
+        job.spec.payload = full.then_some(payload);
+        job
+    }
+
+    fn list(limit: usize, after: Option<Cursor>) -> List {
+        let topic = TopicName::stored("t");
+        List { topic, state: State::Dead, full: true, limit, after }
+    }
+
+    #[tokio::test]
+    async fn every_job_comes_once_however_pages_are_cut() {
+        let mib = 1 << 20;
+        let sizes = [mib, mib, 10, mib, mib - 1, 4 * mib, 10, mib].repeat(5);
+        let read = shelf(&sizes);
+        let (mut seen, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = jobs_page(list(50, after), View::Full, &read).await.unwrap();
+            let bytes: usize = page.jobs.iter().map(prost::Message::encoded_len).sum();
+            assert!(bytes <= limit::LIST_JOBS_BYTES_MAX || page.jobs.len() == 1, "{bytes}");
+            assert!(!page.jobs.is_empty());
+            let payload = |job: pb::Job| job.spec.and_then(|spec| spec.payload?.kind);
+            seen.extend(page.jobs.into_iter().map(|job| match payload(job) {
+                Some(pb::payload::Kind::Data(data)) => data.len(),
+                _ => 0,
+            }));
+            pages += 1;
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(seen, sizes);
+        assert!(pages < sizes.len());
+    }
+
+    #[tokio::test]
+    async fn small_jobs_fill_the_page_that_was_asked_for() {
+        let read = shelf(&[10; 100]);
+        let page = jobs_page(list(40, None), View::Full, &read).await.unwrap();
+        assert_eq!(page.jobs.len(), 40);
+        let rest = jobs_page(list(500, page.next), View::Full, &read).await.unwrap();
+        assert_eq!((rest.jobs.len(), rest.next), (60, None));
+    }
+}

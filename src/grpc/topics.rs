@@ -1,0 +1,70 @@
+//! `TopicService`: topics and their numbers.
+
+use tonic::{Request, Response, Status};
+
+use crate::dispatch::Dispatcher;
+use crate::pb;
+use crate::pb::topic_service_server::TopicService;
+use crate::scheduler::{Scheduler, TopicRow};
+
+use super::convert::topic::{Streams, to_stats, to_summary, to_topic};
+use super::convert::{names, page};
+use super::status::Failure;
+
+/// Topics for operators.
+pub(super) struct Topics {
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+}
+
+// === impl Topics ===
+
+impl Topics {
+    /// Over these.
+    pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher) -> Topics {
+        Topics { scheduler, dispatcher }
+    }
+
+    async fn row(&self, name: &str) -> Result<TopicRow, Status> {
+        let name = names::topic_name(name)?;
+        let row = self.scheduler.topic(name.clone()).await?;
+        row.ok_or_else(|| Failure::topic_not_found(&name).into())
+    }
+}
+
+#[tonic::async_trait]
+impl TopicService for Topics {
+    async fn get_topic(
+        &self,
+        request: Request<pb::GetTopicRequest>,
+    ) -> Result<Response<pb::GetTopicResponse>, Status> {
+        let row = self.row(&request.into_inner().name).await?;
+        Ok(Response::new(pb::GetTopicResponse { topic: Some(to_topic(&row.topic)) }))
+    }
+
+    async fn list_topics(
+        &self,
+        request: Request<pb::ListTopicsRequest>,
+    ) -> Result<Response<pb::ListTopicsResponse>, Status> {
+        let page::TopicsPage { prefix, after, limit } = page::topics(&request.into_inner())?;
+        // One more than asked for tells whether another page follows.
+        let mut rows = self.scheduler.topics(&prefix, after, limit + 1).await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let last = rows.last().filter(|_| more);
+        let token = last.map(|row| page::topics_token(&prefix, &row.topic.name));
+        let streams = Streams::of(self.dispatcher.workers());
+        let topics = rows.into_iter().map(|row| to_summary(row, &streams)).collect();
+        let next_page_token = token.unwrap_or_default();
+        Ok(Response::new(pb::ListTopicsResponse { topics, next_page_token }))
+    }
+
+    async fn get_topic_stats(
+        &self,
+        request: Request<pb::GetTopicStatsRequest>,
+    ) -> Result<Response<pb::GetTopicStatsResponse>, Status> {
+        let row = self.row(&request.into_inner().name).await?;
+        let streams = Streams::of(self.dispatcher.workers());
+        Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_stats(row, &streams)) }))
+    }
+}

@@ -1,0 +1,54 @@
+//! ringq: jobs scheduled over gRPC, kept durably, pushed to workers within their credit.
+//!
+//! # Layers
+//! ```text
+//!            producers / workers / grpcurl              browsers, Prometheus
+//!                      │ gRPC                                  │ HTTP
+//! ┌────────────────────┴───────────────────────────────────────┴─────────┐
+//! │ grpc      proto ↔ domain, errors, limits        http   health, metrics │
+//! │ dispatch  streams, credit, wake-ups             timer  reap, prune     │
+//! │ scheduler the verbs: what follows from an event                       │
+//! │ shards    ring, routing, batchers                                     │
+//! │ domain    pure: life cycle, retry, ids, credit, limits                │
+//! │ store     one trait, one shard each             store::sqlite         │
+//! └───────────────────────────────────────────────────────────────────────┘
+//! ```
+//! Imports run downwards only. [`app`] wires everything and is the only module that knows all.
+//!
+//! # A job's way
+//! [`grpc`] checks a request and makes it a value of [`domain`]; [`scheduler`] gives the job an id
+//! and a place; [`shards`] puts it into the next group of its shard; [`store`] writes it and says on
+//! its event channel that something can be claimed. [`dispatch`] hears that, claims within the
+//! credit of its hungry streams and hands the lease to a transport. The worker's Ack comes back
+//! through [`grpc`] to [`scheduler`], which ends the lease by its token and frees the credit.
+//!
+//! # Invariants
+//! - **Rust decides, the store moves.** Next state, wait and dead letter are computed in [`domain`]
+//!   and passed to the store, which checks the precondition and writes.
+//! - **Only the store's clock decides** what is due or expired; [`clock`] is the only reader.
+//! - **Nothing is kept only in memory.** Credit is an estimate that may lag; the lease in the store is
+//!   the truth.
+//! - **No job runs that nobody received.** A claim that did not reach a transport is undone and not
+//!   counted.
+//! - **Nothing polls.** Whoever waits sleeps until an event or the next known time.
+//! - **Every queue is bounded**, and every bound is a constant in [`domain::limit`] or a setting in
+//!   [`config`].
+#![forbid(unsafe_code)]
+
+pub mod app;
+mod backoff;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod dispatch;
+pub mod domain;
+// pub mod grpc;
+pub mod http;
+pub mod metrics;
+pub mod pb;
+pub mod scheduler;
+pub mod shards;
+pub mod shutdown;
+pub mod store;
+pub mod telemetry;
+pub mod timer;

@@ -1,0 +1,48 @@
+//! Handles that were registered once, by their labels.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// A map that mostly is read. Entries stay for ever, so whoever fills it bounds its keys.
+#[derive(Debug)]
+pub(super) struct Cache<K, H>(RwLock<HashMap<K, H>>);
+
+// === impl Cache ===
+
+impl<K, H> Default for Cache<K, H> {
+    fn default() -> Self {
+        Cache(RwLock::default())
+    }
+}
+
+impl<K: Eq + Hash, H: Clone> Cache<K, H> {
+    /// The handle of a key, if it was made before.
+    pub(super) fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<H>
+    where
+        K: Borrow<Q>,
+    {
+        self.read().get(key).cloned()
+    }
+
+    /// The handle of a key, made the first time.
+    pub(super) fn get_or(&self, key: K, make: impl FnOnce() -> H) -> H {
+        self.get(&key).unwrap_or_else(|| self.insert(key, make))
+    }
+
+    /// Whether there are so many keys that another one is too much.
+    pub(super) fn is_full(&self, max: usize) -> bool {
+        self.read().len() >= max
+    }
+
+    /// All that there is.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, HashMap<K, H>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, key: K, make: impl FnOnce() -> H) -> H {
+        let mut map = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        map.entry(key).or_insert_with(make).clone()
+    }
+}

@@ -1,0 +1,126 @@
+use super::*;
+
+/// Metrics in which everything was counted once.
+fn used() -> Metrics {
+    let metrics = Metrics::new();
+    metrics.enqueued("mail", "created", 2);
+    metrics.delivered("mail", "stream", 2);
+    metrics.settled("mail", "succeeded", 1);
+    metrics.lag(Duration::from_millis(3));
+    metrics.run(Duration::from_secs(2));
+    metrics.rpc("Enqueue", "OK", Duration::from_millis(1));
+    metrics.set_streams(1);
+    metrics.set_credit_waiting(15);
+    let jobs = [("ready", 4), ("running", 1)];
+    let oldest_ready_age = Some(Duration::from_millis(1_500));
+    metrics.set_topics(&[TopicGauges { topic: "mail", jobs: &jobs, oldest_ready_age }]);
+    let shard = metrics.shard("s0");
+    shard.op("claim", Duration::from_micros(200));
+    shard.error("claim", "unavailable");
+    shard.set_up(true);
+    metrics
+}
+
+#[track_caller]
+fn assert_has(metrics: &Metrics, line: &str) {
+    let text = metrics.render();
+    assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
+}
+
+#[test]
+fn every_metric_is_rendered_with_its_help_and_type() {
+    let text = used().render();
+    for metric in ALL {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let name = metric.name;
+        assert!(text.contains(&format!("# HELP {name} {}\n", metric.help)), "{name}\n{text}");
+        assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{name}\n{text}");
+    }
+}
+
+#[test]
+fn names_have_their_unit_and_buckets_rise() {
+    for metric in ALL {
+        let total = matches!(metric.kind, Kind::Counter);
+        assert_eq!(metric.name.ends_with("_total"), total, "{}", metric.name);
+        let seconds = metric.unit == metrics::Unit::Seconds;
+        assert_eq!(metric.name.ends_with("_seconds"), seconds, "{}", metric.name);
+        if let Kind::Histogram(buckets) = metric.kind {
+            assert!(buckets.is_sorted_by(|a, b| a < b), "{}", metric.name);
+        }
+    }
+}
+
+#[test]
+fn values_arrive() {
+    let metrics = used();
+    for line in [
+        r#"ringq_jobs_enqueued_total{topic="mail",outcome="created"} 2"#,
+        r#"ringq_jobs_delivered_total{topic="mail",mode="stream"} 2"#,
+        r#"ringq_jobs_settled_total{topic="mail",outcome="succeeded"} 1"#,
+        r#"ringq_job_lag_seconds_bucket{le="0.0025"} 0"#,
+        r#"ringq_job_lag_seconds_bucket{le="0.005"} 1"#,
+        r#"ringq_job_run_seconds_count 1"#,
+        r#"ringq_jobs{topic="mail",state="ready"} 4"#,
+        r#"ringq_oldest_ready_age_seconds{topic="mail"} 1.5"#,
+        r#"ringq_stream_credit_waiting 15"#,
+        r#"ringq_store_op_seconds_count{shard="s0",op="claim"} 1"#,
+        r#"ringq_store_errors_total{shard="s0",op="claim",reason="unavailable"} 1"#,
+        r#"ringq_shard_up{shard="s0"} 1"#,
+        r#"ringq_rpc_seconds_count{method="Enqueue",code="OK"} 1"#,
+    ] {
+        assert_has(&metrics, line);
+    }
+}
+
+#[test]
+fn topics_beyond_the_maximum_share_their_series() {
+    let metrics = Metrics::new();
+    for n in 0..TOPICS_MAX {
+        metrics.enqueued(&format!("t{n}"), "created", 1);
+    }
+    for n in 0..50 {
+        metrics.enqueued(&format!("more{n}"), "created", 1);
+    }
+    metrics.enqueued("t0", "created", 1);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 50"#);
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="t0",outcome="created"} 2"#);
+    let rendered = metrics.render();
+    let series = rendered.lines().filter(|line| line.starts_with("ringq_jobs_enqueued_total{"));
+    assert_eq!(series.count(), TOPICS_MAX + 1);
+
+    let secs = |n| Some(Duration::from_secs(n));
+    metrics.set_topics(&[
+        TopicGauges { topic: "more1", jobs: &[("ready", 2)], oldest_ready_age: secs(9) },
+        TopicGauges { topic: "more2", jobs: &[("ready", 3)], oldest_ready_age: secs(4) },
+    ]);
+    assert_has(&metrics, r#"ringq_jobs{topic="_other",state="ready"} 5"#);
+    assert_has(&metrics, r#"ringq_oldest_ready_age_seconds{topic="_other"} 9"#);
+}
+
+#[test]
+fn gauges_of_a_topic_that_is_gone_fall_to_zero() {
+    let metrics = used();
+    metrics.set_topics(&[]);
+    assert_has(&metrics, r#"ringq_jobs{topic="mail",state="ready"} 0"#);
+    assert_has(&metrics, r#"ringq_oldest_ready_age_seconds{topic="mail"} 0"#);
+}
+
+#[test]
+fn two_servers_share_nothing() {
+    let (a, b) = (Metrics::new(), Metrics::new());
+    a.enqueued("mail", "created", 1);
+    assert!(!b.render().contains("mail"));
+}
+
+#[test]
+fn upkeep_keeps_what_was_recorded() {
+    let metrics = used();
+    metrics.run_upkeep();
+    metrics.lag(Duration::from_millis(3));
+    assert_has(&metrics, "ringq_job_lag_seconds_count 2");
+}

@@ -1,0 +1,155 @@
+//! The verbs of the product: what follows from an event. The only user of the shards. A verb asks
+//! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
+//!
+//! - `enqueue`: [`Scheduler::enqueue`]
+//! - `work`: claim, ack, nack, extend, and how a lease ends without its worker
+//! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
+//! - `admin`: get, delete, reschedule, redrive and the lists
+
+mod admin;
+mod enqueue;
+mod rates;
+mod upkeep;
+mod work;
+
+use std::sync::{Arc, OnceLock};
+
+use crate::clock::Clock;
+use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time, Token};
+use crate::metrics::Metrics;
+use crate::shards::{Shard, Shards};
+use crate::store;
+
+pub use admin::{JobsPage, RedriveJobs, ShardInfo, TopicRow};
+pub use enqueue::{Draft, EnqueueError, Enqueued};
+pub use rates::Rates;
+pub use work::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
+
+/// Handle to everything that a verb needs. Cheap to clone.
+#[derive(Clone)]
+pub struct Scheduler {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shards: Shards,
+    clock: Clock,
+    metrics: Metrics,
+    rates: Rates,
+    replica: Replica,
+    listener: OnceLock<Listener>,
+}
+
+/// Who this server process is.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// Its configured name.
+    pub name: String,
+    /// Random for each process: part of every receipt that it hands out.
+    pub nonce: u32,
+}
+
+/// What a stream of this replica must hear.
+#[derive(Clone, Debug)]
+pub enum Hint {
+    /// These leases have ended: their credit is free.
+    Settled {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+    },
+    /// This lease was taken away: its worker must stop.
+    Revoked {
+        /// The stream.
+        stream: u32,
+        /// Its lease.
+        token: Token,
+        /// Why.
+        reason: Revoked,
+    },
+}
+
+/// Why a lease was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    /// The job was deleted.
+    Deleted,
+    /// Its deadline passed.
+    LeaseExpired,
+}
+
+/// Hears hints, synchronously and without blocking.
+pub type Listener = Box<dyn Fn(Hint) + Send + Sync>;
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// A scheduler over these shards.
+    #[must_use]
+    pub fn new(shards: Shards, clock: Clock, metrics: Metrics, replica: Replica) -> Scheduler {
+        let (rates, listener) = (Rates::new(), OnceLock::new());
+        let inner = Inner { shards, clock, metrics, rates, replica, listener };
+        Scheduler { inner: Arc::new(inner) }
+    }
+
+    /// Registers who hears the hints for this replica's streams; the first one stays.
+    pub fn listen(&self, listener: Listener) {
+        let _ = self.inner.listener.set(listener);
+    }
+
+    /// Who this process is.
+    #[must_use]
+    pub fn replica(&self) -> &Replica {
+        &self.inner.replica
+    }
+
+    /// The replica's clock. What is due is decided by a store's own, see [`store::Claims::now`].
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// The shards.
+    #[must_use]
+    pub fn shards(&self) -> &Shards {
+        &self.inner.shards
+    }
+
+    /// The metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// The policy in force for a job that says `over`: server, then job. (Topics get their own
+    /// settings with the verb that configures them; they belong in between.)
+    #[must_use]
+    pub fn retry_policy(&self, over: &RetryOverrides) -> RetryPolicy {
+        RetryPolicy::default().merge(over)
+    }
+
+    /// What a write reaches on every active shard.
+    #[must_use]
+    pub fn durability(&self) -> Durability {
+        let shards = self.inner.shards.all().iter();
+        shards.map(|shard| shard.store().durability()).min().unwrap_or(Durability::Memory)
+    }
+
+    fn now(&self) -> Time {
+        self.inner.clock.now()
+    }
+
+    fn hint(&self, owner: u32, hint: Hint) {
+        if owner == self.inner.replica.nonce
+            && let Some(listener) = self.inner.listener.get()
+        {
+            listener(hint);
+        }
+    }
+
+    fn shard(&self, name: &ShardName) -> store::Result<&Shard> {
+        let missing = || store::Error::Unavailable(format!("no shard is named {name} here"));
+        self.inner.shards.named(name).ok_or_else(missing)
+    }
+}

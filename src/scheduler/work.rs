@@ -1,0 +1,417 @@
+//! Work: claim for the streams, and every way in which a lease ends.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+
+use crate::domain::lifecycle::{Cause, lease_end};
+use crate::domain::{Payload, Receipt, State, Time, limit};
+use crate::shards::Shard;
+use crate::store::{
+    self, Claim, Claims, End, Extend, Lease, LeaseRef, NewJob, Refused, Settle, Settled, Unclaim,
+};
+
+use super::{Draft, EnqueueError, Hint, Revoked, Scheduler};
+
+/// Ends an attempt with success.
+#[derive(Clone, Debug)]
+pub struct AckItem {
+    /// Proof of the lease.
+    pub receipt: Receipt,
+    /// Kept for the job's retention.
+    pub result: Option<Payload>,
+    /// Jobs to write together with it.
+    pub follow_ups: Vec<Draft>,
+}
+
+/// Ends an attempt otherwise.
+#[derive(Clone, Debug)]
+pub struct NackItem {
+    /// Proof of the lease.
+    pub receipt: Receipt,
+    /// How it ended.
+    pub cause: Cause,
+}
+
+/// Moves a deadline.
+#[derive(Clone, Debug)]
+pub struct ExtendItem {
+    /// Proof of the lease.
+    pub receipt: Receipt,
+    /// From now; absent: the lease's own.
+    pub duration: Option<Duration>,
+    /// Note for people.
+    pub progress: Option<String>,
+}
+
+/// Why a receipt could not be settled or extended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettleError {
+    /// No such job.
+    #[error("the job is gone: deleted, or finished without retention")]
+    NotFound,
+    /// Another lease, or none.
+    #[error("the lease ran out or was revoked; stop work on this delivery")]
+    Stale,
+    /// The shard did not answer, or refused a follow-up; the same receipt may be settled again.
+    #[error("{0}; repeat with the same receipt")]
+    Unavailable(String),
+}
+
+/// What a settle answers.
+pub type SettleResult = Result<(), SettleError>;
+
+/// The items of one call that go to one shard, by their index in the call.
+struct Share<'a, I> {
+    shard: &'a Shard,
+    indexes: Vec<usize>,
+    items: Vec<I>,
+}
+
+/// A call's items by shard, and the results so far.
+struct Split<'a, I> {
+    shares: Vec<Share<'a, I>>,
+    results: Vec<SettleResult>,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Claims on one shard for the streams of this replica.
+    ///
+    /// # Errors
+    /// As the store's; after an unknown outcome [`Scheduler::unclaim`] the nonce.
+    pub async fn claim(&self, shard: &Shard, claim: Claim) -> store::Result<Claims> {
+        shard.observe("claim", shard.store().claim(claim)).await
+    }
+
+    /// Undoes claims that reached nobody: nothing is counted and the jobs are back in their place.
+    ///
+    /// # Errors
+    /// As the store's; the leases then run out, or go with this replica.
+    pub async fn unclaim(&self, shard: &Shard, what: Unclaim) -> store::Result<u64> {
+        shard.observe("unclaim", shard.store().unclaim(what)).await
+    }
+
+    /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
+    /// are written first, after the lease was checked; those without are part of the ack.
+    pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
+        let mut split = self.split(items, |item| &item.receipt);
+        while let Some(share) = split.shares.pop() {
+            let answers = self.ack_share(share.shard, share.items).await;
+            merge(&mut split.results, share.indexes, answers);
+        }
+        split.results
+    }
+
+    /// Ends attempts without success; each result answers the item of its index.
+    pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
+        let mut split = self.split(items, |item| &item.receipt);
+        while let Some(share) = split.shares.pop() {
+            let answers = self.nack_share(share.shard, share.items).await;
+            merge(&mut split.results, share.indexes, answers);
+        }
+        split.results
+    }
+
+    /// Moves deadlines; each result answers the item of its index.
+    pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
+        let mut split = self.split(items, |item| &item.receipt);
+        while let Some(share) = split.shares.pop() {
+            let answers = extend_share(share.shard, share.items).await;
+            merge(&mut split.results, share.indexes, answers);
+        }
+        split.results
+    }
+
+    /// Reads the running leases among `refs`.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn leases(
+        &self,
+        shard: &Shard,
+        refs: Vec<LeaseRef>,
+    ) -> store::Result<Vec<Result<Lease, Refused>>> {
+        shard.observe("leases", shard.store().leases(refs)).await
+    }
+
+    /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
+    /// Each only if its deadline is still the one that was read. Answers how many ended.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn end_leases(
+        &self,
+        shard: &Shard,
+        leases: &[Lease],
+        cause: &Cause,
+    ) -> store::Result<u64> {
+        let settles = leases
+            .iter()
+            .map(|lease| self.decide(lease, cause.clone(), Some(lease.deadline)))
+            .collect();
+        let results = shard.settle(settles).await?;
+        let mut ended = 0;
+        for (lease, result) in leases.iter().zip(results) {
+            if let Ok(settled) = result {
+                ended += 1;
+                self.count_end(lease, cause, settled);
+                let (stream, token, reason) = (lease.stream, lease.token, Revoked::LeaseExpired);
+                self.hint(lease.owner, Hint::Revoked { stream, token, reason });
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn ack_share(
+        &self,
+        shard: &Shard,
+        items: Vec<AckItem>,
+    ) -> store::Result<Vec<SettleResult>> {
+        let mut results: Vec<Option<SettleResult>> = vec![None; items.len()];
+        let receipts: Vec<Receipt> = items.iter().map(|item| item.receipt.clone()).collect();
+        let mut settles = Vec::with_capacity(items.len());
+        for (index, item) in items.into_iter().enumerate() {
+            match self.hand_over(shard, &item.receipt, item.follow_ups).await {
+                Ok(follow_ups) => {
+                    let end = End::Ack { result: item.result, follow_ups };
+                    let lease = lease_ref(&item.receipt);
+                    settles.push((index, Settle { lease, end, deadline: None }));
+                }
+                Err(error) => results[index] = Some(Err(error)),
+            }
+        }
+        let (indexes, settles): (Vec<_>, Vec<_>) = settles.into_iter().unzip();
+        if !settles.is_empty() {
+            let settled = shard.settle(settles).await?;
+            self.count_acks(&receipts, &indexes, &settled);
+            for (index, settled) in indexes.into_iter().zip(settled) {
+                results[index] = Some(settled.map(drop).map_err(Into::into));
+            }
+        }
+        self.release_credit(&receipts);
+        Ok(results.into_iter().flatten().collect())
+    }
+
+    /// Places the follow-ups of one ack: those with an id are written here and now, if the lease
+    /// still holds; the others are returned, to be written with the ack.
+    async fn hand_over(
+        &self,
+        shard: &Shard,
+        receipt: &Receipt,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<NewJob>, SettleError> {
+        if drafts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lease = lease_ref(receipt);
+        let found = self.leases(shard, vec![lease]).await.map_err(unavailable)?;
+        let (named, unnamed): (Vec<_>, Vec<_>) = drafts.into_iter().partition(|d| d.id.is_some());
+        if let Some(Err(refused)) = found.first() {
+            // A repeat of an ack that was applied finds no lease; the settle tells it from a stale
+            // one, and writes no follow-ups in either case.
+            return if *refused == Refused::NotFound {
+                Err(SettleError::NotFound)
+            } else {
+                Ok(Vec::new())
+            };
+        }
+        for written in self.enqueue(named, None).await {
+            match written {
+                Ok(_) | Err(EnqueueError::AlreadyExists { .. }) => {}
+                Err(error) => return Err(SettleError::Unavailable(error.to_string())),
+            }
+        }
+        Ok(unnamed.into_iter().map(|draft| self.place_on(shard, draft)).collect())
+    }
+
+    async fn nack_share(
+        &self,
+        shard: &Shard,
+        items: Vec<NackItem>,
+    ) -> store::Result<Vec<SettleResult>> {
+        let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
+        let leases = self.leases(shard, refs).await?;
+        let mut settles = Vec::with_capacity(items.len());
+        for (item, lease) in items.iter().zip(&leases) {
+            settles.push(match lease {
+                Ok(lease) => self.decide(lease, item.cause.clone(), None),
+                Err(_) => self.repeat(item),
+            });
+        }
+        let results = shard.settle(settles).await?;
+        for ((item, lease), result) in items.iter().zip(&leases).zip(&results) {
+            if let (Ok(lease), Ok(settled)) = (lease, result) {
+                self.count_end(lease, &item.cause, *settled);
+            }
+        }
+        let receipts: Vec<_> = items.into_iter().map(|item| item.receipt).collect();
+        self.release_credit(&receipts);
+        Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
+    }
+
+    /// What ends `lease` for `cause`.
+    fn decide(&self, lease: &Lease, cause: Cause, deadline: Option<Time>) -> Settle {
+        let policy = self.retry_policy(&lease.record.retry);
+        let entropy = rand::rng().random();
+        let end = lease_end(cause, &lease.record, &policy, lease.now, entropy);
+        Settle {
+            lease: LeaseRef { key: lease.key.clone(), token: lease.token },
+            end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
+            deadline,
+        }
+    }
+
+    /// A nack whose lease is gone: the store recognizes it when it was applied before, and refuses
+    /// it otherwise, whatever the decision in it.
+    fn repeat(&self, item: &NackItem) -> Settle {
+        let record = crate::domain::lifecycle::Record {
+            failures: 0,
+            deliveries: 0,
+            first_start: Time(0),
+            retry: crate::domain::RetryOverrides::default(),
+        };
+        let policy = self.retry_policy(&record.retry);
+        let end = lease_end(item.cause.clone(), &record, &policy, Time(0), 0.0);
+        Settle {
+            lease: lease_ref(&item.receipt),
+            end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
+            deadline: None,
+        }
+    }
+
+    /// Counts a call's acks; runs of one topic, which is most calls, at once.
+    fn count_acks(
+        &self,
+        receipts: &[Receipt],
+        indexes: &[usize],
+        settled: &[Result<Settled, Refused>],
+    ) {
+        let topics = indexes.iter().map(|&index| &receipts[index].key.topic);
+        let pairs: Vec<_> = topics.zip(settled).collect();
+        for run in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let topic = run[0].0;
+            let ended = run.iter().filter_map(|(_, settled)| settled.as_ref().ok());
+            let refused = run.iter().filter(|(_, settled)| settled.is_err()).count() as u64;
+            let mut count = 0;
+            for ended in ended.filter(|settled| !settled.repeated) {
+                self.inner.metrics.run(ended.ran);
+                count += 1;
+            }
+            if count > 0 {
+                self.inner.metrics.settled(topic.as_str(), "succeeded", count);
+                self.inner.rates.finished(topic, count, self.now());
+            }
+            if refused > 0 {
+                self.inner.metrics.settled(topic.as_str(), "refused", refused);
+            }
+        }
+    }
+
+    fn count_end(&self, lease: &Lease, cause: &Cause, settled: Settled) {
+        if settled.repeated {
+            return;
+        }
+        let outcome = match (settled.state, cause) {
+            (State::Dead, _) => "dead",
+            (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
+            (_, Cause::Released { .. }) => "released",
+            (_, Cause::Expired) => "lease_expired",
+            (_, Cause::Broken) => "orphaned",
+        };
+        let topic = &lease.key.topic;
+        self.inner.metrics.settled(topic.as_str(), outcome, 1);
+        self.inner.metrics.run(settled.ran);
+        if !matches!(cause, Cause::Released { .. } | Cause::Broken) {
+            self.inner.rates.failed(topic, 1, self.now());
+        }
+    }
+
+    /// Frees the credit of settled receipts, once per stream. Also of refused ones: whatever their
+    /// fate, their worker is done with them.
+    fn release_credit(&self, receipts: &[Receipt]) {
+        let mut streams: Vec<(u32, Vec<crate::domain::Token>)> = Vec::new();
+        for receipt in receipts.iter().filter(|r| r.owner == self.inner.replica.nonce) {
+            match streams.iter_mut().find(|(stream, _)| *stream == receipt.stream) {
+                Some((_, tokens)) => tokens.push(receipt.token),
+                None => streams.push((receipt.stream, vec![receipt.token])),
+            }
+        }
+        for (stream, tokens) in streams {
+            self.hint(self.inner.replica.nonce, Hint::Settled { stream, tokens });
+        }
+    }
+
+    /// Sorts items by shard; those whose shard is not here are answered already.
+    fn split<I>(&self, items: Vec<I>, receipt: impl Fn(&I) -> &Receipt) -> Split<'_, I> {
+        let results = vec![Err(SettleError::NotFound); items.len()];
+        let mut split = Split { shares: Vec::new(), results };
+        for (index, item) in items.into_iter().enumerate() {
+            match self.shard(&receipt(&item).shard) {
+                Ok(shard) => share(&mut split.shares, shard, index, item),
+                Err(error) => split.results[index] = Err(unavailable(error)),
+            }
+        }
+        split
+    }
+}
+
+async fn extend_share(shard: &Shard, items: Vec<ExtendItem>) -> store::Result<Vec<SettleResult>> {
+    let extends = items.into_iter().map(|item| Extend {
+        lease: lease_ref(&item.receipt),
+        duration: item.duration,
+        progress: item.progress,
+    });
+    let extended = shard.observe("extend", shard.store().extend(extends.collect())).await?;
+    Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
+}
+
+/// Puts the answers of one shard in their places.
+fn merge(
+    results: &mut [SettleResult],
+    indexes: Vec<usize>,
+    answers: store::Result<Vec<SettleResult>>,
+) {
+    match answers {
+        Ok(answers) => {
+            for (index, answer) in indexes.into_iter().zip(answers) {
+                results[index] = answer;
+            }
+        }
+        Err(error) => {
+            for index in indexes {
+                results[index] = Err(unavailable(error.clone()));
+            }
+        }
+    }
+}
+
+fn share<'a, I>(shares: &mut Vec<Share<'a, I>>, shard: &'a Shard, index: usize, item: I) {
+    match shares.iter_mut().find(|share| share.shard.name() == shard.name()) {
+        Some(share) => {
+            share.indexes.push(index);
+            share.items.push(item);
+        }
+        None => shares.push(Share { shard, indexes: vec![index], items: vec![item] }),
+    }
+}
+
+fn lease_ref(receipt: &Receipt) -> LeaseRef {
+    LeaseRef { key: receipt.key.clone(), token: receipt.token }
+}
+
+fn unavailable(error: store::Error) -> SettleError {
+    SettleError::Unavailable(error.to_string())
+}
+
+// === impl SettleError ===
+
+impl From<Refused> for SettleError {
+    fn from(refused: Refused) -> SettleError {
+        match refused {
+            Refused::NotFound => SettleError::NotFound,
+            Refused::Stale => SettleError::Stale,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The stored form of what a store keeps as a blob: Protocol Buffers messages of our own, apart from
+//! the wire contract, so that either can change without the other. A field is never renumbered;
+//! a reader ignores fields that it does not know.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::domain::{Attempt, AttemptOutcome, Payload, RetryOverrides, Spec, Time};
+
+/// What every attempt sees again.
+#[derive(Clone, PartialEq, Message)]
+struct StoredSpec {
+    #[prost(message, optional, tag = "1")]
+    payload: Option<StoredPayload>,
+    #[prost(message, repeated, tag = "2")]
+    headers: Vec<StoredHeader>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredPayload {
+    #[prost(bool, tag = "1")]
+    text: bool,
+    #[prost(bytes = "bytes", tag = "2")]
+    body: Bytes,
+    #[prost(string, tag = "3")]
+    content_type: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredHeader {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+/// What deciding about a lease needs, small and apart from the body.
+#[derive(Clone, PartialEq, Message)]
+struct StoredRetry {
+    #[prost(sint32, optional, tag = "1")]
+    max_attempts: Option<i32>,
+    #[prost(uint64, repeated, tag = "2")]
+    delays_us: Vec<u64>,
+    #[prost(uint64, optional, tag = "3")]
+    initial_delay_us: Option<u64>,
+    #[prost(double, optional, tag = "4")]
+    multiplier: Option<f64>,
+    #[prost(uint64, optional, tag = "5")]
+    max_delay_us: Option<u64>,
+    #[prost(double, optional, tag = "6")]
+    jitter: Option<f64>,
+    #[prost(uint64, optional, tag = "7")]
+    max_retry_duration_us: Option<u64>,
+    #[prost(bool, optional, tag = "8")]
+    ignore_expired_leases: Option<bool>,
+    #[prost(sint32, optional, tag = "9")]
+    max_deliveries: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredHistory {
+    #[prost(message, repeated, tag = "1")]
+    attempts: Vec<StoredAttempt>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredAttempt {
+    #[prost(uint32, tag = "1")]
+    number: u32,
+    #[prost(int64, tag = "2")]
+    start_us: i64,
+    #[prost(int64, tag = "3")]
+    finish_us: i64,
+    #[prost(string, tag = "4")]
+    worker_id: String,
+    #[prost(uint32, tag = "5")]
+    outcome: u32,
+    #[prost(string, tag = "6")]
+    error: String,
+}
+
+/// What cannot be read back.
+#[derive(Debug, thiserror::Error)]
+#[error("a stored {what} cannot be decoded: {source}")]
+pub(super) struct Undecodable {
+    what: &'static str,
+    source: prost::DecodeError,
+}
+
+/// Payload and headers as bytes.
+pub(super) fn encode_spec(spec: &Spec) -> Vec<u8> {
+    let headers = spec
+        .headers
+        .iter()
+        .map(|(name, value)| StoredHeader { name: name.clone(), value: value.clone() });
+    let payload = spec.payload.as_ref().map(stored_payload);
+    StoredSpec { payload, headers: headers.collect() }.encode_to_vec()
+}
+
+/// Payload and headers from bytes, into an otherwise empty spec.
+pub(super) fn decode_spec(blob: Bytes) -> Result<Spec, Undecodable> {
+    let stored = decode::<StoredSpec>("spec", blob)?;
+    Ok(Spec {
+        payload: stored.payload.map(payload),
+        headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+        ..Spec::default()
+    })
+}
+
+/// A payload as bytes.
+pub(super) fn encode_payload(payload: &Payload) -> Vec<u8> {
+    stored_payload(payload).encode_to_vec()
+}
+
+/// A payload from bytes.
+pub(super) fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
+    decode::<StoredPayload>("payload", blob).map(payload)
+}
+
+/// Overrides as bytes; `None` when they say nothing, which is the usual case.
+pub(super) fn encode_retry(retry: &RetryOverrides) -> Option<Vec<u8>> {
+    if *retry == RetryOverrides::default() {
+        return None;
+    }
+    let stored = StoredRetry {
+        max_attempts: retry.max_attempts,
+        delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),
+        initial_delay_us: retry.initial_delay.map(micros),
+        multiplier: retry.multiplier,
+        max_delay_us: retry.max_delay.map(micros),
+        jitter: retry.jitter,
+        max_retry_duration_us: retry.max_retry_duration.map(micros),
+        ignore_expired_leases: retry.ignore_expired_leases,
+        max_deliveries: retry.max_deliveries,
+    };
+    Some(stored.encode_to_vec())
+}
+
+/// Overrides from bytes.
+pub(super) fn decode_retry(blob: Option<&[u8]>) -> Result<RetryOverrides, Undecodable> {
+    let Some(blob) = blob else { return Ok(RetryOverrides::default()) };
+    let stored = decode::<StoredRetry>("retry policy", blob)?;
+    Ok(RetryOverrides {
+        max_attempts: stored.max_attempts,
+        delays: stored.delays_us.into_iter().map(Duration::from_micros).collect(),
+        initial_delay: stored.initial_delay_us.map(Duration::from_micros),
+        multiplier: stored.multiplier,
+        max_delay: stored.max_delay_us.map(Duration::from_micros),
+        jitter: stored.jitter,
+        max_retry_duration: stored.max_retry_duration_us.map(Duration::from_micros),
+        ignore_expired_leases: stored.ignore_expired_leases,
+        max_deliveries: stored.max_deliveries,
+    })
+}
+
+/// Attempts as bytes.
+pub(super) fn encode_history(attempts: &[Attempt]) -> Vec<u8> {
+    let stored = attempts.iter().map(|attempt| StoredAttempt {
+        number: attempt.number,
+        start_us: attempt.start_time.0,
+        finish_us: attempt.finish_time.0,
+        worker_id: attempt.worker_id.clone(),
+        outcome: outcome_code(attempt.outcome),
+        error: attempt.error.clone(),
+    });
+    StoredHistory { attempts: stored.collect() }.encode_to_vec()
+}
+
+/// Attempts from bytes.
+pub(super) fn decode_history(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> {
+    let Some(blob) = blob else { return Ok(Vec::new()) };
+    let stored = decode::<StoredHistory>("history", blob)?;
+    let attempt = |stored: StoredAttempt| Attempt {
+        number: stored.number,
+        start_time: Time(stored.start_us),
+        finish_time: Time(stored.finish_us),
+        worker_id: stored.worker_id,
+        outcome: outcome(stored.outcome),
+        error: stored.error,
+    };
+    Ok(stored.attempts.into_iter().map(attempt).collect())
+}
+
+/// The stored number of an outcome.
+pub(super) fn outcome_code(outcome: AttemptOutcome) -> u32 {
+    match outcome {
+        AttemptOutcome::Succeeded => 1,
+        AttemptOutcome::Failed => 2,
+        AttemptOutcome::LeaseExpired => 3,
+        AttemptOutcome::Released => 4,
+        AttemptOutcome::Revoked => 5,
+    }
+}
+
+fn outcome(code: u32) -> AttemptOutcome {
+    match code {
+        1 => AttemptOutcome::Succeeded,
+        3 => AttemptOutcome::LeaseExpired,
+        4 => AttemptOutcome::Released,
+        5 => AttemptOutcome::Revoked,
+        _ => AttemptOutcome::Failed,
+    }
+}
+
+/// Whole microseconds, as every store counts.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn stored_payload(payload: &Payload) -> StoredPayload {
+    StoredPayload {
+        text: payload.text,
+        body: payload.body.clone(),
+        content_type: payload.content_type.clone(),
+    }
+}
+
+fn payload(stored: StoredPayload) -> Payload {
+    Payload { text: stored.text, body: stored.body, content_type: stored.content_type }
+}
+
+fn decode<M: Message + Default>(
+    what: &'static str,
+    blob: impl bytes::Buf,
+) -> Result<M, Undecodable> {
+    M::decode(blob).map_err(|source| Undecodable { what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_survives_its_round_trip() {
+        let payload = Payload {
+            text: true,
+            body: Bytes::from_static("žluťoučký".as_bytes()),
+            content_type: "text/plain".into(),
+        };
+        let spec = Spec {
+            payload: Some(payload.clone()),
+            headers: vec![("a".into(), "1".into()), ("b".into(), String::new())],
+            ..Spec::default()
+        };
+        assert_eq!(decode_spec(encode_spec(&spec).into()).unwrap(), spec);
+        assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
+        let retry = RetryOverrides {
+            max_attempts: Some(-1),
+            delays: vec![Duration::from_secs(60), Duration::from_millis(1)],
+            jitter: Some(0.5),
+            ignore_expired_leases: Some(true),
+            ..RetryOverrides::default()
+        };
+        assert_eq!(decode_retry(encode_retry(&retry).as_deref()).unwrap(), retry);
+        assert_eq!(encode_retry(&RetryOverrides::default()), None);
+    }
+
+    /// Frozen: what version 0.1 wrote must be readable for ever.
+    #[test]
+    fn the_first_format_is_still_read() {
+        let blob = Bytes::from_static(b"\x0a\x08\x08\x01\x12\x04body\x12\x06\x0a\x01k\x12\x01v");
+        let spec = decode_spec(blob.clone()).unwrap();
+        assert_eq!(spec.payload.as_ref().map(|p| &p.body[..]), Some(&b"body"[..]));
+        assert_eq!(spec.headers, [("k".to_owned(), "v".to_owned())]);
+        assert_eq!(encode_spec(&spec), blob);
+    }
+}

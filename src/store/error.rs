@@ -1,0 +1,40 @@
+//! What can go wrong with a shard. The one question that every caller asks is answered by
+//! [`Error::outcome_unknown`]: do we know that it did not happen?
+
+/// A failed call. Nothing of it was applied, unless [`Error::outcome_unknown`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The shard has no room; nothing was written.
+    #[error("the shard is full: {0}")]
+    Full(String),
+    /// The shard does not answer or refuses; nothing was written.
+    #[error("the shard is unavailable: {0}")]
+    Unavailable(String),
+    /// The call went out and no answer came back: it may have been applied.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// What is stored does not make sense; nothing was written.
+    #[error("the shard is corrupt: {0}")]
+    Corrupt(String),
+}
+
+// === impl Error ===
+
+impl Error {
+    /// Whether the call may have been applied.
+    #[must_use]
+    pub fn outcome_unknown(&self) -> bool {
+        matches!(self, Error::Unknown(_))
+    }
+
+    /// Stable name, as in metrics and error details.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Error::Full(_) => "STORE_FULL",
+            Error::Unavailable(_) => "SHARD_UNAVAILABLE",
+            Error::Unknown(_) => "OUTCOME_UNKNOWN",
+            Error::Corrupt(_) => "STORE_CORRUPT",
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Claim: lease ready jobs to those who ask, in the order of each topic, within their credit and the
+//! bounds of one call.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use rand::Rng as _;
+use rand::rngs::ThreadRng;
+use rusqlite::params;
+
+use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
+use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
+
+use super::fault::Done;
+use super::lifecycle;
+use super::row::{self, BY_KEY, Row, micros, signed};
+use super::session::Session;
+use super::sql::statement;
+
+const FILE: &str = include_str!("claim.sql");
+const TAKE: &str = statement(FILE, "take");
+const LEASE: &str = statement(FILE, "lease");
+
+/// What is left of the bounds of one call.
+struct Budget {
+    jobs: usize,
+    bytes: u64,
+}
+
+/// Who can still take something: jobs go round.
+struct Round<'a> {
+    takers: &'a [Taker],
+    left: Vec<Left>,
+    turn: VecDeque<usize>,
+}
+
+struct Left {
+    jobs: u32,
+    bytes: u64,
+    oversize: bool,
+}
+
+/// A job that was taken but is not leased yet.
+struct Taken {
+    key: i64,
+    taker: usize,
+    job: Leased,
+}
+
+/// A job that waits, without its body.
+struct Waiting {
+    key: i64,
+    due: Time,
+    expire: Option<Time>,
+    bytes: u64,
+}
+
+/// What a search through one rank ended with.
+enum End {
+    /// The rank has nothing more.
+    Empty,
+    /// The next job is due then.
+    Until(Time),
+    /// Nobody can take the next job, or the call is full.
+    Full,
+}
+
+/// The verb.
+pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
+    let mut budget = Budget { jobs: limit::CALL_JOBS_MAX, bytes: limit::CALL_BYTES_MAX as u64 };
+    let asks = claim.asks.iter();
+    let topics = asks.map(|ask| claim_topic(session, claim, ask, &mut budget));
+    Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
+}
+
+fn claim_topic(
+    session: &mut Session<'_>,
+    claim: &Claim,
+    ask: &Ask,
+    budget: &mut Budget,
+) -> Done<Claimed> {
+    let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
+    let Some(topic) = session.topic(&ask.topic)? else {
+        return Ok(Claimed { leased, rest: Rest::Nothing });
+    };
+    let mut round = Round::new(&ask.takers);
+    let mut taken = Vec::new();
+    let rest = take(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
+    lease(session, claim, &ask.takers, taken, &mut leased)?;
+    Ok(Claimed { leased, rest })
+}
+
+/// Takes from rank after rank until nobody can take more.
+fn take(
+    session: &mut Session<'_>,
+    topic: i64,
+    name: &TopicName,
+    round: &mut Round<'_>,
+    budget: &mut Budget,
+    taken: &mut Vec<Taken>,
+) -> Done<Rest> {
+    let mut rest = Rest::Nothing;
+    let ranks = session.ranks(name);
+    for rank in (0..=limit::PRIORITY_MAX).filter(|rank| ranks & 1 << rank != 0) {
+        match take_rank(session, topic, name, rank, round, budget, taken)? {
+            End::Empty => {}
+            End::Full => return Ok(Rest::More),
+            End::Until(due) => {
+                rest = match rest {
+                    Rest::Until(earlier) if earlier <= due => rest,
+                    _ => Rest::Until(due),
+                };
+            }
+        }
+    }
+    Ok(rest)
+}
+
+fn take_rank(
+    session: &mut Session<'_>,
+    topic: i64,
+    name: &TopicName,
+    rank: u8,
+    round: &mut Round<'_>,
+    budget: &mut Budget,
+    taken: &mut Vec<Taken>,
+) -> Done<End> {
+    let mut select = session.prepare(TAKE)?;
+    loop {
+        let limit = round.jobs_left().min(budget.jobs) + 1;
+        let mut rows = select.query(params![topic, rank, limit])?;
+        let mut expired = Vec::new();
+        let (mut seen, before) = (0, taken.len());
+        let mut end = None;
+        while let Some(found) = rows.next()? {
+            seen += 1;
+            let waiting = Waiting::read(found)?;
+            if waiting.expire.is_some_and(|expire| expire <= session.now) {
+                expired.push(waiting.key);
+                continue;
+            }
+            if waiting.due > session.now {
+                end = Some(End::Until(waiting.due));
+                break;
+            }
+            let fits = budget.fits(waiting.bytes);
+            let Some(taker) = round.next(waiting.bytes).filter(|_| fits) else {
+                end = Some(End::Full);
+                break;
+            };
+            round.give(taker, waiting.bytes);
+            budget.take(waiting.bytes);
+            let spec = spec(session, found, waiting.key)?;
+            taken.push(Taken::read(found, &waiting, spec, taker, name, rank)?);
+        }
+        drop(rows);
+        if seen == 0 {
+            session.rank_is_empty(name, rank);
+        }
+        expire_all(session, &expired)?;
+        match end {
+            Some(end) => return Ok(end),
+            None if seen < limit => return Ok(End::Empty),
+            // The page was full of jobs that are taken or expired now; what was taken still waits
+            // in the table, so only a page of expired ones is looked through again.
+            None if taken.len() > before => return Ok(End::Full),
+            None => {}
+        }
+    }
+}
+
+fn expire_all(session: &mut Session<'_>, keys: &[i64]) -> Done<()> {
+    for key in keys {
+        let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
+        if let Some(row) = row {
+            lifecycle::expire(session, &row)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the leases of what was taken.
+fn lease(
+    session: &mut Session<'_>,
+    claim: &Claim,
+    takers: &[Taker],
+    taken: Vec<Taken>,
+    leased: &mut [Vec<Leased>],
+) -> Done<()> {
+    let mut statement = session.prepare(LEASE)?;
+    let mut entropy = rand::rng();
+    for Taken { key, taker: index, mut job } in taken {
+        let taker = &takers[index];
+        let duration = job.spec.lease.unwrap_or(taker.lease);
+        job.token = new_token(claim.nonce, &mut entropy);
+        job.deadline = session.now.plus(duration);
+        statement.execute(params![
+            key,
+            signed(job.token.0),
+            job.deadline.0,
+            claim.owner,
+            taker.stream,
+            taker.grace.map(micros),
+            micros(duration),
+            session.now.0,
+            &*taker.worker_id,
+        ])?;
+        session.reap_at(job.deadline);
+        leased[index].push(job);
+    }
+    Ok(())
+}
+
+fn new_token(nonce: u32, entropy: &mut ThreadRng) -> Token {
+    Token::new(nonce, entropy.random())
+}
+
+// === impl Budget ===
+
+impl Budget {
+    /// Whether a job fits; the first one always does.
+    fn fits(&self, bytes: u64) -> bool {
+        self.jobs > 0 && (bytes <= self.bytes || self.bytes == limit::CALL_BYTES_MAX as u64)
+    }
+
+    fn take(&mut self, bytes: u64) {
+        self.jobs -= 1;
+        self.bytes = self.bytes.saturating_sub(bytes.max(1));
+    }
+}
+
+// === impl Round ===
+
+impl<'a> Round<'a> {
+    fn new(takers: &'a [Taker]) -> Round<'a> {
+        let left = takers
+            .iter()
+            .map(|t| Left { jobs: t.jobs, bytes: t.bytes, oversize: t.oversize })
+            .collect();
+        let turn = (0..takers.len()).filter(|&index| takers[index].jobs > 0).collect();
+        Round { takers, left, turn }
+    }
+
+    fn jobs_left(&self) -> usize {
+        let jobs = self.turn.iter().map(|&index| u64::from(self.left[index].jobs)).sum::<u64>();
+        usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
+    }
+
+    /// Whose turn it is among those who can take `bytes`.
+    fn next(&self, bytes: u64) -> Option<usize> {
+        debug_assert_eq!(self.takers.len(), self.left.len());
+        self.turn.iter().copied().find(|&index| self.left[index].can_take(bytes))
+    }
+
+    fn give(&mut self, taker: usize, bytes: u64) {
+        let left = &mut self.left[taker];
+        left.jobs -= 1;
+        left.bytes = left.bytes.saturating_sub(bytes);
+        left.oversize = false;
+        let exhausted = left.jobs == 0;
+        if let Some(place) = self.turn.iter().position(|&index| index == taker) {
+            self.turn.remove(place);
+        }
+        if !exhausted {
+            self.turn.push_back(taker);
+        }
+    }
+}
+
+// === impl Left ===
+
+impl Left {
+    fn can_take(&self, bytes: u64) -> bool {
+        self.jobs > 0 && (bytes <= self.bytes || self.oversize)
+    }
+}
+
+// === impl Waiting, Taken ===
+
+impl Waiting {
+    fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Waiting> {
+        Ok(Waiting {
+            key: row.get(0)?,
+            due: Time(row.get(2)?),
+            expire: row.get::<_, Option<i64>>(6)?.map(Time),
+            bytes: row.get::<_, i64>(8)?.unsigned_abs(),
+        })
+    }
+}
+
+impl Taken {
+    fn read(
+        row: &rusqlite::Row<'_>,
+        waiting: &Waiting,
+        spec: Spec,
+        taker: usize,
+        topic: &TopicName,
+        rank: u8,
+    ) -> rusqlite::Result<Taken> {
+        let id = JobId::stored(row.get_ref(1)?.as_str()?);
+        let job = Leased {
+            key: JobKey { topic: topic.clone(), id },
+            token: Token(0),
+            deadline: Time(0),
+            spec,
+            priority: limit::PRIORITY_MAX - rank,
+            failures: row.get(3)?,
+            deliveries: row.get(4)?,
+            due: waiting.due,
+            create_time: Time(row.get(5)?),
+            last_error: row.get::<_, Option<String>>(10)?.unwrap_or_default(),
+        };
+        Ok(Taken { key: waiting.key, taker, job })
+    }
+}
+
+/// The spec with its payload still encoded: decoding is not the writer's work, see [`decode`].
+fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> {
+    let large: bool = row.get(9)?;
+    let blob = if large { row::body(session.connection, key)? } else { row.get(13)? };
+    let retry: Option<Vec<u8>> = row.get(11)?;
+    let encoded = Payload { body: Bytes::from(blob.unwrap_or_default()), ..Payload::default() };
+    Ok(Spec {
+        payload: Some(encoded),
+        headers: Vec::new(),
+        retry: codec::decode_retry(retry.as_deref())?,
+        lease: row.get::<_, Option<i64>>(7)?.map(row::duration),
+        retention: row.get::<_, Option<i64>>(12)?.map(row::duration),
+    })
+}
+
+/// Decodes what [`claim`] left undecoded.
+pub(super) fn decode(mut claims: Claims) -> crate::store::Result<Claims> {
+    for job in claims.topics.iter_mut().flat_map(|topic| topic.leased.iter_mut().flatten()) {
+        let blob = job.spec.payload.take().unwrap_or_default().body;
+        let stored = codec::decode_spec(blob).map_err(super::fault::Fault::from)?;
+        job.spec.payload = stored.payload;
+        job.spec.headers = stored.headers;
+    }
+    Ok(claims)
+}

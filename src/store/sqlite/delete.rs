@@ -1,0 +1,172 @@
+//! Delete, reschedule and redrive: what people do to single jobs.
+
+use rusqlite::params;
+
+use crate::domain::lifecycle::{Event, next};
+use crate::domain::{Job, State, TopicName};
+use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled, Select};
+
+use super::enqueue::rank_of;
+use super::fault::Done;
+use super::lifecycle::{self, Place};
+use super::row::{BY_ID, BY_KEY, Phase, Row};
+use super::session::Session;
+use super::sql::statement;
+
+const FILE: &str = include_str!("delete.sql");
+const DROP_NEXT: &str = statement(FILE, "drop_next");
+const DEAD: &str = statement(FILE, "dead");
+
+/// The verb: cancel what waits or runs, forget what is finished.
+pub(super) fn delete(
+    session: &mut Session<'_>,
+    keys: &Vec<crate::domain::JobKey>,
+) -> Done<Vec<Option<Deleted>>> {
+    let mut by_id = session.prepare(BY_ID)?;
+    let mut deleted = Vec::with_capacity(keys.len());
+    for key in keys {
+        let Some(topic) = session.topic(&key.topic)? else {
+            deleted.push(None);
+            continue;
+        };
+        let found = lifecycle::find(session, &mut by_id, topic, key.id.as_str())?;
+        deleted.push(match found {
+            Some((row, state)) => Some(delete_row(session, &row, state)?),
+            None => None,
+        });
+    }
+    Ok(deleted)
+}
+
+fn delete_row(session: &mut Session<'_>, row: &Row, previous: State) -> Done<Deleted> {
+    if row.next {
+        session.prepare(DROP_NEXT)?.execute(params![row.key])?;
+    }
+    if previous.is_terminal() {
+        lifecycle::forget(session, row)?;
+    } else {
+        lifecycle::cancel(session, row)?;
+    }
+    let lease = (row.phase == Phase::Running).then_some(row.token).flatten();
+    Ok(Deleted { previous, revoked: lease.map(|token| (row.owner, row.stream, token)) })
+}
+
+/// The verb: move what waits, revive what is dead.
+pub(super) fn reschedule(
+    session: &mut Session<'_>,
+    items: &Vec<Reschedule>,
+) -> Done<Vec<Rescheduled>> {
+    items.iter().map(|item| reschedule_one(session, item)).collect()
+}
+
+fn reschedule_one(session: &mut Session<'_>, item: &Reschedule) -> Done<Rescheduled> {
+    let Some(topic) = session.topic(&item.key.topic)? else { return Ok(Ok(None)) };
+    let mut by_id = session.prepare(BY_ID)?;
+    let id = item.key.id.as_str();
+    let Some((row, state)) = lifecycle::find(session, &mut by_id, topic, id)? else {
+        return Ok(Ok(None));
+    };
+    if next(state, Event::Reschedule).is_err() {
+        return Ok(Err(state));
+    }
+    let revived = state == State::Dead;
+    let now = session.now;
+    let due = match item.due {
+        Some(when) => when.at(now),
+        None if revived => now,
+        None => row.due,
+    };
+    let rank = item.priority.map_or(row.rank, rank_of);
+    if revived {
+        let place = Place { topic, rank, due, expire: row.expire };
+        lifecycle::revive(session, &row, &place, None)?;
+    } else {
+        lifecycle::relocate(session, &row, rank, due, None)?;
+    }
+    Ok(Ok(read_back(session, &item.key.topic, row.key)?))
+}
+
+/// The job as it is now, without its bodies.
+fn read_back(session: &Session<'_>, topic: &TopicName, key: i64) -> Done<Option<Job>> {
+    let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
+    let Some(row) = row else { return Ok(None) };
+    let Some(state) = row.state(session.now) else { return Ok(None) };
+    let shard = session.shard().clone();
+    Ok(Some(row.job(state, Default::default(), topic, &shard)?))
+}
+
+/// The verb: put terminal jobs back with fresh counters.
+pub(super) fn redrive(session: &mut Session<'_>, redrive: &Redrive) -> Done<Redriven> {
+    let mut done = Redriven::default();
+    let Some(topic) = session.topic(&redrive.topic)? else {
+        if let Select::Ids(ids) = &redrive.select {
+            done.skipped = ids.len() as u64;
+        }
+        return Ok(done);
+    };
+    for row in selected(session, topic, redrive, &mut done)? {
+        if redrive_row(session, row, redrive, done.redriven)? {
+            done.redriven += 1;
+        } else {
+            done.skipped += 1;
+        }
+    }
+    Ok(done)
+}
+
+/// The jobs that are meant; those of an explicit list that cannot be redriven count as skipped.
+fn selected(
+    session: &mut Session<'_>,
+    topic: i64,
+    redrive: &Redrive,
+    done: &mut Redriven,
+) -> Done<Vec<Row>> {
+    match &redrive.select {
+        Select::Dead(limit) => {
+            let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
+            let mut dead = session.prepare(DEAD)?;
+            let params = params![topic, session.now.0, limit];
+            Ok(dead.query_map(params, Row::read)?.collect::<rusqlite::Result<_>>()?)
+        }
+        Select::Ids(ids) => {
+            let mut by_id = session.prepare(BY_ID)?;
+            let mut rows = Vec::with_capacity(ids.len());
+            for id in ids {
+                let found = lifecycle::find(session, &mut by_id, topic, id.as_str())?;
+                match found {
+                    Some((row, state)) if can_redrive(&row, state) => rows.push(row),
+                    _ => done.skipped += 1,
+                }
+            }
+            Ok(rows)
+        }
+    }
+}
+
+fn can_redrive(row: &Row, state: State) -> bool {
+    next(state, Event::Redrive).is_ok() && !row.is_tombstone()
+}
+
+fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64) -> Done<bool> {
+    let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
+    let moves = *target != redrive.topic;
+    if moves && is_taken(session, target, &row.id)? {
+        return Ok(false);
+    }
+    if redrive.dry_run {
+        return Ok(true);
+    }
+    let topic = session.topic_or_create(target)?;
+    let nth = u32::try_from(nth).unwrap_or(u32::MAX);
+    let due = session.now.plus(redrive.delay + redrive.spacing.saturating_mul(nth));
+    // The expire time goes: it has had its say, and who redrives the job wants it run.
+    let place = Place { topic, rank: row.rank, due, expire: None };
+    lifecycle::revive(session, &row, &place, None)?;
+    Ok(true)
+}
+
+fn is_taken(session: &mut Session<'_>, target: &TopicName, id: &str) -> Done<bool> {
+    let Some(topic) = session.topic(target)? else { return Ok(false) };
+    let mut by_id = session.prepare(BY_ID)?;
+    Ok(lifecycle::find(session, &mut by_id, topic, id)?.is_some())
+}

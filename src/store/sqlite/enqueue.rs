@@ -1,0 +1,383 @@
+//! Enqueue: write a job, or do to the one that has its id what [`conflict::resolve`] says.
+
+use rusqlite::{CachedStatement, OptionalExtension as _, params};
+
+use crate::domain::conflict::{self, Action};
+use crate::domain::{Durability, Outcome, State, Time, limit};
+use crate::store::{Enqueue, NewJob, codec};
+
+use super::fault::Done;
+use super::lifecycle::{self, Place};
+use super::row::{self, BY_ID, INLINE_BYTES_MAX, Row, keep_code, micros, signed};
+use super::session::{Session, Total};
+use super::sql::statement;
+
+const FILE: &str = include_str!("enqueue.sql");
+const INSERT: &str = statement(FILE, "insert");
+const INSERT_BODY: &str = statement(FILE, "insert_body");
+const DELETE_BODY: &str = statement(FILE, "delete_body");
+const OVERWRITE: &str = statement(FILE, "overwrite");
+const DEFER: &str = statement(FILE, "defer");
+const DEFERRED: &str = statement(FILE, "deferred");
+const NEXT: &str = statement(FILE, "next");
+const MOVE_NEXT: &str = statement(FILE, "move_next");
+const DELETE_NEXT: &str = statement(FILE, "delete_next");
+const SPEC: &str = statement(FILE, "spec");
+
+/// A job with its blobs encoded, which happens before it reaches the writer.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    job: NewJob,
+    body: Body,
+}
+
+/// What is stored of a spec.
+#[derive(Debug)]
+struct Body {
+    spec: Vec<u8>,
+    retry: Option<Vec<u8>>,
+    bytes: i64,
+    keep: i64,
+    own_lease: Option<i64>,
+    retention: Option<i64>,
+}
+
+/// When a job runs, as the store's clock has it.
+#[derive(Clone, Copy)]
+struct Schedule {
+    rank: u8,
+    due: Time,
+    expire: Option<Time>,
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    pub(super) fn new(job: NewJob) -> Prepared {
+        let body = Body {
+            spec: codec::encode_spec(&job.spec),
+            retry: codec::encode_retry(&job.spec.retry),
+            bytes: i64::try_from(job.spec.bytes()).unwrap_or(i64::MAX),
+            keep: keep_code(job.keep),
+            own_lease: job.spec.lease.map(micros),
+            retention: job.spec.retention.map(micros),
+        };
+        Prepared { job, body }
+    }
+
+    /// The schedule at `now`; what the job leaves open is taken from `rank`.
+    fn schedule(&self, now: Time, rank: u8) -> Schedule {
+        Schedule {
+            rank: self.job.priority.map_or(rank, rank_of),
+            due: self.job.due.at(now),
+            expire: self.job.expire.map(|expire| expire.at(now)),
+        }
+    }
+
+    fn fresh_schedule(&self, now: Time) -> Schedule {
+        self.schedule(now, rank_of(0))
+    }
+}
+
+// === impl Body ===
+
+impl Body {
+    fn is_large(&self) -> bool {
+        self.spec.len() > INLINE_BYTES_MAX
+    }
+
+    /// The part of the spec that lies in the row.
+    fn inline(&self) -> Option<&[u8]> {
+        (!self.is_large()).then_some(&self.spec)
+    }
+}
+
+/// The verb.
+pub(super) fn enqueue(session: &mut Session<'_>, jobs: &Vec<Prepared>) -> Done<Vec<Enqueue>> {
+    let mut insert = session.prepare(INSERT)?;
+    jobs.iter().map(|job| enqueue_one(session, &mut insert, job)).collect()
+}
+
+fn enqueue_one(
+    session: &mut Session<'_>,
+    insert: &mut CachedStatement<'_>,
+    new: &Prepared,
+) -> Done<Enqueue> {
+    let topic = session.topic_or_create(&new.job.key.topic)?;
+    let schedule = new.fresh_schedule(session.now);
+    if insert_new(session, insert, topic, new, schedule)? {
+        return Ok(answer(session, Outcome::Created, schedule));
+    }
+    let mut by_id = session.prepare(BY_ID)?;
+    let id = new.job.key.id.as_str();
+    match lifecycle::find(session, &mut by_id, topic, id)? {
+        Some((row, state)) => meet(session, row, state, new),
+        // What was there had been kept long enough and is gone now.
+        None => {
+            insert_new(session, insert, topic, new, schedule)?;
+            Ok(answer(session, Outcome::Created, schedule))
+        }
+    }
+}
+
+/// Writes the job unless its id is taken; whether it did.
+fn insert_new(
+    session: &mut Session<'_>,
+    insert: &mut CachedStatement<'_>,
+    topic: i64,
+    new: &Prepared,
+    schedule: Schedule,
+) -> Done<bool> {
+    let (job, body) = (&new.job, &new.body);
+    let inserted = insert.execute(params![
+        topic,
+        job.key.id.as_str(),
+        schedule.rank,
+        schedule.due.0,
+        session.now.0,
+        schedule.expire.map(|expire| expire.0),
+        body.keep,
+        job.request.map(signed),
+        body.bytes,
+        body.is_large(),
+        body.own_lease,
+        body.retention,
+        body.retry,
+        body.inline(),
+    ])?;
+    if inserted == 0 {
+        return Ok(false);
+    }
+    if body.is_large() {
+        let key = session.connection.last_insert_rowid();
+        session.prepare(INSERT_BODY)?.execute(params![key, body.spec])?;
+    }
+    announce(session, topic, new, schedule);
+    Ok(true)
+}
+
+/// The id is taken by `row`.
+fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Done<Enqueue> {
+    let same_request = new.job.request.is_some() && new.job.request == row.request;
+    let action = conflict::resolve(new.job.on_conflict, row.found(state), same_request);
+    let reply =
+        |outcome, state, due| Ok(Enqueue { outcome, state, due, durability: Durability::Memory });
+    match action {
+        Action::Leave | Action::Refuse => reply(action.outcome(), state, due_of(session, &row)?),
+        Action::Write(outcome) => {
+            let schedule = new.fresh_schedule(session.now);
+            overwrite(session, &row, new, schedule)?;
+            Ok(answer(session, outcome, schedule))
+        }
+        Action::Move | Action::Revive => {
+            let schedule = new.schedule(session.now, row.rank);
+            move_job(session, &row, action, new, schedule)?;
+            let moved = State::waiting(schedule.due, moved_failures(action, &row), session.now);
+            reply(action.outcome(), moved, schedule.due)
+        }
+        Action::Defer | Action::DeferSame | Action::MoveNext => {
+            let due = defer(session, &row, action, new)?;
+            reply(action.outcome(), state, due)
+        }
+    }
+}
+
+fn moved_failures(action: Action, row: &Row) -> u32 {
+    if action == Action::Revive { 0 } else { row.failures }
+}
+
+/// The due time to name: of the waiting generation, if there is one.
+fn due_of(session: &Session<'_>, row: &Row) -> Done<Time> {
+    if !row.next {
+        return Ok(row.due);
+    }
+    let mut next = session.prepare(NEXT)?;
+    let due = next.query_row(params![row.key], |next| next.get(1)).optional()?;
+    Ok(due.map_or(row.due, Time))
+}
+
+fn overwrite(session: &mut Session<'_>, row: &Row, new: &Prepared, schedule: Schedule) -> Done<()> {
+    let body = &new.body;
+    session.prepare(OVERWRITE)?.execute(params![
+        row.key,
+        schedule.rank,
+        schedule.due.0,
+        session.now.0,
+        schedule.expire.map(|expire| expire.0),
+        body.keep,
+        new.job.request.or(row.request).map(signed),
+        body.bytes,
+        body.is_large(),
+        body.own_lease,
+        body.retention,
+        body.retry,
+        body.inline(),
+        1,
+    ])?;
+    put_body(session, row, body)?;
+    announce(session, row.topic, new, schedule);
+    Ok(())
+}
+
+/// Brings the table of large specs in line with what the row says now.
+fn put_body(session: &Session<'_>, row: &Row, body: &Body) -> Done<()> {
+    if body.is_large() {
+        session.prepare(INSERT_BODY)?.execute(params![row.key, body.spec])?;
+    } else if row.large {
+        session.prepare(DELETE_BODY)?.execute(params![row.key])?;
+    }
+    Ok(())
+}
+
+fn move_job(
+    session: &mut Session<'_>,
+    row: &Row,
+    action: Action,
+    new: &Prepared,
+    schedule: Schedule,
+) -> Done<()> {
+    let Schedule { rank, due, .. } = schedule;
+    if action == Action::Revive {
+        let place = Place { topic: row.topic, rank, due, expire: row.expire };
+        lifecycle::revive(session, row, &place, new.job.request)
+    } else {
+        lifecycle::relocate(session, row, rank, due, new.job.request)
+    }
+}
+
+/// Stores or moves the next generation of a running job; its due time.
+fn defer(session: &mut Session<'_>, row: &Row, action: Action, new: &Prepared) -> Done<Time> {
+    let schedule = match action {
+        Action::MoveNext => {
+            let rank = next_rank(session, row)?;
+            let schedule = new.schedule(session.now, rank);
+            let mut move_next = session.prepare(MOVE_NEXT)?;
+            move_next.execute(params![row.key, schedule.due.0, schedule.rank])?;
+            schedule
+        }
+        Action::DeferSame => {
+            let schedule = new.schedule(session.now, row.rank);
+            let same = Schedule { expire: None, ..schedule };
+            let body = body_of(session, row)?;
+            write_next(session, row, same, &body)?;
+            same
+        }
+        _ => {
+            let schedule = new.fresh_schedule(session.now);
+            write_next(session, row, schedule, &new.body)?;
+            schedule
+        }
+    };
+    let request = new.job.request.or(row.request).map(signed);
+    session.prepare(DEFERRED)?.execute(params![row.key, request])?;
+    session.count(row.topic, Total::Enqueued);
+    Ok(schedule.due)
+}
+
+fn next_rank(session: &Session<'_>, row: &Row) -> Done<u8> {
+    let mut next = session.prepare(NEXT)?;
+    Ok(next.query_row(params![row.key], |next| next.get(0))?)
+}
+
+fn write_next(session: &Session<'_>, row: &Row, schedule: Schedule, body: &Body) -> Done<()> {
+    session.prepare(DEFER)?.execute(params![
+        row.key,
+        schedule.rank,
+        schedule.due.0,
+        session.now.0,
+        schedule.expire.map(|expire| expire.0),
+        body.keep,
+        body.bytes,
+        body.own_lease,
+        body.retention,
+        body.retry,
+        body.spec,
+    ])?;
+    Ok(())
+}
+
+/// The spec of a stored job, as if it were enqueued again.
+fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
+    let spec: Option<Vec<u8>> = if row.large {
+        row::body(session.connection, row.key)?
+    } else {
+        session.prepare(SPEC)?.query_row(params![row.key], |found| found.get(0))?
+    };
+    let spec = spec.unwrap_or_default();
+    let bytes = codec::decode_spec(spec.clone().into())?.bytes();
+    Ok(Body {
+        spec,
+        retry: row.retry.clone(),
+        bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+        keep: keep_code(row.keep),
+        own_lease: row.own_lease.map(micros),
+        retention: row.retention.map(micros),
+    })
+}
+
+/// Puts the waiting generation in the place of the one whose lease has just ended.
+pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
+    let mut next = session.prepare(NEXT)?;
+    let (schedule, created, body) = next.query_row(params![row.key], |next| {
+        let schedule = Schedule {
+            rank: next.get(0)?,
+            due: Time(next.get(1)?),
+            expire: next.get::<_, Option<i64>>(3)?.map(Time),
+        };
+        let body = Body {
+            keep: next.get(4)?,
+            bytes: next.get(5)?,
+            own_lease: next.get(6)?,
+            retention: next.get(7)?,
+            retry: next.get(8)?,
+            spec: next.get(9)?,
+        };
+        Ok((schedule, next.get::<_, i64>(2)?, body))
+    })?;
+    session.prepare(OVERWRITE)?.execute(params![
+        row.key,
+        schedule.rank,
+        schedule.due.0,
+        created,
+        schedule.expire.map(|expire| expire.0),
+        body.keep,
+        row.request.map(signed),
+        body.bytes,
+        body.is_large(),
+        body.own_lease,
+        body.retention,
+        body.retry,
+        body.inline(),
+        0,
+    ])?;
+    put_body(session, row, &body)?;
+    session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
+    if let Some(expire) = schedule.expire {
+        session.prune_at(expire);
+    }
+    let topic = lifecycle::topic_name(session, row.topic)?;
+    session.claimable(&topic, schedule.rank, schedule.due);
+    Ok(schedule.due)
+}
+
+fn announce(session: &mut Session<'_>, topic: i64, new: &Prepared, schedule: Schedule) {
+    session.count(topic, Total::Enqueued);
+    session.claimable(&new.job.key.topic, schedule.rank, schedule.due);
+    if let Some(expire) = schedule.expire {
+        session.prune_at(expire);
+    }
+}
+
+/// The reply to a job that now waits and never failed.
+fn answer(session: &Session<'_>, outcome: Outcome, schedule: Schedule) -> Enqueue {
+    let expired = schedule.expire.is_some_and(|expire| expire <= session.now);
+    let waiting = State::waiting(schedule.due, 0, session.now);
+    let state = if expired { State::Expired } else { waiting };
+    let (outcome, durability) = (Some(outcome), Durability::Memory);
+    Enqueue { outcome, state, due: schedule.due, durability }
+}
+
+/// Priorities as ranks: what comes first sorts first.
+pub(super) fn rank_of(priority: u8) -> u8 {
+    limit::PRIORITY_MAX.saturating_sub(priority)
+}

@@ -1,0 +1,44 @@
+//! What goes wrong inside the store, and what its callers hear of it.
+
+use rusqlite::ErrorCode;
+
+use crate::store::Error;
+use crate::store::codec::Undecodable;
+
+/// A failure within a transaction: nothing of it was applied.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// SQLite refused.
+    #[error("{0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// A blob does not make sense.
+    #[error("{0}")]
+    Undecodable(#[from] Undecodable),
+}
+
+/// What a verb answers.
+pub(super) type Done<T> = Result<T, Fault>;
+
+impl From<Fault> for Error {
+    /// A failure before the commit: nothing was written.
+    fn from(fault: Fault) -> Error {
+        let text = fault.to_string();
+        match fault {
+            Fault::Undecodable(_) => Error::Corrupt(text),
+            Fault::Sqlite(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => Error::Full(format!("{text}; free some space")),
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt(text),
+                _ => Error::Unavailable(text),
+            },
+        }
+    }
+}
+
+/// What a failed commit means: where SQLite is known to have written nothing that lasts, it says so;
+/// after any other error of the disk nobody knows.
+pub(super) fn of_commit(error: rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => Error::Unknown(error.to_string()),
+        _ => Error::from(Fault::from(error)),
+    }
+}

@@ -1,0 +1,233 @@
+//! Reads: jobs, lists, topics and their numbers. They run beside the writer, on connections of their
+//! own.
+
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
+
+use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, limit};
+use crate::store::{Cursor, List, Page, Stats, Topic};
+
+use super::fault::Done;
+use super::row::{BY_ID, Blobs, Phase, Row};
+use super::sql::statement;
+
+const FILE: &str = include_str!("query.sql");
+const LIST_WAITING: &str = statement(FILE, "list_waiting");
+const LIST_RUNNING: &str = statement(FILE, "list_running");
+const LIST_FINISHED: &str = statement(FILE, "list_finished");
+const COUNT: &str = statement(FILE, "count");
+const BYTES: &str = statement(FILE, "bytes");
+const TOPICS: &str = include_str!("topics.sql");
+const TOPIC_FIND: &str = statement(TOPICS, "find");
+const TOPIC_LIST: &str = statement(TOPICS, "list");
+const TOPIC_READ: &str = statement(TOPICS, "read");
+const WAITING: &str = statement(TOPICS, "waiting");
+const RUNNING: &str = statement(TOPICS, "running");
+const DEAD: &str = statement(TOPICS, "dead");
+
+/// A connection to read from, at a time.
+pub(super) struct Reader<'c> {
+    pub(super) connection: &'c Connection,
+    pub(super) now: Time,
+    pub(super) shard: &'c ShardName,
+}
+
+/// Which topics to list.
+pub(super) struct Topics {
+    pub(super) prefix: String,
+    pub(super) after: Option<TopicName>,
+    pub(super) limit: usize,
+}
+
+/// Which jobs to read.
+pub(super) struct Get {
+    pub(super) keys: Vec<JobKey>,
+    pub(super) full: bool,
+}
+
+/// Jobs by identity.
+pub(super) fn get(reader: &Reader<'_>, get: &Get) -> Done<Vec<Option<Job>>> {
+    let mut by_id = reader.connection.prepare_cached(BY_ID)?;
+    get.keys.iter().map(|key| get_one(reader, &mut by_id, key, get.full)).collect()
+}
+
+fn get_one(
+    reader: &Reader<'_>,
+    by_id: &mut CachedStatement<'_>,
+    key: &JobKey,
+    full: bool,
+) -> Done<Option<Job>> {
+    let Some(topic) = reader.topic(&key.topic)? else { return Ok(None) };
+    let found =
+        by_id.query_row(params![topic, key.id.as_str()], |row| read(row, full)).optional()?;
+    let Some((row, blobs)) = found else { return Ok(None) };
+    let Some(state) = row.state(reader.now) else { return Ok(None) };
+    reader.job(row, state, blobs, &key.topic, full).map(Some)
+}
+
+/// A page of jobs in one state, by due time.
+pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
+    let Some(topic) = reader.topic(&list.topic)? else { return Ok(Page::default()) };
+    let mut found = match Phase::holding(list.state) {
+        Phase::Waiting => list_waiting(reader, topic, list)?,
+        phase => list_others(reader, topic, phase, list)?,
+    };
+    let more = found.len() > list.limit;
+    found.truncate(list.limit);
+    let last = found.last().map(|(row, _)| Cursor { due: row.due, sequence: row.key });
+    let mut jobs = Vec::with_capacity(found.len());
+    for (row, blobs) in found {
+        if row.state(reader.now) == Some(list.state) {
+            jobs.push(reader.job(row, list.state, blobs, &list.topic, list.full)?);
+        }
+    }
+    Ok(Page { jobs, next: last.filter(|_| more) })
+}
+
+/// Waiting jobs lie in one order per rank; a page is merged from a page of each.
+fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, Blobs)>> {
+    let (now, ahead) = (reader.now.0, reader.now.0.saturating_add(1));
+    let (due_min, due_max, failures_min, failures_max) = match list.state {
+        State::Ready => (i64::MIN, now, 0, u32::MAX),
+        State::Backoff => (ahead, i64::MAX, 1, u32::MAX),
+        _ => (ahead, i64::MAX, 0, 0),
+    };
+    let (due, sequence) = after(list);
+    let mut statement = reader.connection.prepare_cached(LIST_WAITING)?;
+    let mut merged = Vec::new();
+    for rank in 0..=limit::PRIORITY_MAX {
+        let page = statement.query_map(
+            params![
+                topic,
+                rank,
+                due_min.max(due),
+                due_max,
+                failures_min,
+                failures_max,
+                due,
+                sequence,
+                list.limit + 1
+            ],
+            |row| read(row, list.full),
+        )?;
+        merged.extend(page.collect::<rusqlite::Result<Vec<_>>>()?);
+    }
+    merged.sort_by_key(|(row, _)| (row.due, row.key));
+    merged.truncate(list.limit + 1);
+    Ok(merged)
+}
+
+fn list_others(
+    reader: &Reader<'_>,
+    topic: i64,
+    phase: Phase,
+    list: &List,
+) -> Done<Vec<(Row, Blobs)>> {
+    let (due, sequence) = after(list);
+    let limit = list.limit + 1;
+    let read = |row: &rusqlite::Row<'_>| read(row, list.full);
+    let found: rusqlite::Result<Vec<_>> = if phase == Phase::Running {
+        let mut running = reader.connection.prepare_cached(LIST_RUNNING)?;
+        running.query_map(params![topic, due, sequence, limit], read)?.collect()
+    } else {
+        let mut finished = reader.connection.prepare_cached(LIST_FINISHED)?;
+        finished.query_map(params![topic, due, sequence, limit, phase.code()], read)?.collect()
+    };
+    Ok(found?)
+}
+
+fn after(list: &List) -> (i64, i64) {
+    list.after.map_or((i64::MIN, i64::MIN), |cursor| (cursor.due.0, cursor.sequence))
+}
+
+fn read(row: &rusqlite::Row<'_>, full: bool) -> rusqlite::Result<(Row, Blobs)> {
+    let blobs = if full { Row::read_blobs(row)? } else { Blobs::default() };
+    Ok((Row::read(row)?, blobs))
+}
+
+/// Topics in the order of their names.
+pub(super) fn topics(reader: &Reader<'_>, topics: &Topics) -> Done<Vec<Topic>> {
+    let after = topics.after.as_ref().map_or("", TopicName::as_str);
+    let mut list = reader.connection.prepare_cached(TOPIC_LIST)?;
+    let found = list.query_map(params![topics.prefix, after, topics.limit], |row| {
+        let name = TopicName::stored(row.get_ref(0)?.as_str()?);
+        Ok(Topic { name, create_time: Time(row.get(1)?) })
+    })?;
+    Ok(found.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Numbers of topics.
+pub(super) fn stats(reader: &Reader<'_>, names: &Vec<TopicName>) -> Done<Vec<Option<Stats>>> {
+    names.iter().map(|name| stats_of(reader, name)).collect()
+}
+
+fn stats_of(reader: &Reader<'_>, name: &TopicName) -> Done<Option<Stats>> {
+    let mut read = reader.connection.prepare_cached(TOPIC_READ)?;
+    let found = read.query_row(params![name.as_str()], |row| {
+        let totals = Stats {
+            create_time: Time(row.get(1)?),
+            enqueued_total: row.get(2)?,
+            succeeded_total: row.get(3)?,
+            dead_total: row.get(4)?,
+            ..Stats::default()
+        };
+        Ok((row.get::<_, i64>(0)?, totals))
+    });
+    let Some((topic, mut stats)) = found.optional()? else { return Ok(None) };
+    count_waiting(reader, topic, &mut stats)?;
+    let count = |sql| -> rusqlite::Result<u64> {
+        reader.connection.prepare_cached(sql)?.query_row(params![topic], |row| row.get(0))
+    };
+    stats.running = count(RUNNING)?;
+    stats.dead = count(DEAD)?;
+    Ok(Some(stats))
+}
+
+fn count_waiting(reader: &Reader<'_>, topic: i64, stats: &mut Stats) -> Done<()> {
+    let mut waiting = reader.connection.prepare_cached(WAITING)?;
+    let mut oldest: Option<Time> = None;
+    for rank in 0..=limit::PRIORITY_MAX {
+        let (all, ready, scheduled, first) =
+            waiting.query_row(params![topic, rank, reader.now.0], |row| {
+                let first: Option<i64> = row.get(3)?;
+                Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?, row.get::<_, u64>(2)?, first))
+            })?;
+        stats.ready += ready;
+        stats.scheduled += scheduled;
+        stats.backoff += all - ready - scheduled;
+        oldest = oldest.into_iter().chain(first.map(Time)).min();
+    }
+    stats.oldest_ready =
+        oldest.filter(|&due| due <= reader.now).map(|due| -> Duration { reader.now.since(due) });
+    Ok(())
+}
+
+/// Records and bytes of the shard.
+pub(super) fn size(reader: &Reader<'_>, _: &()) -> Done<(u64, u64)> {
+    let one = |sql| -> rusqlite::Result<u64> {
+        reader.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
+    };
+    Ok((one(COUNT)?, one(BYTES)?))
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    fn topic(&self, name: &TopicName) -> Done<Option<i64>> {
+        let mut find = self.connection.prepare_cached(TOPIC_FIND)?;
+        Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
+    }
+
+    fn job(
+        &self,
+        row: Row,
+        state: State,
+        blobs: Blobs,
+        topic: &TopicName,
+        full: bool,
+    ) -> Done<Job> {
+        let blobs = if full { blobs.complete(self.connection, &row)? } else { blobs };
+        row.job(state, blobs, topic, self.shard)
+    }
+}

@@ -1,0 +1,81 @@
+//! Connections that read beside the writer. Each read sees one consistent state, that of its begin.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rusqlite::Connection;
+use tokio::sync::Semaphore;
+
+use crate::clock::Clock;
+use crate::domain::ShardName;
+use crate::store::{Error, Result};
+
+use super::fault::{Done, Fault};
+use super::query::Reader;
+use super::schema;
+
+/// Reads at once; more wait. Lists and counts may be long, and each takes a thread.
+const READS_MAX: usize = 4;
+
+/// A read of any kind.
+pub(super) type Read<I, O> = fn(&Reader<'_>, &I) -> Done<O>;
+
+/// A pool of connections, opened when they are needed.
+pub(super) struct Readers {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    path: PathBuf,
+    shard: ShardName,
+    clock: Clock,
+    idle: Mutex<Vec<Connection>>,
+    permits: Semaphore,
+}
+
+// === impl Readers ===
+
+impl Readers {
+    pub(super) fn new(path: PathBuf, shard: ShardName, clock: Clock) -> Readers {
+        let (idle, permits) = (Mutex::new(Vec::new()), Semaphore::new(READS_MAX));
+        Readers { inner: Arc::new(Inner { path, shard, clock, idle, permits }) }
+    }
+
+    /// Refuses reads from now on.
+    pub(super) fn close(&self) {
+        self.inner.permits.close();
+    }
+
+    /// Runs `read` on a thread for blocking work.
+    pub(super) async fn call<I: Send + 'static, O: Send + 'static>(
+        &self,
+        input: I,
+        read: Read<I, O>,
+    ) -> Result<O> {
+        let stopped = || Error::Unavailable("the store is closed".into());
+        let _permit = self.inner.permits.acquire().await.map_err(|_| stopped())?;
+        let inner = Arc::clone(&self.inner);
+        let task = tokio::task::spawn_blocking(move || inner.read(&input, read));
+        Ok(task.await.map_err(|_| stopped())??)
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn read<I, O>(&self, input: &I, read: Read<I, O>) -> Done<O> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => schema::open_reader(&self.path).map_err(Fault::from)?,
+        };
+        let transaction = connection.unchecked_transaction()?;
+        let reader = Reader { connection: &transaction, now: self.clock.now(), shard: &self.shard };
+        let output = read(&reader, input);
+        transaction.finish()?;
+        if output.is_ok() {
+            self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+        }
+        output
+    }
+}

@@ -1,0 +1,101 @@
+//! Opening a file: its settings, the version of its schema and the migrations between versions.
+
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
+
+use crate::domain::{ShardName, Time};
+
+use super::OpenError;
+
+/// The migrations, in order; the file's `user_version` counts those it has seen. One that has
+/// landed is never edited.
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_init.sql")];
+
+/// Milliseconds to wait for another process that holds the file's lock.
+const BUSY_TIMEOUT_MS: u32 = 2_000;
+/// Pages of the log before it is copied back into the file: 16 MiB, so that the copying, which
+/// syncs, comes seldom and in large pieces.
+const CHECKPOINT_PAGES: u32 = 4_096;
+/// Prepared statements kept per connection; there are fewer.
+const STATEMENTS_MAX: usize = 64;
+
+/// A job enqueued without a delay never depends on the clock: after the clock went back, those
+/// written before are due now. The newest record tells whether it did.
+const CLOCK_WENT_BACK: &str =
+    "SELECT 1 FROM jobs WHERE key = (SELECT max(key) FROM jobs) AND created > ?1";
+const HEAL: &str =
+    "UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failures = 0";
+
+/// Opens the connection that writes.
+pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.execute_batch(&format!(
+        "PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
+         PRAGMA journal_mode = WAL;
+         PRAGMA synchronous = FULL;
+         PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
+         PRAGMA journal_size_limit = 67108864;
+         PRAGMA cache_size = -16384;
+         PRAGMA temp_store = MEMORY;
+         PRAGMA foreign_keys = OFF;"
+    ))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+/// Opens a connection that reads beside the writer.
+pub(super) fn open_reader(path: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.execute_batch(&format!(
+        "PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}; PRAGMA cache_size = -4096;"
+    ))?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    Ok(connection)
+}
+
+/// Brings the schema up to date and makes sure that the file is the shard `name`.
+pub(super) fn prepare(
+    connection: &mut Connection,
+    name: &ShardName,
+    now: Time,
+) -> Result<(), OpenError> {
+    migrate(connection)?;
+    check_name(connection, name)?;
+    if connection.prepare(CLOCK_WENT_BACK)?.exists(params![now.0])? {
+        let healed = connection.execute(HEAL, params![now.0])?;
+        tracing::warn!(shard = %name, healed, "the clock went back; undelayed jobs are due now");
+    }
+    Ok(())
+}
+
+fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
+    let version: usize = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    if version > MIGRATIONS.len() {
+        return Err(OpenError::Newer { found: version, known: MIGRATIONS.len() });
+    }
+    for (index, migration) in MIGRATIONS.iter().enumerate().skip(version) {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(migration)?;
+        transaction.pragma_update(None, "user_version", index + 1)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+fn check_name(connection: &Connection, name: &ShardName) -> Result<(), OpenError> {
+    let found: Option<String> =
+        connection.query_row("SELECT name FROM shard", [], |row| row.get(0)).optional()?;
+    match found {
+        None => {
+            connection.execute("INSERT INTO shard (name) VALUES (?1)", params![name.as_str()])?;
+            Ok(())
+        }
+        Some(found) if found == name.as_str() => Ok(()),
+        Some(found) => Err(OpenError::OtherName { found, asked: name.to_string() }),
+    }
+}

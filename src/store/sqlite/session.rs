@@ -1,0 +1,261 @@
+//! What verbs see of a transaction: the connection, the time, the topics, and what is to be told
+//! to the world once it is committed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
+use tokio::sync::broadcast;
+
+use crate::domain::{ShardName, Time, TopicName};
+use crate::store::Event;
+
+use super::fault::Done;
+use super::sql::statement;
+
+const FILE: &str = include_str!("topics.sql");
+const FIND: &str = statement(FILE, "find");
+const CREATE: &str = statement(FILE, "create");
+const COUNT: &str = statement(FILE, "count");
+
+/// Every rank there is, as bits.
+const ALL_RANKS: u16 = 0x3ff;
+
+/// What the writer keeps between transactions. All of it can be read again from the file.
+pub(super) struct State {
+    pub(super) name: ShardName,
+    topics: HashMap<TopicName, Topic>,
+    totals: HashMap<i64, Totals>,
+    claimable: HashMap<TopicName, Time>,
+    alarms: Alarms,
+    events: broadcast::Sender<Event>,
+}
+
+/// The next time at which something happens by itself, by kind.
+pub(super) struct Alarms {
+    reap: Alarm,
+    prune: Alarm,
+    /// Until the first prune nobody knows what the file holds.
+    pruned: bool,
+    /// `prune`'s next time for readers: what is past it must be pruned before it is counted.
+    prune_at: Arc<AtomicI64>,
+}
+
+#[derive(Clone, Copy)]
+struct Alarm {
+    /// Announced to whoever sleeps until then.
+    announced: Time,
+    /// Set by the transaction under way.
+    pending: Time,
+}
+
+#[derive(Clone, Copy)]
+struct Topic {
+    key: i64,
+    /// Ranks at which a job may wait; a cleared bit saves a search.
+    ranks: u16,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    enqueued: i64,
+    succeeded: i64,
+    dead: i64,
+}
+
+/// What is counted for ever, per topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Total {
+    Enqueued,
+    Succeeded,
+    Dead,
+}
+
+/// A transaction under way.
+pub(super) struct Session<'c> {
+    pub(super) connection: &'c Connection,
+    /// The store's time: one reading for the whole transaction.
+    pub(super) now: Time,
+    state: &'c mut State,
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn new(
+        name: ShardName,
+        events: broadcast::Sender<Event>,
+        prune_at: Arc<AtomicI64>,
+    ) -> State {
+        let (reap, prune) = (Alarm::NEVER, Alarm::NEVER);
+        State {
+            name,
+            topics: HashMap::new(),
+            totals: HashMap::new(),
+            claimable: HashMap::new(),
+            alarms: Alarms { reap, prune, pruned: false, prune_at },
+            events,
+        }
+    }
+
+    /// After a rollback nothing that the transaction taught is true.
+    pub(super) fn forget(&mut self) {
+        self.topics.clear();
+        self.totals.clear();
+        self.claimable.clear();
+        self.alarms.reap.pending = Time::MAX;
+        self.alarms.prune.pending = Time::MAX;
+    }
+
+    /// Tells what a committed transaction has brought about.
+    pub(super) fn publish(&mut self, committed: bool) {
+        if !committed {
+            return;
+        }
+        for (topic, at) in self.claimable.drain() {
+            // Nobody listening is fine: whoever comes later asks once.
+            let _ = self.events.send(Event::Claimable { topic, at });
+        }
+        let reap = self.alarms.reap.publish();
+        let prune = self.alarms.prune.publish();
+        if self.alarms.pruned {
+            self.alarms.prune_at.store(self.alarms.prune.announced.0, Ordering::Release);
+        }
+        if let Some(at) = reap.into_iter().chain(prune).min() {
+            let _ = self.events.send(Event::Upkeep { at });
+        }
+    }
+}
+
+// === impl Alarm ===
+
+impl Alarm {
+    const NEVER: Alarm = Alarm { announced: Time::MAX, pending: Time::MAX };
+
+    fn publish(&mut self) -> Option<Time> {
+        let earlier = self.pending < self.announced;
+        if earlier {
+            self.announced = self.pending;
+        }
+        self.pending = Time::MAX;
+        earlier.then_some(self.announced)
+    }
+}
+
+// === impl Session ===
+
+impl<'c> Session<'c> {
+    pub(super) fn new(connection: &'c Connection, now: Time, state: &'c mut State) -> Session<'c> {
+        Session { connection, now, state }
+    }
+
+    /// The shard's name.
+    pub(super) fn shard(&self) -> &ShardName {
+        &self.state.name
+    }
+
+    /// A statement, prepared once per connection.
+    pub(super) fn prepare(&self, sql: &str) -> rusqlite::Result<CachedStatement<'c>> {
+        self.connection.prepare_cached(sql)
+    }
+
+    /// The topic's key, if there is such a topic.
+    pub(super) fn topic(&mut self, name: &TopicName) -> Done<Option<i64>> {
+        Ok(self.entry(name)?.map(|topic| topic.key))
+    }
+
+    /// The topic's key; the topic comes to be if it is new.
+    pub(super) fn topic_or_create(&mut self, name: &TopicName) -> Done<i64> {
+        if let Some(key) = self.topic(name)? {
+            return Ok(key);
+        }
+        self.prepare(CREATE)?.execute(params![name.as_str(), self.now.0])?;
+        let key = self.connection.last_insert_rowid();
+        self.state.topics.insert(name.clone(), Topic { key, ranks: 0 });
+        Ok(key)
+    }
+
+    /// The ranks at which jobs of the topic may wait, as bits.
+    pub(super) fn ranks(&mut self, name: &TopicName) -> u16 {
+        self.state.topics.get(name).map_or(0, |topic| topic.ranks)
+    }
+
+    /// No job of the topic waits at this rank.
+    pub(super) fn rank_is_empty(&mut self, name: &TopicName, rank: u8) {
+        if let Some(topic) = self.state.topics.get_mut(name) {
+            topic.ranks &= !(1 << rank);
+        }
+    }
+
+    /// A job of the topic waits at this rank and can be claimed from `at` on.
+    pub(super) fn claimable(&mut self, name: &TopicName, rank: u8, at: Time) {
+        if let Some(topic) = self.state.topics.get_mut(name) {
+            topic.ranks |= 1 << rank;
+        }
+        match self.state.claimable.get_mut(name) {
+            Some(earliest) => *earliest = at.min(*earliest),
+            None => {
+                self.state.claimable.insert(name.clone(), at);
+            }
+        }
+    }
+
+    /// A lease ends at `at`.
+    pub(super) fn reap_at(&mut self, at: Time) {
+        let alarm = &mut self.state.alarms.reap;
+        alarm.pending = alarm.pending.min(at);
+    }
+
+    /// A job expires or is forgotten at `at`.
+    pub(super) fn prune_at(&mut self, at: Time) {
+        let alarm = &mut self.state.alarms.prune;
+        alarm.pending = alarm.pending.min(at);
+    }
+
+    /// The caller of reap knows the next deadline now, and sleeps until then.
+    pub(super) fn reaped_until(&mut self, next: Option<Time>) {
+        self.state.alarms.reap.announced = next.unwrap_or(Time::MAX);
+    }
+
+    /// The caller of prune knows the next time now, and sleeps until then.
+    pub(super) fn pruned_until(&mut self, next: Option<Time>) {
+        self.state.alarms.prune.announced = next.unwrap_or(Time::MAX);
+        self.state.alarms.pruned = true;
+    }
+
+    /// Counts an event of the topic with this key.
+    pub(super) fn count(&mut self, topic: i64, total: Total) {
+        let totals = self.state.totals.entry(topic).or_default();
+        match total {
+            Total::Enqueued => totals.enqueued += 1,
+            Total::Succeeded => totals.succeeded += 1,
+            Total::Dead => totals.dead += 1,
+        }
+    }
+
+    /// Writes what was counted.
+    pub(super) fn flush(&mut self) -> Done<()> {
+        if self.state.totals.is_empty() {
+            return Ok(());
+        }
+        let mut count = self.prepare(COUNT)?;
+        for (topic, totals) in self.state.totals.drain() {
+            count.execute(params![topic, totals.enqueued, totals.succeeded, totals.dead])?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, name: &TopicName) -> Done<Option<Topic>> {
+        if let Some(topic) = self.state.topics.get(name) {
+            return Ok(Some(*topic));
+        }
+        let mut find = self.prepare(FIND)?;
+        let key = find.query_row([name.as_str()], |row| row.get(0)).optional()?;
+        let topic = key.map(|key| Topic { key, ranks: ALL_RANKS });
+        if let Some(topic) = topic {
+            self.state.topics.insert(name.clone(), topic);
+        }
+        Ok(topic)
+    }
+}

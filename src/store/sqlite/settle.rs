@@ -1,0 +1,231 @@
+//! Settle and extend: end leases, or move their deadlines. The token alone decides whether a settle
+//! counts; see [`refuse`] for what the others hear.
+
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, OptionalExtension as _, params};
+
+use crate::domain::lifecycle::{LeaseEnd, Step};
+use crate::domain::{AttemptOutcome, Payload, State, Time};
+use crate::store::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
+
+use super::enqueue::{Prepared, enqueue};
+use super::fault::Done;
+use super::lifecycle::{self, Ended, settled_code};
+use super::reap::lease_of;
+use super::row::{BY_ID, BY_KEY, Phase, Row, micros, signed};
+use super::session::{Session, Total};
+use super::sql::statement;
+
+const FILE: &str = include_str!("settle.sql");
+const ACK: &str = statement(FILE, "ack");
+const EXTEND: &str = statement(FILE, "extend");
+
+/// A settle with its follow-ups encoded.
+#[derive(Debug)]
+pub(super) struct Prepare {
+    settle: Settle,
+    follow_ups: Vec<Prepared>,
+}
+
+type Answer<T> = Result<T, Refused>;
+
+// === impl Prepare ===
+
+impl Prepare {
+    pub(super) fn new(mut settle: Settle) -> Prepare {
+        let follow_ups = match &mut settle.end {
+            End::Ack { follow_ups, .. } => std::mem::take(follow_ups),
+            End::Decided { .. } => Vec::new(),
+        };
+        Prepare { settle, follow_ups: follow_ups.into_iter().map(Prepared::new).collect() }
+    }
+}
+
+/// The verb.
+pub(super) fn settle(
+    session: &mut Session<'_>,
+    items: &Vec<Prepare>,
+) -> Done<Vec<Answer<Settled>>> {
+    let mut ack = session.prepare(ACK)?;
+    items.iter().map(|item| settle_one(session, &mut ack, item)).collect()
+}
+
+fn settle_one(
+    session: &mut Session<'_>,
+    plain: &mut CachedStatement<'_>,
+    item: &Prepare,
+) -> Done<Answer<Settled>> {
+    let Settle { lease, end, deadline } = &item.settle;
+    let Some(topic) = session.topic(&lease.key.topic)? else { return Ok(Err(Refused::NotFound)) };
+    let settled = match end {
+        End::Ack { result, .. } => ack(session, plain, topic, lease, result.as_ref())?,
+        End::Decided { end, dead_retention } => {
+            decided(session, topic, lease, *deadline, end, *dead_retention)?
+        }
+    };
+    if matches!(settled, Ok(Settled { repeated: false, .. })) {
+        enqueue(session, &item.follow_ups)?;
+    }
+    Ok(settled)
+}
+
+fn ack(
+    session: &mut Session<'_>,
+    plain: &mut CachedStatement<'_>,
+    topic: i64,
+    lease: &LeaseRef,
+    result: Option<&Payload>,
+) -> Done<Answer<Settled>> {
+    let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
+    let started: Option<i64> = plain.query_row(key, |row| row.get(0)).optional()?;
+    if let Some(started) = started {
+        session.count(topic, Total::Succeeded);
+        return Ok(Ok(ended(session, Time(started), State::Succeeded)));
+    }
+    let row = match leased(session, topic, lease)? {
+        Ok(row) => row,
+        Err(instead) => {
+            return repeat_or(instead, settled_code(AttemptOutcome::Succeeded, false));
+        }
+    };
+    lifecycle::succeed(session, &row, result)?;
+    session.count(topic, Total::Succeeded);
+    let state = state_of(session, &row)?.unwrap_or(State::Succeeded);
+    Ok(Ok(ended(session, row.started, state)))
+}
+
+fn decided(
+    session: &mut Session<'_>,
+    topic: i64,
+    lease: &LeaseRef,
+    deadline: Option<Time>,
+    end: &LeaseEnd,
+    dead_retention: Duration,
+) -> Done<Answer<Settled>> {
+    let row = match leased(session, topic, lease)? {
+        Ok(row) => row,
+        Err(instead) => return repeat_or(instead, settled_code(end.outcome, end.dead_lettered)),
+    };
+    if deadline.is_some() && deadline != row.alarm {
+        return Ok(Err(Refused::Stale));
+    }
+    let how = Ended {
+        outcome: end.outcome,
+        counted: end.counted,
+        dead_lettered: end.dead_lettered,
+        error: &end.error,
+    };
+    match end.step {
+        Step::Wait(delay) => {
+            let due = delay.map_or(row.due, |delay| session.now.plus(delay));
+            lifecycle::wait(session, &row, &how, due)?;
+        }
+        Step::Die => {
+            lifecycle::die(session, &row, how, session.now.plus(dead_retention))?;
+            if !row.next {
+                session.count(topic, Total::Dead);
+            }
+        }
+    }
+    // A job that expired while it ran and is not kept has no state any more.
+    let state = state_of(session, &row)?.unwrap_or(State::Expired);
+    Ok(Ok(ended(session, row.started, state)))
+}
+
+fn ended(session: &Session<'_>, started: Time, state: State) -> Settled {
+    Settled { repeated: false, ran: session.now.since(started), state }
+}
+
+/// The state that a settled job is in now.
+fn state_of(session: &Session<'_>, row: &Row) -> Done<Option<State>> {
+    let row = Row::find(&mut session.prepare(BY_KEY)?, params![row.key])?;
+    Ok(row.and_then(|row| row.state(session.now)))
+}
+
+/// What is there instead of the lease.
+enum Instead {
+    Refused(Refused),
+    /// The lease of this token ended like that, and the job is in this state now.
+    Ended(u32, State),
+}
+
+/// The job that this token leases, or what is there instead.
+fn leased(session: &mut Session<'_>, topic: i64, lease: &LeaseRef) -> Done<Result<Row, Instead>> {
+    let mut by_id = session.prepare(BY_ID)?;
+    let found = lifecycle::find(session, &mut by_id, topic, lease.key.id.as_str())?;
+    let Some((row, state)) = found else { return Ok(Err(Instead::Refused(Refused::NotFound))) };
+    if row.is_leased_by(lease.token) {
+        return Ok(Ok(row));
+    }
+    Ok(Err(match row.settled {
+        Some(how) if row.token == Some(lease.token) && row.phase != Phase::Cancelled => {
+            Instead::Ended(how, state)
+        }
+        _ => Instead::Refused(refuse(&row)),
+    }))
+}
+
+/// A settle that was applied before is success; anything else is refused.
+fn repeat_or(instead: Instead, code: u32) -> Done<Answer<Settled>> {
+    Ok(match instead {
+        Instead::Ended(how, state) if how == code => {
+            Ok(Settled { repeated: true, ran: Duration::ZERO, state })
+        }
+        Instead::Ended(..) => Err(Refused::Stale),
+        Instead::Refused(refused) => Err(refused),
+    })
+}
+
+/// What a receipt that holds no lease of this job hears: a deleted job is gone, any other goes on
+/// without it.
+fn refuse(row: &Row) -> Refused {
+    if row.phase == Phase::Cancelled { Refused::NotFound } else { Refused::Stale }
+}
+
+/// The verb.
+pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec<Answer<Time>>> {
+    items.iter().map(|item| extend_one(session, item)).collect::<Done<_>>()
+}
+
+fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
+    let key = &item.lease.key;
+    let Some(topic) = session.topic(&key.topic)? else { return Ok(Err(Refused::NotFound)) };
+    let mut extend = session.prepare(EXTEND)?;
+    let arguments = params![
+        topic,
+        key.id.as_str(),
+        signed(item.lease.token.0),
+        session.now.0,
+        item.duration.map(micros),
+        item.progress,
+    ];
+    let alarm: Option<i64> = extend.query_row(arguments, |row| row.get(0)).optional()?;
+    match alarm {
+        Some(deadline) => {
+            session.reap_at(Time(deadline));
+            Ok(Ok(Time(deadline)))
+        }
+        None => Ok(Err(match leased(session, topic, &item.lease)? {
+            Err(Instead::Refused(refused)) => refused,
+            _ => Refused::Stale,
+        })),
+    }
+}
+
+/// The verb: reads running leases.
+pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Vec<Answer<Lease>>> {
+    let mut found = Vec::with_capacity(refs.len());
+    for lease in refs {
+        let Some(topic) = session.topic(&lease.key.topic)? else {
+            found.push(Err(Refused::NotFound));
+            continue;
+        };
+        found.push(match leased(session, topic, lease)? {
+            Ok(row) => Ok(lease_of(session, row)?),
+            Err(Instead::Refused(refused)) => Err(refused),
+            Err(Instead::Ended(..)) => Err(Refused::Stale),
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,25 @@
+-- Topics: they come to be by the first enqueue and count what happened in them.
+-- :find
+SELECT key FROM topics WHERE name = ?1;
+-- :create
+INSERT INTO topics (name, created) VALUES (?1, ?2);
+-- :count
+UPDATE topics SET enqueued = enqueued + ?2, succeeded = succeeded + ?3, dead = dead + ?4
+WHERE key = ?1;
+-- :list
+SELECT name, created FROM topics
+WHERE name > ?2 AND substr(name, 1, length(?1)) = ?1
+ORDER BY name LIMIT ?3;
+-- :read
+SELECT key, created, enqueued, succeeded, dead FROM topics WHERE name = ?1;
+-- :waiting
+-- One rank at a time, so that each count walks one range of the index alone.
+SELECT count(*),
+       count(*) FILTER (WHERE due <= ?3),
+       count(*) FILTER (WHERE due > ?3 AND failures = 0),
+       min(due)
+FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
+-- :running
+SELECT count(*) FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND topic = ?1;
+-- :dead
+SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3;

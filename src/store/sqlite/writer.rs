@@ -1,0 +1,237 @@
+//! The one writer: a thread that takes whatever all verbs have waiting into one transaction and one
+//! fsync. While it commits, the next group collects in its queue.
+
+use std::thread::JoinHandle;
+
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::clock::Clock;
+use crate::store::{Error, Reply, Result};
+
+use super::fault::{self, Done};
+use super::session::{Session, State};
+
+/// Calls that may wait for the writer; more wait in their callers.
+const CALLS_MAX: usize = 4_096;
+/// Jobs of one transaction: enough that the fsync costs little per job, few enough that the last one
+/// of them does not wait long.
+const GROUP_JOBS_MAX: usize = 4_096;
+
+/// A verb, run within a transaction. It may run twice, when the first group was rolled back, so it
+/// takes its input by reference.
+pub(super) type Verb<I, O> = fn(&mut Session<'_>, &I) -> Done<O>;
+
+/// Handle to the thread.
+pub(super) struct Writer {
+    queue: mpsc::Sender<Message>,
+}
+
+enum Message {
+    Call(Box<dyn Call>),
+    Close(oneshot::Sender<()>),
+}
+
+/// How much a call must survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sync {
+    /// Answered only when it is on the disk.
+    Full,
+    /// May be lost in a power cut: a claim that is forgotten leaves its job ready, which is what
+    /// at-least-once means, so nobody waits for the disk on the way to a worker.
+    Lazy,
+}
+
+/// A call of any verb (private: it only erases the types of [`Pending`]).
+trait Call: Send {
+    fn run(&mut self, session: &mut Session<'_>) -> Done<()>;
+    fn weight(&self) -> usize;
+    fn sync(&self) -> Sync;
+    fn answer(self: Box<Self>, committed: Result<()>);
+}
+
+struct Pending<I, O> {
+    input: I,
+    weight: usize,
+    sync: Sync,
+    verb: Verb<I, O>,
+    output: Option<O>,
+    reply: oneshot::Sender<Result<O>>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Starts the thread on `connection`.
+    pub(super) fn spawn(
+        connection: Connection,
+        clock: Clock,
+        state: State,
+    ) -> std::io::Result<(Writer, JoinHandle<()>)> {
+        let (queue, calls) = mpsc::channel(CALLS_MAX);
+        let mut thread = Thread { connection, clock, state, synced: Sync::Full };
+        let handle = std::thread::Builder::new()
+            .name("ringq-sqlite".into())
+            .spawn(move || thread.run(calls))?;
+        Ok((Writer { queue }, handle))
+    }
+
+    /// Runs `verb` on `input`, which is `weight` jobs. Once queued it is run, whether or not the
+    /// caller still waits.
+    pub(super) fn call<I: Send + 'static, O: Send + 'static>(
+        &self,
+        sync: Sync,
+        weight: usize,
+        input: I,
+        verb: Verb<I, O>,
+    ) -> Reply<'_, O> {
+        let (reply, result) = oneshot::channel();
+        let call = Box::new(Pending { input, weight, sync, verb, output: None, reply });
+        Box::pin(async move {
+            self.queue.send(Message::Call(call)).await.map_err(|_| closed())?;
+            result.await.map_err(|_| Error::Unknown("the store stopped".into()))?
+        })
+    }
+
+    /// Finishes what was queued, checkpoints and stops the thread.
+    pub(super) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.queue.send(Message::Close(done)).await.is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::Unavailable("the store is closed".into())
+}
+
+// === impl Pending ===
+
+impl<I: Send, O: Send> Call for Pending<I, O> {
+    fn run(&mut self, session: &mut Session<'_>) -> Done<()> {
+        self.output = Some((self.verb)(session, &self.input)?);
+        Ok(())
+    }
+
+    fn weight(&self) -> usize {
+        self.weight
+    }
+
+    fn sync(&self) -> Sync {
+        self.sync
+    }
+
+    fn answer(self: Box<Self>, committed: Result<()>) {
+        let output = self.output.ok_or_else(closed);
+        // A caller that has gone does not want the answer.
+        let _ = self.reply.send(committed.and(output));
+    }
+}
+
+// === the thread ===
+
+struct Thread {
+    connection: Connection,
+    clock: Clock,
+    state: State,
+    synced: Sync,
+}
+
+impl Thread {
+    fn run(&mut self, mut queue: mpsc::Receiver<Message>) {
+        let mut messages = Vec::new();
+        let mut group: Vec<Box<dyn Call>> = Vec::new();
+        while queue.blocking_recv_many(&mut messages, CALLS_MAX) > 0 {
+            let mut weight = 0;
+            for message in messages.drain(..) {
+                match message {
+                    Message::Call(call) => {
+                        weight += call.weight();
+                        group.push(call);
+                        if weight >= GROUP_JOBS_MAX {
+                            self.commit(&mut group);
+                            weight = 0;
+                        }
+                    }
+                    Message::Close(done) => {
+                        self.commit(&mut group);
+                        self.checkpoint();
+                        queue.close();
+                        let _ = done.send(());
+                    }
+                }
+            }
+            self.commit(&mut group);
+        }
+    }
+
+    /// One transaction for the whole group. If it fails, each call gets one of its own, so that what
+    /// is wrong with one (or too large for what is left of the disk) does not fail the others.
+    fn commit(&mut self, group: &mut Vec<Box<dyn Call>>) {
+        if group.is_empty() {
+            return;
+        }
+        match self.transact(group) {
+            Err(error) if group.len() > 1 && !error.outcome_unknown() => {
+                tracing::debug!(%error, calls = group.len(), "group failed, calls go one by one");
+                for mut call in group.drain(..) {
+                    let committed = self.transact(std::slice::from_mut(&mut call));
+                    call.answer(committed);
+                }
+            }
+            committed => group.drain(..).for_each(|call| call.answer(committed.clone())),
+        }
+    }
+
+    fn transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+        let result = self.try_transact(group);
+        if result.is_err() {
+            if !self.connection.is_autocommit()
+                && let Err(error) = self.connection.execute_batch("ROLLBACK")
+            {
+                tracing::error!(%error, "rollback failed");
+            }
+            self.state.forget();
+        }
+        self.state.publish(result.is_ok());
+        result
+    }
+
+    fn try_transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+        let lazy = group.iter().all(|call| call.sync() == Sync::Lazy);
+        self.set_sync(if lazy { Sync::Lazy } else { Sync::Full })?;
+        self.statement("BEGIN IMMEDIATE").map_err(|e| Error::from(fault::Fault::from(e)))?;
+        let mut session = Session::new(&self.connection, self.clock.now(), &mut self.state);
+        for call in group.iter_mut() {
+            call.run(&mut session)?;
+        }
+        session.flush()?;
+        self.statement("COMMIT").map_err(fault::of_commit)
+    }
+
+    /// What the next commit waits for: in WAL mode FULL syncs the log at each commit, NORMAL leaves
+    /// it to the next one that does.
+    fn set_sync(&mut self, sync: Sync) -> Result<()> {
+        if self.synced != sync {
+            let pragma = match sync {
+                Sync::Full => "PRAGMA synchronous = FULL",
+                Sync::Lazy => "PRAGMA synchronous = NORMAL",
+            };
+            self.connection.execute_batch(pragma).map_err(fault::Fault::from)?;
+            self.synced = sync;
+        }
+        Ok(())
+    }
+
+    fn statement(&self, sql: &str) -> rusqlite::Result<()> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
+    fn checkpoint(&self) {
+        let done = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        if let Err(error) = done {
+            tracing::warn!(%error, "the log could not be checkpointed at the end");
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What happens by itself: per shard one loop that ends expired leases and one that forgets what was
+//! kept long enough. Each does a piece, is told when there is more to do, and sleeps until then or
+//! until the shard says that it will be earlier. Nothing is polled.
+
+mod prune;
+mod reap;
+
+use std::time::Duration;
+
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::domain::Time;
+use crate::scheduler::Scheduler;
+use crate::store::{self, Event};
+
+/// First and longest pause after a failed call.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Pause between two pieces of work when one is not enough, so that a backlog of upkeep leaves the
+/// shard to its callers.
+const BREATH: Duration = Duration::from_millis(5);
+
+/// The loops of all shards.
+#[derive(Debug)]
+pub struct Timer {
+    tasks: TaskTracker,
+}
+
+// === impl Timer ===
+
+impl Timer {
+    /// Starts the loops; they end with `stop`. Must be called within a runtime.
+    #[must_use]
+    pub fn spawn(scheduler: &Scheduler, stop: &CancellationToken) -> Timer {
+        let tasks = TaskTracker::new();
+        for shard in scheduler.shards().all() {
+            tasks.spawn(reap::run(scheduler.clone(), shard.clone(), stop.clone()));
+            tasks.spawn(prune::run(scheduler.clone(), shard.clone(), stop.clone()));
+        }
+        tasks.close();
+        Timer { tasks }
+    }
+
+    /// Waits until every loop has ended; their token must be cancelled.
+    pub async fn stopped(&self) {
+        self.tasks.wait().await;
+    }
+}
+
+/// Calls `piece`, which answers when there is more to do, again and again until `stop`.
+async fn tend<F: Future<Output = store::Result<Option<Time>>>>(
+    clock: &Clock,
+    mut events: Receiver<Event>,
+    stop: CancellationToken,
+    piece: impl Fn() -> F,
+) {
+    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let rest = async {
+        loop {
+            match piece().await {
+                Ok(next) => {
+                    backoff.reset();
+                    tokio::time::sleep(BREATH).await;
+                    if sleep(clock, &mut events, next).await.is_none() {
+                        return;
+                    }
+                }
+                Err(_) => tokio::time::sleep(backoff.pause()).await,
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = rest => {}
+    }
+}
+
+/// Sleeps until `next`, or until an earlier time that the shard names meanwhile; at once when it may
+/// have named one that was missed. `None`: the shard is closed.
+async fn sleep(clock: &Clock, events: &mut Receiver<Event>, next: Option<Time>) -> Option<()> {
+    let mut next = next.unwrap_or(Time::MAX);
+    loop {
+        let alarm = clock.sleep_until(next);
+        tokio::pin!(alarm);
+        let earlier = loop {
+            tokio::select! {
+                () = &mut alarm => return Some(()),
+                event = events.recv() => match event {
+                    Ok(Event::Upkeep { at }) if at < next => break at,
+                    Ok(_) => {}
+                    Err(RecvError::Lagged(_)) => return Some(()),
+                    Err(RecvError::Closed) => return None,
+                }
+            }
+        };
+        next = earlier;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::Mutex;
+
+    use tokio::sync::broadcast;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::store::Error;
+
+    /// Runs `tend` over scripted answers, and says at which times it called.
+    struct Script {
+        clock: ManualClock,
+        events: broadcast::Sender<Event>,
+        calls: Arc<Mutex<Vec<i64>>>,
+        stop: CancellationToken,
+    }
+
+    impl Script {
+        fn start(answers: Vec<store::Result<Option<Time>>>) -> Script {
+            let clock = ManualClock::new(Time(0));
+            let (events, receiver) = broadcast::channel(4);
+            let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+            let answers = Mutex::new(answers.into_iter());
+            let (told, token, manual) = (Arc::clone(&calls), stop.clone(), clock.clone());
+            tokio::spawn(async move {
+                let piece = async || {
+                    told.lock().unwrap().push(manual.now().0);
+                    answers.lock().unwrap().next().unwrap_or(Ok(None))
+                };
+                tend(&Clock::Manual(manual.clone()), receiver, token, piece).await;
+            });
+            Script { clock, events, calls, stop }
+        }
+
+        async fn at(&self, micros: i64) -> Vec<i64> {
+            self.clock.set(Time(micros));
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            self.calls.lock().unwrap().clone()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_sleeps_until_the_time_it_was_told() {
+        let script = Script::start(vec![Ok(Some(Time(100))), Ok(None)]);
+        assert_eq!(script.at(99).await, [0]);
+        assert_eq!(script.at(100).await, [0, 100]);
+        assert_eq!(script.at(1_000_000).await, [0, 100]);
+        script.stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_makes_it_earlier_and_never_later() {
+        let script = Script::start(vec![Ok(Some(Time(100)))]);
+        script.at(1).await;
+        script.events.send(Event::Upkeep { at: Time(500) }).unwrap();
+        script.events.send(Event::Upkeep { at: Time(50) }).unwrap();
+        assert_eq!(script.at(49).await.len(), 1);
+        assert_eq!(script.at(50).await.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_call_is_repeated_after_a_pause() {
+        let script = Script::start(vec![Err(Error::Unavailable("no".into())), Ok(None)]);
+        assert_eq!(script.at(1).await.len(), 1);
+        tokio::time::sleep(PAUSES.0).await;
+        assert_eq!(script.at(2).await.len(), 2);
+    }
+}

@@ -1,0 +1,12 @@
+//! Expires jobs that were not running by their expire time, and forgets what was kept long enough.
+
+use tokio_util::sync::CancellationToken;
+
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+
+/// Runs until `stop`.
+pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
+    let events = shard.store().events();
+    super::tend(scheduler.clock(), events, stop, || scheduler.prune(&shard)).await;
+}

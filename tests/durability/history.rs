@@ -1,0 +1,88 @@
+//! What the clients of a rig saw: every call and every delivery, with times of CLOCK_MONOTONIC.
+//!
+//! A call without an answer has no event of its own: its outcome is unknown, never a failure.
+
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+/// Nanoseconds since the history began.
+pub(crate) type Nanos = u64;
+
+/// One thing that a client did or saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event {
+    /// The first call that asks for this job is about to be sent.
+    Enqueue { job: u32, at: Nanos, delay: Nanos },
+    /// A call that asks for it was answered OK.
+    Enqueued { job: u32, at: Nanos, fsynced: bool },
+    /// It arrived. None: a job that nobody asked for.
+    Delivered(Delivered),
+    /// Its ack was answered OK.
+    Acked { job: u32, at: Nanos, delivery: i32, receipt: String },
+    /// Its nack was answered OK; it was sent at `sent` and asked for `delay`.
+    Nacked { job: u32, sent: Nanos, delivery: i32, delay: Nanos },
+    /// The server was killed, or its power was cut.
+    Cut { at: Nanos },
+}
+
+/// One delivery.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Delivered {
+    /// The job. None: its id is not one of ours.
+    pub(crate) job: Option<u32>,
+    /// When it was received.
+    pub(crate) at: Nanos,
+    /// When the stream that brought it was asked for.
+    pub(crate) stream_since: Nanos,
+    /// Which hand-over it was, by the server's count.
+    pub(crate) delivery: i32,
+    /// Its receipt.
+    pub(crate) receipt: String,
+    /// Whether the body was the one that was sent.
+    pub(crate) intact: bool,
+}
+
+/// The recorder, shared by all clients of a rig.
+#[derive(Debug)]
+pub(crate) struct History {
+    start: Instant,
+    events: Mutex<Vec<Event>>,
+}
+
+impl History {
+    /// An empty history that begins now.
+    pub(crate) fn new() -> Self {
+        Self { start: Instant::now(), events: Mutex::default() }
+    }
+
+    /// The time now.
+    pub(crate) fn now(&self) -> Nanos {
+        u64::try_from(self.start.elapsed().as_nanos()).expect("less than 584 years")
+    }
+
+    /// Adds events.
+    pub(crate) fn record(&self, events: impl IntoIterator<Item = Event>) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).extend(events);
+    }
+
+    /// A copy of all events.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes all events as JSON lines.
+    pub(crate) fn save(&self, path: &Path) -> std::io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for event in self.events() {
+            serde_json::to_writer(&mut file, &event)?;
+            file.write_all(b"\n")?;
+        }
+        file.flush()
+    }
+}

@@ -1,0 +1,511 @@
+//! Every cell of the `on_conflict` table (what is found × policy × same or another request), and
+//! what becomes of a generation that waits behind a running one.
+
+use std::time::Duration;
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{Job, Keep, OnConflict, Outcome, Spec, State, Time, limit};
+use ringq::store::{Enqueue, Leased, NewJob, Refused};
+
+use super::fixture::{
+    Fixture, ack, after, dead_lettered, failed, failed_for, lease_ref, new_job, plus, released,
+    text,
+};
+
+const POLICIES: [OnConflict; 4] =
+    [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
+/// The request that made what is found.
+const FIRST: Option<u64> = Some(1);
+/// Due time and priority of what meets it.
+const LATER: u64 = 500;
+const URGENT: u8 = 7;
+/// Seconds until the generation is due that waits behind a running one.
+const NEXT: u64 = 900;
+
+/// What there is under an id, and how it came to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Found {
+    Nothing,
+    Cancelled,
+    Scheduled,
+    Ready,
+    Backoff,
+    Running,
+    RunningWithNext,
+    Tombstone,
+    Record,
+    Expired,
+    Dead,
+}
+
+/// What a cell of the table says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cell {
+    Created,
+    Replaced,
+    Unchanged,
+    Rescheduled,
+    Deferred,
+    Refused,
+}
+
+/// One enqueue onto something: before, answer, after.
+struct Meeting {
+    before: Option<Job>,
+    put: Enqueue,
+    after: Job,
+    now: Time,
+}
+
+// === the table ===
+
+/// `API.md` decision 1, row by row: KEEP, REPLACE, RESCHEDULE, REJECT, for another request.
+fn row(found: Found) -> [Cell; 4] {
+    use Cell::*;
+    match found {
+        Found::Nothing | Found::Cancelled => [Created; 4],
+        Found::Scheduled | Found::Ready | Found::Backoff => {
+            [Unchanged, Replaced, Rescheduled, Refused]
+        }
+        Found::Running | Found::RunningWithNext => [Unchanged, Deferred, Deferred, Refused],
+        Found::Tombstone | Found::Record | Found::Expired => [Unchanged, Created, Created, Refused],
+        Found::Dead => [Unchanged, Replaced, Rescheduled, Refused],
+    }
+}
+
+async fn check_row(q: &Fixture, found: Found) {
+    for (policy, cell) in POLICIES.into_iter().zip(row(found)) {
+        for request in [None, Some(2)] {
+            check(q, found, policy, request, cell).await;
+        }
+        let repeated = if found == Found::Nothing { Cell::Created } else { Cell::Unchanged };
+        check(q, found, policy, FIRST, repeated).await;
+    }
+}
+
+async fn check(q: &Fixture, found: Found, policy: OnConflict, request: Option<u64>, cell: Cell) {
+    let id = format!("{found:?}-{policy:?}-{request:?}").replace(['(', ')'], "");
+    prepare(q, found, &id).await;
+    let before = q.get(&id).await;
+    let again = NewJob { on_conflict: policy, request, ..second(&id) };
+    let put = q.put(again).await;
+    let meeting = Meeting { before, put, after: q.job(&id).await, now: q.now() };
+    println!("{id}: {cell:?}");
+    meeting.check(cell, found);
+}
+
+/// What is enqueued first.
+fn first(id: &str) -> NewJob {
+    let spec = Spec { payload: Some(text("first")), ..Spec::default() };
+    NewJob { spec, request: FIRST, ..new_job(id) }
+}
+
+/// What meets it.
+fn second(id: &str) -> NewJob {
+    let spec = Spec { payload: Some(text("second")), ..Spec::default() };
+    NewJob { spec, due: after(LATER), priority: Some(URGENT), request: Some(2), ..new_job(id) }
+}
+
+/// Makes `found` under `id`, by the request [`FIRST`].
+async fn prepare(q: &Fixture, found: Found, id: &str) {
+    match found {
+        Found::Nothing => {}
+        Found::Ready => drop(q.put(first(id)).await),
+        Found::Scheduled => drop(q.put(NewJob { due: after(900), ..first(id) }).await),
+        Found::Cancelled => {
+            q.put(first(id)).await;
+            q.delete(id).await;
+        }
+        Found::Expired => {
+            q.put(NewJob { due: after(900), expire: Some(after(1)), ..first(id) }).await;
+            q.sleep(1);
+        }
+        Found::Record => {
+            let keep = Keep::Record(Duration::from_secs(600));
+            let leased = take(q, NewJob { keep, ..first(id) }).await;
+            q.ack(&leased).await;
+        }
+        Found::Tombstone => drop(q.ack(&take(q, first(id)).await).await),
+        Found::Backoff => drop(q.end(&take(q, first(id)).await, failed_for(900)).await),
+        Found::Dead => drop(q.end(&take(q, first(id)).await, dead_lettered()).await),
+        Found::Running => drop(take(q, first(id)).await),
+        Found::RunningWithNext => {
+            take(q, NewJob { request: Some(3), ..first(id) }).await;
+            let spec = Spec { payload: Some(text("waiting")), ..Spec::default() };
+            let on_conflict = OnConflict::Replace;
+            q.put(NewJob { spec, on_conflict, due: after(NEXT), ..first(id) }).await;
+        }
+    }
+}
+
+/// Enqueues before everything else that is ready, and claims.
+async fn take(q: &Fixture, job: NewJob) -> Leased {
+    let key = job.key.clone();
+    q.put(NewJob { priority: Some(9), ..job }).await;
+    let leased = q.claim_one().await;
+    assert_eq!(leased.key, key);
+    leased
+}
+
+// === impl Meeting ===
+
+impl Meeting {
+    fn check(&self, cell: Cell, found: Found) {
+        match cell {
+            Cell::Created => self.check_fresh(Outcome::Created),
+            Cell::Replaced => self.check_fresh(Outcome::Replaced),
+            Cell::Unchanged => self.check_same(Some(Outcome::Unchanged), found),
+            Cell::Refused => self.check_same(None, found),
+            Cell::Rescheduled => self.check_moved(found == Found::Dead),
+            Cell::Deferred => self.check_deferred(),
+        }
+    }
+
+    /// The new job as if it were the first, but for its generation.
+    fn check_fresh(&self, outcome: Outcome) {
+        let due = plus(self.now, LATER);
+        assert_eq!(self.put.outcome, Some(outcome));
+        assert_eq!((self.put.state, self.put.due), (State::Scheduled, due));
+        let expected = Job {
+            key: self.after.key.clone(),
+            spec: second("").spec,
+            priority: URGENT,
+            expire_time: None,
+            state: State::Scheduled,
+            failures: 0,
+            deliveries: 0,
+            generation: self.generation_before() + 1,
+            create_time: self.now,
+            due_time: due,
+            lease_expire_time: None,
+            worker_id: String::new(),
+            finish_time: None,
+            result: None,
+            last_error: String::new(),
+            attempts: Vec::new(),
+            progress: String::new(),
+            shard: self.after.shard.clone(),
+        };
+        assert_eq!(self.after, expected);
+    }
+
+    /// Nothing has changed.
+    fn check_same(&self, outcome: Option<Outcome>, found: Found) {
+        let before = self.before.as_ref().unwrap();
+        assert_eq!(self.put.outcome, outcome);
+        assert_eq!(self.put.state, before.state);
+        let due = if found == Found::RunningWithNext { self.next_due() } else { before.due_time };
+        assert_eq!(self.put.due, due);
+        assert_eq!(&self.after, before);
+    }
+
+    /// The same job with another due time and priority; a dead one with counters at zero.
+    fn check_moved(&self, revived: bool) {
+        let before = self.before.clone().unwrap();
+        assert_eq!(self.put.outcome, Some(Outcome::Rescheduled));
+        assert_eq!((self.put.state, self.put.due), (self.after.state, plus(self.now, LATER)));
+        let failures = if revived { 0 } else { before.failures };
+        let deliveries = if revived { 0 } else { before.deliveries };
+        let waits = if failures > 0 { State::Backoff } else { State::Scheduled };
+        assert_eq!(self.after.state, waits);
+        assert_eq!((self.after.failures, self.after.deliveries), (failures, deliveries));
+        assert_eq!((self.after.due_time, self.after.priority), (self.put.due, URGENT));
+        assert_eq!(self.after.finish_time, None);
+        assert_eq!(self.after.generation, before.generation);
+        assert_eq!(self.after.spec, before.spec);
+        assert_eq!(self.after.create_time, before.create_time);
+    }
+
+    /// The running job, with another generation.
+    fn check_deferred(&self) {
+        let before = self.before.clone().unwrap();
+        assert_eq!(self.put.outcome, Some(Outcome::Deferred));
+        assert_eq!((self.put.state, self.put.due), (State::Running, plus(self.now, LATER)));
+        let expected = Job { generation: before.generation + 1, ..before };
+        assert_eq!(self.after, expected);
+    }
+
+    /// When the waiting generation of [`prepare`] becomes ready.
+    fn next_due(&self) -> Time {
+        plus(self.now, NEXT)
+    }
+
+    fn generation_before(&self) -> u32 {
+        self.before.as_ref().map_or(0, |job| job.generation)
+    }
+}
+
+pub(crate) async fn nothing_found(q: Fixture) {
+    check_row(&q, Found::Nothing).await;
+}
+
+pub(crate) async fn a_cancelled_job_found(q: Fixture) {
+    check_row(&q, Found::Cancelled).await;
+}
+
+pub(crate) async fn a_scheduled_job_found(q: Fixture) {
+    check_row(&q, Found::Scheduled).await;
+}
+
+pub(crate) async fn a_ready_job_found(q: Fixture) {
+    check_row(&q, Found::Ready).await;
+}
+
+pub(crate) async fn a_job_in_backoff_found(q: Fixture) {
+    check_row(&q, Found::Backoff).await;
+}
+
+pub(crate) async fn a_running_job_found(q: Fixture) {
+    check_row(&q, Found::Running).await;
+}
+
+pub(crate) async fn a_running_job_with_a_generation_waiting_found(q: Fixture) {
+    check_row(&q, Found::RunningWithNext).await;
+}
+
+pub(crate) async fn the_tombstone_of_a_finished_job_found(q: Fixture) {
+    check_row(&q, Found::Tombstone).await;
+}
+
+pub(crate) async fn a_kept_finished_job_found(q: Fixture) {
+    check_row(&q, Found::Record).await;
+}
+
+pub(crate) async fn an_expired_job_found(q: Fixture) {
+    check_row(&q, Found::Expired).await;
+}
+
+pub(crate) async fn a_dead_job_found(q: Fixture) {
+    check_row(&q, Found::Dead).await;
+}
+
+// === requests ===
+
+pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
+    let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
+    q.put(replace(Some(1))).await;
+    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(Outcome::Replaced));
+    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(Outcome::Unchanged));
+    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(Outcome::Replaced));
+}
+
+pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {
+    let replace = || NewJob { on_conflict: OnConflict::Replace, request: None, ..new_job("a") };
+    q.put(replace()).await;
+    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Replaced));
+}
+
+pub(crate) async fn a_repeated_reschedule_does_not_move_the_job_again(q: Fixture) {
+    q.put(new_job("a")).await;
+    let debounce = || NewJob { on_conflict: OnConflict::Reschedule, ..second("a") };
+    let put = q.put(debounce()).await;
+    assert_eq!(put.outcome, Some(Outcome::Rescheduled));
+    q.sleep(5);
+    let repeat = q.put(debounce()).await;
+    assert_eq!((repeat.outcome, repeat.due), (Some(Outcome::Unchanged), put.due));
+}
+
+pub(crate) async fn a_repeated_deferral_is_recognized(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let defer = || NewJob { on_conflict: OnConflict::Replace, ..second("a") };
+    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Deferred));
+    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Unchanged));
+    q.ack(&running).await;
+    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Unchanged), "after it started");
+}
+
+pub(crate) async fn a_request_is_remembered_by_the_tombstone(q: Fixture) {
+    let replace = || NewJob { on_conflict: OnConflict::Replace, ..first("a") };
+    let running = take(&q, replace()).await;
+    q.ack(&running).await;
+    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Unchanged));
+    q.sleep(60);
+    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Created));
+}
+
+// === tombstones and generations ===
+
+pub(crate) async fn a_repeat_within_the_tombstone_is_unchanged_and_after_it_created(q: Fixture) {
+    let running = q.running("a").await;
+    q.ack(&running).await;
+    let forgotten = q.now().plus(limit::TOMBSTONE);
+    q.until_just_before(forgotten);
+    let put = q.put(new_job("a")).await;
+    assert_eq!((put.outcome, put.state), (Some(Outcome::Unchanged), State::Succeeded));
+    q.until(forgotten);
+    let put = q.put(new_job("a")).await;
+    assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Ready));
+    assert_eq!(q.job("a").await.generation, 1);
+}
+
+pub(crate) async fn generations_count_what_is_enqueued_over(q: Fixture) {
+    let put = async |on_conflict| {
+        q.put(NewJob { on_conflict, ..new_job("a") }).await;
+        q.job("a").await.generation
+    };
+    assert_eq!(put(OnConflict::Keep).await, 1, "created");
+    assert_eq!(put(OnConflict::Keep).await, 1, "unchanged");
+    assert_eq!(put(OnConflict::Reschedule).await, 1, "rescheduled");
+    assert_eq!(put(OnConflict::Replace).await, 2, "replaced");
+    let running = q.claim_one().await;
+    assert_eq!(put(OnConflict::Replace).await, 3, "deferred");
+    assert_eq!(put(OnConflict::Reschedule).await, 4, "deferred over a deferral");
+    q.ack(&running).await;
+    assert_eq!(q.job("a").await.generation, 4, "the waiting one started");
+    assert_eq!(q.delete("a").await, Some(State::Ready));
+    assert_eq!(put(OnConflict::Keep).await, 5, "created over a cancelled one");
+}
+
+pub(crate) async fn a_reschedule_without_priority_keeps_it(q: Fixture) {
+    q.put(NewJob { priority: Some(4), ..new_job("a") }).await;
+    q.put(NewJob { on_conflict: OnConflict::Reschedule, due: after(1), ..new_job("a") }).await;
+    assert_eq!(q.job("a").await.priority, 4);
+}
+
+pub(crate) async fn a_reschedule_moves_neither_payload_nor_policy(q: Fixture) {
+    let keep = Keep::Record(Duration::from_secs(600));
+    q.put(NewJob { keep, expire: Some(after(700)), ..first("a") }).await;
+    let before = q.job("a").await;
+    let on_conflict = OnConflict::Reschedule;
+    q.put(NewJob { on_conflict, keep: Keep::Nothing, expire: None, ..second("a") }).await;
+    assert_eq!(q.job("a").await.expire_time, before.expire_time);
+    q.sleep(LATER);
+    let leased = q.claim_one().await;
+    assert_eq!(leased.spec, before.spec);
+    q.ack(&leased).await;
+    assert_eq!(q.job("a").await.spec.payload, Some(text("first")), "the record is kept");
+}
+
+// === a waiting generation ===
+
+/// Every way in which a lease can end.
+fn ends() -> Vec<(&'static str, Option<Cause>)> {
+    vec![
+        ("ack", None),
+        ("retry", Some(failed())),
+        ("release", Some(released())),
+        ("die", Some(dead_lettered())),
+        ("expiry", Some(Cause::Expired)),
+        ("broken", Some(Cause::Broken)),
+    ]
+}
+
+async fn end(q: &Fixture, leased: &Leased, cause: Option<Cause>) -> State {
+    match cause {
+        Some(cause) => q.end(leased, cause).await.state,
+        None => q.ack(leased).await.state,
+    }
+}
+
+pub(crate) async fn a_waiting_generation_starts_when_the_lease_ends_however_it_ends(q: Fixture) {
+    for (id, cause) in ends() {
+        let keep = Keep::Record(Duration::from_secs(600));
+        let running = take(&q, NewJob { keep, ..first(id) }).await;
+        let deferred = q.now();
+        let next = NewJob { due: after(0), priority: Some(9), ..second(id) };
+        q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+        q.sleep(3);
+        assert_eq!(end(&q, &running, cause).await, State::Ready, "{id}");
+        let job = q.job(id).await;
+        assert_eq!((job.state, job.generation), (State::Ready, 2), "{id}");
+        assert_eq!(job.spec, second("").spec, "{id}");
+        assert_eq!((job.create_time, job.due_time), (deferred, deferred), "{id}");
+        assert_eq!((job.failures, job.deliveries, job.attempts.len()), (0, 0, 0), "{id}");
+        assert_eq!((job.last_error, job.result, job.finish_time), ("".into(), None, None), "{id}");
+        assert_eq!(q.claim_one().await.key, job.key, "{id}");
+    }
+    assert_eq!(q.stats("t").await.dead, 0);
+    assert_eq!(q.stats("t").await.dead_total, 0, "the old generation is no dead letter");
+    assert_eq!(q.stats("t").await.backoff, 0, "the old generation is not retried");
+}
+
+pub(crate) async fn a_waiting_generation_waits_for_its_due_time(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let put = q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    q.sleep(1);
+    assert_eq!(q.ack(&running).await.state, State::Scheduled);
+    assert_eq!(q.job("a").await.due_time, put.due);
+    q.until_just_before(put.due);
+    assert!(q.claim_ids().await.is_empty());
+    q.until(put.due);
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn a_waiting_generation_never_runs_beside_the_running_one(q: Fixture) {
+    take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    q.sleep(10_000);
+    assert!(q.claim_ids().await.is_empty());
+    assert_eq!(q.state("a").await, Some(State::Running));
+}
+
+pub(crate) async fn a_replacing_deferral_takes_the_place_of_the_waiting_one(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let replace = |job| NewJob { on_conflict: OnConflict::Replace, ..job };
+    q.put(replace(NewJob { priority: Some(3), due: after(0), ..new_job("a") })).await;
+    q.put(replace(second("a"))).await;
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (second("").spec, 3));
+    assert_eq!((job.priority, job.due_time), (URGENT, plus(q.now(), LATER)));
+}
+
+pub(crate) async fn a_rescheduling_deferral_runs_the_same_payload_again(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let again = NewJob { on_conflict: OnConflict::Reschedule, priority: None, ..second("a") };
+    q.put(again).await;
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (first("").spec, 2));
+    assert_eq!((job.priority, job.due_time), (9, plus(q.now(), LATER)));
+}
+
+pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    let again = NewJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
+    let put = q.put(NewJob { request: Some(3), ..again }).await;
+    assert_eq!((put.outcome, put.due), (Some(Outcome::Deferred), plus(q.now(), 2)));
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (second("").spec, 3));
+    assert_eq!((job.priority, job.due_time), (URGENT, put.due));
+}
+
+pub(crate) async fn a_waiting_generation_can_expire_before_it_starts(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let next = NewJob { due: after(0), expire: Some(after(5)), ..second("a") };
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+    q.sleep(5);
+    assert_eq!(q.state("a").await, Some(State::Running), "the running one has no expire time");
+    assert_eq!(q.ack(&running).await.state, State::Expired);
+    assert_eq!(q.state("a").await, Some(State::Expired));
+    assert!(q.claim_ids().await.is_empty());
+}
+
+pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    let retry = q.decide(&running, failed()).await;
+    q.ack(&running).await;
+    let started = q.job("a").await;
+    assert_eq!(q.settle(retry).await, Err(Refused::Stale));
+    assert_eq!(q.extend(&running, None, None).await, Err(Refused::Stale));
+    assert!(!q.unclaim(&running).await);
+    assert_eq!(q.job("a").await, started);
+    let repeat = q.settle(ack(&running)).await.unwrap();
+    assert!(repeat.repeated, "a repeated ack is success while the record lives");
+    assert_eq!(q.job("a").await, started);
+}
+
+pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    assert_eq!(q.delete("a").await, Some(State::Running));
+    assert_eq!(q.state("a").await, Some(State::Cancelled));
+    assert!(q.claim_ids().await.is_empty());
+    let refs = vec![lease_ref(&running)];
+    assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::NotFound)]);
+    assert_eq!(q.settle(ack(&running)).await, Err(Refused::NotFound));
+    assert_eq!(q.state("a").await, Some(State::Cancelled));
+}

@@ -1,0 +1,130 @@
+//! Events: hints that something can be claimed, or is to be reaped or pruned, and from when on.
+
+use std::time::Duration;
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{OnConflict, Time};
+use ringq::store::{Event, NewJob, Redrive, Reschedule, Select};
+use tokio::sync::broadcast::Receiver;
+
+use super::fixture::{
+    Fixture, TOPIC, after, dead_lettered, failed_for, key, new_job, plus, released, topic,
+};
+
+/// Waits for an event that `wanted` takes; panics when none comes.
+async fn expect(events: &mut Receiver<Event>, what: &str, wanted: impl Fn(&Event) -> bool) {
+    let mut seen = Vec::new();
+    let found = async {
+        loop {
+            let event = events.recv().await.unwrap();
+            if wanted(&event) {
+                return;
+            }
+            seen.push(event);
+        }
+    };
+    let found = tokio::time::timeout(Duration::from_secs(2), found).await.is_ok();
+    assert!(found, "{what}: only {seen:?}");
+}
+
+/// Waits for the hint that [`TOPIC`] can be claimed from exactly `at` on.
+async fn expect_claimable(events: &mut Receiver<Event>, what: &str, at: Time) {
+    let wanted = Event::Claimable { topic: topic(TOPIC), at };
+    expect(events, what, |event| *event == wanted).await;
+}
+
+/// Waits for the hint that [`TOPIC`] can be claimed now.
+async fn expect_ready(q: &Fixture, events: &mut Receiver<Event>, what: &str) {
+    let ready = |event: &Event| matches!(event, Event::Claimable { topic: t, at } if t.as_str() == TOPIC && *at <= q.now());
+    expect(events, what, ready).await;
+}
+
+pub(crate) async fn a_ready_job_is_announced(q: Fixture) {
+    let mut events = q.store.events();
+    q.put(new_job("a")).await;
+    expect_ready(&q, &mut events, "enqueue").await;
+}
+
+pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
+    let mut events = q.store.events();
+    let put = q.put(NewJob { due: after(9), ..new_job("a") }).await;
+    expect_claimable(&mut events, "enqueue", put.due).await;
+}
+
+pub(crate) async fn a_job_that_comes_back_is_announced(q: Fixture) {
+    for (what, cause) in [("release", released()), ("retry", failed_for(0))] {
+        let leased = q.running("a").await;
+        let mut events = q.store.events();
+        q.end(&leased, cause).await;
+        expect_ready(&q, &mut events, what).await;
+        let leased = q.claim_one().await;
+        q.ack(&leased).await;
+        q.delete("a").await;
+    }
+    let leased = q.running("a").await;
+    let mut events = q.store.events();
+    q.unclaim(&leased).await;
+    expect_ready(&q, &mut events, "unclaim").await;
+}
+
+pub(crate) async fn a_retry_is_announced_for_its_due_time(q: Fixture) {
+    let leased = q.running("a").await;
+    let mut events = q.store.events();
+    q.end(&leased, failed_for(30)).await;
+    expect_claimable(&mut events, "retry", plus(q.now(), 30)).await;
+}
+
+pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
+    let leased = q.running("a").await;
+    let next = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
+    let put = q.put(next).await;
+    let mut events = q.store.events();
+    q.ack(&leased).await;
+    expect_claimable(&mut events, "ack", put.due).await;
+}
+
+pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
+    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    let mut events = q.store.events();
+    let item = Reschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None };
+    q.store.reschedule(vec![item]).await.unwrap();
+    expect_claimable(&mut events, "reschedule", plus(q.now(), 7)).await;
+    let debounce = NewJob { on_conflict: OnConflict::Reschedule, due: after(3), ..new_job("a") };
+    q.put(debounce).await;
+    expect_claimable(&mut events, "enqueue", plus(q.now(), 3)).await;
+}
+
+pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
+    let leased = q.running("a").await;
+    q.end(&leased, dead_lettered()).await;
+    let mut events = q.store.events();
+    let redrive = Redrive {
+        topic: topic(TOPIC),
+        select: Select::Dead(9),
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        target: None,
+        dry_run: false,
+    };
+    q.store.redrive(redrive).await.unwrap();
+    expect_ready(&q, &mut events, "redrive").await;
+}
+
+pub(crate) async fn upkeep_is_announced_no_later_than_it_is_needed(q: Fixture) {
+    let upkeep = |by: Time| move |event: &Event| matches!(event, Event::Upkeep { at } if *at <= by);
+    let mut events = q.store.events();
+    q.put(NewJob { expire: Some(after(90)), ..new_job("a") }).await;
+    expect(&mut events, "expire time", upkeep(plus(q.now(), 90))).await;
+    let mut events = q.store.events();
+    let leased = q.claim_one().await;
+    expect(&mut events, "deadline", upkeep(leased.deadline)).await;
+    let mut events = q.store.events();
+    let nearer = q.extend(&leased, Some(Duration::from_secs(2)), None).await.unwrap();
+    expect(&mut events, "nearer deadline", upkeep(nearer)).await;
+    // Who sleeps until a known time hears of earlier ones only: prune says that none is known.
+    q.store.prune(1).await.unwrap();
+    let mut events = q.store.events();
+    q.end(&leased, Cause::DeadLettered { error: String::new() }).await;
+    let forgotten = q.now().plus(ringq::domain::limit::DEAD_RETENTION);
+    expect(&mut events, "retention", upkeep(forgotten)).await;
+}

@@ -1,0 +1,137 @@
+//! List: the jobs of a topic in one state, by due time, in pages.
+
+use std::collections::BTreeMap;
+
+use ringq::domain::{Job, State};
+use ringq::store::{Cursor, List, NewJob, Page};
+
+use super::fixture::{Fixture, TOPIC, after, dead_lettered, failed_for, job_in, new_job, topic};
+
+async fn page(q: &Fixture, state: State, limit: usize, after: Option<Cursor>) -> Page {
+    let list = List { topic: topic(TOPIC), state, full: true, limit, after };
+    q.store.list(list).await.unwrap()
+}
+
+async fn listed(q: &Fixture, state: State) -> Vec<String> {
+    ids(&page(q, state, 100, None).await.jobs)
+}
+
+fn ids(jobs: &[Job]) -> Vec<String> {
+    jobs.iter().map(|job| job.key.id.to_string()).collect()
+}
+
+/// One job in every state, its id the state's name.
+async fn every_state(q: &Fixture) {
+    let leased = q.running("succeeded").await;
+    q.ack(&leased).await;
+    let leased = q.running("dead").await;
+    q.end(&leased, dead_lettered()).await;
+    let leased = q.running("backoff").await;
+    q.end(&leased, failed_for(900)).await;
+    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.sleep(1);
+    q.put(new_job("cancelled")).await;
+    q.delete("cancelled").await;
+    q.running("running").await;
+    q.put(new_job("ready")).await;
+    q.put(NewJob { due: after(900), ..new_job("scheduled") }).await;
+    q.put(job_in("u", "elsewhere")).await;
+}
+
+pub(crate) async fn a_list_has_the_jobs_of_its_topic_and_state(q: Fixture) {
+    every_state(&q).await;
+    for state in State::ALL {
+        let jobs = page(&q, state, 100, None).await.jobs;
+        assert_eq!(ids(&jobs), [state.name()]);
+        assert_eq!(jobs[0], q.job(state.name()).await, "as Get reads it");
+    }
+}
+
+pub(crate) async fn a_brief_list_reads_like_a_brief_get(q: Fixture) {
+    every_state(&q).await;
+    for state in State::ALL {
+        let list = List { topic: topic(TOPIC), state, full: false, limit: 9, after: None };
+        let jobs = q.store.list(list).await.unwrap().jobs;
+        let key = super::key(TOPIC, state.name());
+        let got = q.store.get(vec![key], false).await.unwrap();
+        assert_eq!(jobs, got.into_iter().flatten().collect::<Vec<_>>());
+    }
+}
+
+pub(crate) async fn the_clock_moves_jobs_from_list_to_list(q: Fixture) {
+    let due = q.put(NewJob { due: after(5), expire: Some(after(9)), ..new_job("a") }).await.due;
+    q.until_just_before(due);
+    assert_eq!(listed(&q, State::Scheduled).await, ["a"]);
+    assert!(listed(&q, State::Ready).await.is_empty());
+    q.until(due);
+    assert_eq!(listed(&q, State::Ready).await, ["a"]);
+    assert!(listed(&q, State::Scheduled).await.is_empty());
+    q.sleep(4);
+    assert_eq!(listed(&q, State::Expired).await, ["a"]);
+    assert!(listed(&q, State::Ready).await.is_empty());
+    q.sleep(60);
+    assert!(listed(&q, State::Expired).await.is_empty());
+}
+
+pub(crate) async fn jobs_come_by_due_time_whatever_their_priority(q: Fixture) {
+    let at = |id, seconds, priority| NewJob {
+        due: after(seconds),
+        priority: Some(priority),
+        ..new_job(id)
+    };
+    let jobs = vec![at("c", 3, 9), at("a", 1, 0), at("d", 3, 0), at("b", 2, 5)];
+    q.store.enqueue(jobs).await.unwrap();
+    assert_eq!(listed(&q, State::Scheduled).await, ["a", "b", "c", "d"]);
+}
+
+pub(crate) async fn pages_follow_each_other_without_gaps_or_repeats(q: Fixture) {
+    let job = |n: u64| NewJob { due: after(n % 7), ..new_job(&format!("j{n:03}")) };
+    q.store.enqueue((0..100).map(job).collect()).await.unwrap();
+    q.sleep(3);
+    for state in [State::Ready, State::Scheduled] {
+        let whole = page(&q, state, 1_000, None).await;
+        assert_eq!(whole.next, None);
+        for limit in [1, 3, 7, 57] {
+            let (mut found, mut after) = (Vec::new(), None);
+            loop {
+                let page = page(&q, state, limit, after).await;
+                assert!(page.jobs.len() <= limit);
+                found.extend(page.jobs);
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(ids(&found), ids(&whole.jobs), "{state:?} by {limit}");
+        }
+    }
+}
+
+pub(crate) async fn a_job_that_leaves_between_two_pages_leaves_no_gap(q: Fixture) {
+    q.put_ids(&["a", "b", "c", "d"]).await;
+    let first = page(&q, State::Ready, 2, None).await;
+    assert_eq!(ids(&first.jobs), ["a", "b"]);
+    q.claim(2).await;
+    q.put(new_job("e")).await;
+    let rest = page(&q, State::Ready, 9, first.next).await;
+    assert_eq!(ids(&rest.jobs), ["c", "d", "e"]);
+}
+
+pub(crate) async fn a_list_of_nothing_is_empty(q: Fixture) {
+    let empty = page(&q, State::Ready, 10, None).await;
+    assert_eq!((empty.jobs.len(), empty.next), (0, None), "no such topic");
+    q.put(new_job("a")).await;
+    assert!(listed(&q, State::Dead).await.is_empty());
+}
+
+pub(crate) async fn every_job_is_in_exactly_one_list(q: Fixture) {
+    every_state(&q).await;
+    let mut count: BTreeMap<String, u32> = BTreeMap::new();
+    for state in State::ALL {
+        for id in listed(&q, state).await {
+            *count.entry(id).or_default() += 1;
+        }
+    }
+    assert_eq!(count.len(), State::ALL.len());
+    assert!(count.values().all(|&n| n == 1), "{count:?}");
+}

@@ -1,0 +1,303 @@
+//! The conformance suite: what every [`Store`](ringq::store::Store) must do, one file per verb.
+//! A case is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file
+//! lists every case once, and every store once.
+
+mod claim;
+mod conflict;
+mod delete;
+mod enqueue;
+mod events;
+mod extend;
+mod fixture;
+mod get;
+mod list;
+mod orphans;
+mod prune;
+mod reap;
+mod redrive;
+mod reschedule;
+mod restart;
+mod settle;
+mod topics_stats;
+mod unclaim;
+
+pub(crate) use fixture::{Backend, Fixture, key, taker};
+
+/// Makes a module `$store` with a test for every case of `$verb { $case … }`.
+macro_rules! instantiate {
+    ($store:ident, $backend:expr; $($verb:ident { $($case:ident)* })*) => {
+        mod $store {
+            $(mod $verb {
+                use crate::conformance::{self, Backend, Fixture};
+                $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    conformance::$verb::$case(Fixture::open($backend).await).await;
+                })*
+            })*
+        }
+    };
+}
+
+/// Runs every case of the suite against a store.
+macro_rules! conformance {
+    ($store:ident, $backend:expr) => {
+        instantiate! { $store, $backend;
+            enqueue {
+                a_new_job_is_ready_at_once
+                a_new_job_reads_as_it_was_written
+                a_delayed_job_is_scheduled_until_its_time
+                a_delay_is_rounded_up_to_the_microsecond_never_cut
+                a_due_time_in_the_past_is_kept_and_ready
+                an_absent_priority_is_zero
+                every_shape_of_payload_comes_back_as_it_was_sent
+                every_field_of_a_spec_comes_back_as_it_was_sent
+                one_id_in_two_topics_is_two_jobs
+                a_batch_is_answered_in_its_order
+                an_empty_batch_is_answered_with_nothing
+                an_id_twice_in_one_call_meets_itself
+                a_job_is_expired_from_its_expire_time_on
+                a_job_that_is_past_its_expire_time_when_it_comes_is_expired
+                a_job_that_expires_unkept_is_gone_at_once
+            }
+            conflict {
+                nothing_found
+                a_cancelled_job_found
+                a_scheduled_job_found
+                a_ready_job_found
+                a_job_in_backoff_found
+                a_running_job_found
+                a_running_job_with_a_generation_waiting_found
+                the_tombstone_of_a_finished_job_found
+                a_kept_finished_job_found
+                an_expired_job_found
+                a_dead_job_found
+                only_the_last_request_applied_makes_a_repeat
+                a_call_without_a_request_is_never_a_repeat
+                a_repeated_reschedule_does_not_move_the_job_again
+                a_repeated_deferral_is_recognized
+                a_request_is_remembered_by_the_tombstone
+                a_repeat_within_the_tombstone_is_unchanged_and_after_it_created
+                generations_count_what_is_enqueued_over
+                a_reschedule_without_priority_keeps_it
+                a_reschedule_moves_neither_payload_nor_policy
+                a_waiting_generation_starts_when_the_lease_ends_however_it_ends
+                a_waiting_generation_waits_for_its_due_time
+                a_waiting_generation_never_runs_beside_the_running_one
+                a_replacing_deferral_takes_the_place_of_the_waiting_one
+                a_rescheduling_deferral_runs_the_same_payload_again
+                a_rescheduling_deferral_moves_the_waiting_one
+                a_waiting_generation_can_expire_before_it_starts
+                the_old_lease_has_no_power_over_the_started_generation
+                delete_removes_the_running_and_the_waiting_generation
+            }
+            claim {
+                nothing_is_handed_out_before_its_due_time
+                a_retried_job_is_not_handed_out_before_its_wait_is_over
+                an_expired_job_is_never_handed_out
+                a_job_is_handed_out_once
+                order_is_priority_then_due_time_then_arrival
+                fresh_delayed_retried_and_returned_jobs_wait_in_one_order
+                a_retry_without_delay_goes_to_the_end
+                a_delayed_job_comes_before_what_is_enqueued_when_it_is_due
+                jobs_go_round_from_taker_to_taker
+                nobody_gets_more_jobs_than_it_can_take
+                nobody_gets_more_bytes_than_it_can_take
+                bytes_are_those_of_payload_and_headers
+                a_job_that_fits_nobody_waits_and_nothing_overtakes_it
+                an_oversized_job_comes_alone_to_who_holds_nothing
+                an_oversized_job_does_not_come_after_another
+                a_job_goes_to_the_taker_that_it_fits
+                a_megabyte_job_is_handed_out
+                a_long_backlog_comes_in_order_over_several_claims
+                the_rest_says_when_the_next_job_is_due
+                the_rest_says_when_a_retry_is_due
+                the_last_job_leaves_nothing
+                expired_jobs_are_no_rest
+                a_topic_that_does_not_exist_has_nothing_and_is_not_made
+                several_topics_are_answered_in_the_order_of_the_asks
+                the_jobs_own_lease_goes_before_the_takers
+                tokens_of_one_claim_differ_and_share_its_nonce
+                a_lease_says_whose_it_is_and_what_deciding_needs
+                the_first_start_is_that_of_the_first_attempt
+                a_delivery_tells_what_came_before_it
+                leases_of_unknown_jobs_and_tokens_are_refused
+            }
+            unclaim {
+                a_nonce_undoes_its_whole_claim_and_no_other
+                the_smallest_and_the_largest_nonce_are_undone_like_others
+                nothing_is_counted
+                an_undone_claim_is_not_the_first_attempt
+                an_undone_later_claim_leaves_the_counters
+                an_unclaimed_job_keeps_its_old_place
+                an_unclaimed_lease_is_gone
+                only_leases_that_hold_are_undone
+                an_unclaimed_job_past_its_expire_time_is_expired
+                an_undone_claim_makes_way_for_a_waiting_generation
+                an_unknown_nonce_undoes_nothing
+            }
+            settle {
+                an_ack_says_how_long_the_attempt_ran
+                a_tombstone_has_the_state_and_neither_payload_nor_result
+                a_kept_record_has_payload_result_and_attempts
+                a_result_may_be_empty_bytes_or_a_megabyte
+                a_job_that_is_not_kept_is_forgotten_with_its_ack
+                a_late_ack_that_comes_before_the_reaper_counts
+                follow_ups_are_written_with_the_ack_and_only_once
+                a_refused_ack_writes_no_follow_up
+                a_repeated_ack_is_success_while_the_record_lives
+                a_repeated_nack_is_success_and_counts_once
+                another_action_with_a_used_token_is_stale
+                the_same_lease_twice_in_one_call_is_settled_once
+                a_batch_of_settles_is_answered_in_its_order
+                a_job_or_topic_that_is_not_there_is_not_found
+                a_lease_of_a_former_life_of_the_id_is_stale
+                a_guarded_settle_is_refused_once_the_lease_was_extended
+                every_end_counts_a_delivery_and_only_failures_count_as_such
+                a_failed_job_backs_off_until_its_wait_is_over
+                the_first_release_keeps_the_place_and_the_next_waits
+                a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead
+                attempts_are_the_last_ten_newest_first
+                each_way_of_ending_is_remembered_as_what_it_was
+                an_end_without_an_error_keeps_the_last_one
+                a_running_job_outlives_its_expire_time_but_its_retry_does_not
+                a_retry_that_waits_beyond_the_expire_time_expires_then
+                a_settled_lease_is_no_lease
+            }
+            extend {
+                the_deadline_moves_to_now_plus_the_duration
+                a_deadline_can_move_nearer
+                an_absent_duration_is_the_leases_own
+                a_longer_extension_does_not_change_the_leases_own_duration
+                a_note_is_kept_until_another_comes
+                an_extension_counts_nothing
+                a_lease_that_ran_out_can_be_extended_until_it_is_reaped
+                only_leases_that_hold_are_extended
+                a_finished_job_cannot_be_extended
+            }
+            get {
+                a_running_job_reads_with_its_lease_and_this_delivery
+                a_running_job_reads_as_running_whatever_the_clock_says
+                the_last_holder_is_named_after_the_run
+                a_brief_read_has_neither_payload_nor_result_nor_attempts
+                jobs_are_answered_in_the_order_asked_also_twice_and_missing
+                a_job_says_on_which_shard_it_lies
+                many_jobs_are_read_in_one_call
+            }
+            delete {
+                a_waiting_job_is_cancelled
+                a_job_in_backoff_is_cancelled
+                a_running_job_is_cancelled_and_its_lease_revoked
+                only_a_running_job_has_a_lease_to_revoke
+                a_cancelled_job_is_kept_like_a_finished_one
+                the_lease_of_a_deleted_job_that_is_not_kept_is_not_found
+                finished_dead_cancelled_and_expired_jobs_are_forgotten
+                what_is_not_there_is_not_deleted
+                the_same_job_twice_in_one_call_is_cancelled_then_forgotten
+                a_forgotten_record_that_is_not_pruned_is_not_found
+            }
+            reschedule {
+                a_scheduled_job_moves_earlier_later_and_to_now
+                a_moved_job_is_claimed_at_its_new_time
+                a_job_in_backoff_moves_and_keeps_its_counters
+                an_absent_due_time_or_priority_is_kept
+                a_new_priority_changes_the_order
+                a_dead_job_is_revived
+                a_revived_job_is_not_forgotten_like_the_dead_one
+                running_and_finished_jobs_are_refused_by_their_state
+                a_missing_job_is_answered_with_none
+                a_reschedule_raises_no_generation_and_no_total
+                a_job_moved_beyond_its_expire_time_expires
+                the_items_of_a_call_are_answered_in_their_order
+            }
+            redrive {
+                a_redriven_job_is_like_new_but_for_what_it_is
+                dead_letters_come_back_in_the_order_of_their_due_times
+                due_times_are_spaced_from_the_delay_on
+                ids_select_any_terminal_state
+                a_redriven_job_does_not_show_its_former_end
+                what_is_not_terminal_or_not_there_is_skipped
+                tombstones_are_skipped
+                a_kept_job_that_never_had_a_payload_is_no_tombstone
+                a_redriven_job_does_not_expire_again
+                a_dry_run_counts_and_changes_nothing
+                a_dry_run_counts_all_dead_letters_when_asked_for_any_number
+                jobs_move_to_another_topic
+                an_id_that_is_taken_in_the_target_stays
+                the_own_topic_as_target_is_no_move
+                a_topic_that_does_not_exist_has_nothing_to_redrive
+            }
+            reap {
+                a_lease_is_found_from_its_deadline_on
+                what_is_found_is_what_reading_the_lease_says
+                reading_ends_nothing
+                an_ack_after_the_reaping_is_stale
+                a_limit_is_kept_and_the_rest_is_announced
+                an_extended_lease_is_found_at_its_new_deadline
+                settled_unclaimed_and_deleted_leases_are_not_found
+                an_empty_store_has_nothing_to_reap
+            }
+            prune {
+                what_was_kept_long_enough_is_removed
+                a_pruned_expired_job_reads_like_one_that_is_not
+                an_expired_job_that_is_not_kept_is_removed
+                running_and_waiting_jobs_are_left_alone
+                a_limit_is_kept_and_the_rest_is_announced
+                the_next_time_is_that_of_the_next_job
+                a_pruned_job_is_not_in_the_way_of_a_new_one
+            }
+            list {
+                a_list_has_the_jobs_of_its_topic_and_state
+                a_brief_list_reads_like_a_brief_get
+                the_clock_moves_jobs_from_list_to_list
+                jobs_come_by_due_time_whatever_their_priority
+                pages_follow_each_other_without_gaps_or_repeats
+                a_job_that_leaves_between_two_pages_leaves_no_gap
+                a_list_of_nothing_is_empty
+                every_job_is_in_exactly_one_list
+            }
+            topics_stats {
+                topics_come_in_the_order_of_their_names
+                topics_are_found_by_prefix_and_paged_by_name
+                an_underscore_in_a_prefix_is_an_underscore
+                a_topic_comes_to_be_with_its_first_job_and_stays
+                a_topic_that_does_not_exist_has_no_numbers
+                numbers_follow_every_transition
+                an_expired_job_is_in_no_number
+                totals_only_rise
+                the_oldest_ready_job_is_the_one_that_became_due_first
+                a_shard_tells_what_it_is
+                a_file_is_fsynced_and_memory_is_memory
+            }
+            orphans {
+                leases_of_other_replicas_that_carry_a_grace_are_orphans
+                an_orphan_reads_as_its_lease_does
+                ended_leases_are_no_orphans
+                a_lease_past_its_deadline_is_an_orphan_still
+            }
+            events {
+                a_ready_job_is_announced
+                a_delayed_job_is_announced_for_its_due_time
+                a_job_that_comes_back_is_announced
+                a_retry_is_announced_for_its_due_time
+                a_generation_that_starts_is_announced
+                a_moved_job_is_announced
+                a_redriven_job_is_announced
+                upkeep_is_announced_no_later_than_it_is_needed
+            }
+            restart {
+                everything_reads_the_same_after_reopening
+                a_lease_of_the_former_life_can_be_settled
+                the_streams_of_the_former_life_are_orphans_and_can_be_let_go
+                a_lease_that_ran_out_meanwhile_is_reaped
+                arrival_goes_on_where_it_was
+                a_job_becomes_due_while_nobody_serves
+                a_repeat_over_a_restart_is_recognized
+                a_shard_is_refused_under_another_name
+                a_closed_store_refuses_every_call
+            }
+        }
+    };
+}
+
+conformance!(sqlite_file, Backend::SqliteFile);
+conformance!(sqlite_memory, Backend::SqliteMemory);

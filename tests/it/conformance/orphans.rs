@@ -1,0 +1,65 @@
+//! Orphans: the leases of streams whose replica is another one, to be given back after their grace.
+
+use std::time::Duration;
+
+use ringq::store::{Ask, Claim, Leased, Taker};
+
+use super::fixture::{Fixture, OWNER, TOPIC, new_job, one, released, taker, topic};
+
+/// Claims one job for a stream of `owner`.
+async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
+    let takers = vec![Taker { jobs: 1, grace, ..taker() }];
+    let asks = vec![Ask { topic: topic(TOPIC), takers }];
+    let claims = q.store.claim(Claim { nonce: q.nonce(), owner, asks }).await.unwrap();
+    one(one(one(claims.topics).leased))
+}
+
+async fn orphans(q: &Fixture, owner: u32) -> Vec<String> {
+    let leases = q.store.orphans(owner).await.unwrap();
+    let mut ids: Vec<_> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
+    ids.sort();
+    ids
+}
+
+pub(crate) async fn leases_of_other_replicas_that_carry_a_grace_are_orphans(q: Fixture) {
+    q.put_ids(&["mine", "pulled", "theirs", "zero"]).await;
+    claim_as(&q, OWNER, Some(Duration::from_secs(5))).await;
+    claim_as(&q, 8, None).await;
+    claim_as(&q, 8, Some(Duration::from_secs(5))).await;
+    claim_as(&q, 9, Some(Duration::ZERO)).await;
+    assert_eq!(orphans(&q, OWNER).await, ["theirs", "zero"]);
+    assert_eq!(orphans(&q, 8).await, ["mine", "zero"]);
+    assert_eq!(orphans(&q, 1_000).await, ["mine", "theirs", "zero"]);
+}
+
+pub(crate) async fn an_orphan_reads_as_its_lease_does(q: Fixture) {
+    q.put(new_job("a")).await;
+    let leased = claim_as(&q, 8, Some(Duration::from_millis(1))).await;
+    q.sleep(2);
+    q.extend(&leased, None, None).await.unwrap();
+    q.sleep(3);
+    let orphan = one(q.store.orphans(OWNER).await.unwrap());
+    assert_eq!(orphan, q.lease(&leased).await.unwrap());
+    assert_eq!((orphan.owner, orphan.grace), (8, Some(Duration::from_millis(1))));
+}
+
+pub(crate) async fn ended_leases_are_no_orphans(q: Fixture) {
+    q.put_ids(&["a", "b", "c", "d"]).await;
+    let grace = Some(Duration::from_secs(5));
+    let acked = claim_as(&q, 8, grace).await;
+    let nacked = claim_as(&q, 8, grace).await;
+    let undone = claim_as(&q, 8, grace).await;
+    claim_as(&q, 8, grace).await;
+    q.ack(&acked).await;
+    q.end(&nacked, released()).await;
+    q.unclaim(&undone).await;
+    q.delete("d").await;
+    assert!(orphans(&q, OWNER).await.is_empty());
+}
+
+pub(crate) async fn a_lease_past_its_deadline_is_an_orphan_still(q: Fixture) {
+    q.put(new_job("a")).await;
+    claim_as(&q, 8, Some(Duration::from_secs(5))).await;
+    q.sleep(1_000);
+    assert_eq!(orphans(&q, OWNER).await, ["a"]);
+}

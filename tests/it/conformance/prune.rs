@@ -1,0 +1,115 @@
+//! Prune: what is past its time is put away. Nothing that a caller reads depends on it having run;
+//! the cases of expire, retention and tombstone elsewhere never call it.
+
+use std::time::Duration;
+
+use ringq::domain::{Keep, Spec, State};
+use ringq::store::NewJob;
+
+use super::fixture::{Fixture, TOPIC, ack, after, dead_lettered, new_job, one, plus, text};
+
+/// Prunes until there is nothing left to do now; how many jobs that were.
+async fn prune_all(q: &Fixture) -> u64 {
+    let mut total = 0;
+    for _ in 0..100 {
+        let pruned = q.store.prune(10).await.unwrap();
+        total += pruned.pruned;
+        if pruned.next.is_none_or(|next| next > q.now()) {
+            return total;
+        }
+    }
+    panic!("pruning comes to no end");
+}
+
+async fn records(q: &Fixture) -> u64 {
+    q.store.info().await.unwrap().jobs
+}
+
+pub(crate) async fn what_was_kept_long_enough_is_removed(q: Fixture) {
+    let leased = q.running("tombstone").await;
+    q.ack(&leased).await;
+    let keep = Keep::Record(Duration::from_secs(90));
+    let leased = q.run(NewJob { keep, ..new_job("record") }).await;
+    q.ack(&leased).await;
+    let leased = q.running("dead").await;
+    q.end(&leased, dead_lettered()).await;
+    assert_eq!((prune_all(&q).await, records(&q).await), (0, 3));
+    for (seconds, left) in [(60, 2), (30, 1), (14 * 86_400 - 91, 1), (1, 0)] {
+        q.sleep(seconds);
+        prune_all(&q).await;
+        assert_eq!(records(&q).await, left, "after {seconds} s more");
+    }
+}
+
+pub(crate) async fn a_pruned_expired_job_reads_like_one_that_is_not(q: Fixture) {
+    let expire = plus(q.now(), 5);
+    let keep = Keep::Record(Duration::from_secs(10));
+    for (id, keep) in [("a", Keep::Tombstone(Duration::from_secs(10))), ("b", keep)] {
+        q.put(NewJob { keep, expire: Some(after(5)), ..new_job(id) }).await;
+    }
+    q.sleep(7);
+    let before = (q.job("a").await, q.job("b").await);
+    prune_all(&q).await;
+    assert_eq!((q.job("a").await, q.job("b").await), before);
+    assert_eq!((before.0.state, before.0.finish_time), (State::Expired, Some(expire)));
+    assert_eq!((before.0.spec.payload, before.1.spec.payload), (None, Some(text("b"))));
+    q.until_just_before(plus(expire, 10));
+    assert!(q.get("a").await.is_some());
+    q.until(plus(expire, 10));
+    assert_eq!((q.get("a").await, q.get("b").await), (None, None));
+    prune_all(&q).await;
+    assert_eq!(records(&q).await, 0);
+}
+
+pub(crate) async fn an_expired_job_that_is_not_kept_is_removed(q: Fixture) {
+    q.put(NewJob { keep: Keep::Nothing, expire: Some(after(5)), ..new_job("a") }).await;
+    q.sleep(5);
+    assert!(prune_all(&q).await >= 1);
+    assert_eq!(records(&q).await, 0);
+}
+
+pub(crate) async fn running_and_waiting_jobs_are_left_alone(q: Fixture) {
+    q.run(NewJob { expire: Some(after(1)), ..new_job("running") }).await;
+    q.put(NewJob { due: after(86_400), ..new_job("waiting") }).await;
+    q.sleep(3600);
+    assert_eq!(prune_all(&q).await, 0);
+    assert_eq!(q.state("running").await, Some(State::Running));
+    assert_eq!(q.state("waiting").await, Some(State::Scheduled));
+}
+
+pub(crate) async fn a_limit_is_kept_and_the_rest_is_announced(q: Fixture) {
+    for n in 0..25 {
+        let keep = Keep::Nothing;
+        q.put(NewJob { keep, expire: Some(after(5)), ..new_job(&format!("j{n}")) }).await;
+    }
+    q.sleep(5);
+    let pruned = q.store.prune(10).await.unwrap();
+    assert!(pruned.pruned <= 10 && pruned.pruned > 0, "{pruned:?}");
+    assert!(pruned.next.unwrap() <= q.now(), "{pruned:?}");
+    prune_all(&q).await;
+    assert_eq!(records(&q).await, 0);
+}
+
+pub(crate) async fn the_next_time_is_that_of_the_next_job(q: Fixture) {
+    assert_eq!(q.store.prune(10).await.unwrap().next, None);
+    q.put(NewJob { due: after(1), ..new_job("waiting") }).await;
+    assert_eq!(q.store.prune(10).await.unwrap().next, None, "it never expires");
+    q.put(NewJob { due: after(90), expire: Some(after(100)), ..new_job("expires") }).await;
+    assert_eq!(q.store.prune(10).await.unwrap().next, Some(plus(q.now(), 100)));
+    let leased = q.running("done").await;
+    q.ack(&leased).await;
+    assert_eq!(q.store.prune(10).await.unwrap().next, Some(plus(q.now(), 60)));
+}
+
+pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
+    let leased = q.running("a").await;
+    q.ack(&leased).await;
+    q.sleep(60);
+    prune_all(&q).await;
+    let spec = Spec { payload: Some(text("new")), ..Spec::default() };
+    q.put(NewJob { spec, ..new_job("a") }).await;
+    assert_eq!(q.job("a").await.generation, 1);
+    let settled = one(q.store.settle(vec![ack(&leased)]).await.unwrap());
+    assert_eq!(settled, Err(ringq::store::Refused::Stale));
+    assert_eq!(q.stats(TOPIC).await.ready, 1);
+}

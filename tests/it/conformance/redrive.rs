@@ -1,0 +1,216 @@
+//! Redrive: terminal jobs that still have their payload are put back with fresh counters.
+
+use std::time::Duration;
+
+use ringq::domain::{Job, JobId, Keep, Spec, State};
+use ringq::store::{NewJob, Redrive, Redriven, Select};
+
+use super::fixture::{
+    Fixture, TOPIC, after, dead_lettered, failed_for, job_in, key, new_job, plus, text, topic,
+};
+
+const KEEP: Keep = Keep::Record(Duration::from_secs(600));
+
+fn dead(limit: usize) -> Redrive {
+    Redrive {
+        topic: topic(TOPIC),
+        select: Select::Dead(limit),
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        target: None,
+        dry_run: false,
+    }
+}
+
+fn ids(ids: &[&str]) -> Redrive {
+    let ids = ids.iter().map(|id| JobId::stored(id)).collect();
+    Redrive { select: Select::Ids(ids), ..dead(0) }
+}
+
+async fn redrive(q: &Fixture, redrive: Redrive) -> (u64, u64) {
+    let Redriven { redriven, skipped } = q.store.redrive(redrive).await.unwrap();
+    (redriven, skipped)
+}
+
+/// Makes dead letters, the first due first.
+async fn bury(q: &Fixture, ids: &[&str]) {
+    for id in ids {
+        let leased = q.running(id).await;
+        q.end(&leased, dead_lettered()).await;
+        q.sleep(1);
+    }
+}
+
+async fn states(q: &Fixture, ids: &[&str]) -> Vec<Option<State>> {
+    let mut states = Vec::new();
+    for id in ids {
+        states.push(q.state(id).await);
+    }
+    states
+}
+
+pub(crate) async fn a_redriven_job_is_like_new_but_for_what_it_is(q: Fixture) {
+    q.put(NewJob { priority: Some(6), keep: KEEP, ..new_job("a") }).await;
+    let leased = q.claim_one().await;
+    q.end(&leased, failed_for(1)).await;
+    q.sleep(1);
+    let leased = q.claim_one().await;
+    q.end(&leased, dead_lettered()).await;
+    let before = q.job("a").await;
+    q.sleep(5);
+    assert_eq!(redrive(&q, dead(10)).await, (1, 0));
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.due_time, job.finish_time), (State::Ready, q.now(), None));
+    assert_eq!((job.failures, job.deliveries), (0, 0));
+    assert_eq!((job.spec, job.priority), (before.spec, 6));
+    assert_eq!((job.generation, job.create_time), (before.generation, before.create_time));
+    let leased = q.claim_one().await;
+    assert_eq!((leased.failures, leased.deliveries), (0, 0));
+    assert_eq!(q.lease(&leased).await.unwrap().record.first_start, q.now());
+    q.ack(&leased).await;
+    assert_eq!(q.job("a").await.spec.payload, Some(text("a")), "still kept as it asked");
+}
+
+pub(crate) async fn dead_letters_come_back_in_the_order_of_their_due_times(q: Fixture) {
+    bury(&q, &["c", "a", "b"]).await;
+    assert_eq!(redrive(&q, dead(2)).await, (2, 0));
+    assert_eq!(
+        states(&q, &["c", "a", "b"]).await,
+        [Some(State::Ready), Some(State::Ready), Some(State::Dead)]
+    );
+    assert_eq!(redrive(&q, dead(2)).await, (1, 0));
+    assert_eq!(redrive(&q, dead(2)).await, (0, 0));
+    assert_eq!(q.claim_ids().await, ["c", "a", "b"]);
+}
+
+pub(crate) async fn due_times_are_spaced_from_the_delay_on(q: Fixture) {
+    bury(&q, &["a", "b", "c"]).await;
+    let (spacing, delay) = (Duration::from_millis(250), Duration::from_secs(3));
+    redrive(&q, Redrive { spacing, delay, ..dead(10) }).await;
+    for (n, id) in (0..).zip(["a", "b", "c"]) {
+        let job = q.job(id).await;
+        assert_eq!(job.due_time, plus(q.now(), 3).plus(spacing * n), "{id}");
+        assert_eq!(job.state, State::Scheduled, "{id}");
+    }
+}
+
+pub(crate) async fn ids_select_any_terminal_state(q: Fixture) {
+    bury(&q, &["dead"]).await;
+    let leased = q.run(NewJob { keep: KEEP, ..new_job("succeeded") }).await;
+    q.ack(&leased).await;
+    q.put(NewJob { keep: KEEP, expire: Some(after(1)), ..new_job("expired") }).await;
+    q.sleep(1);
+    q.put(NewJob { keep: KEEP, ..new_job("cancelled") }).await;
+    q.delete("cancelled").await;
+    let all = ["succeeded", "expired", "cancelled", "dead"];
+    assert_eq!(redrive(&q, ids(&all)).await, (4, 0));
+    assert_eq!(states(&q, &all).await, [Some(State::Ready); 4]);
+    assert_eq!(q.claim_ids().await.len(), 4);
+}
+
+pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
+    let leased = q.run(NewJob { keep: KEEP, ..new_job("a") }).await;
+    let end = ringq::store::End::Ack { result: Some(text("r")), follow_ups: Vec::new() };
+    let settle = ringq::store::Settle { end, ..super::fixture::ack(&leased) };
+    q.settle(settle).await.unwrap();
+    redrive(&q, ids(&["a"])).await;
+    let job = q.job("a").await;
+    assert_eq!((job.result, job.finish_time, &*job.last_error), (None, None, ""));
+}
+
+pub(crate) async fn what_is_not_terminal_or_not_there_is_skipped(q: Fixture) {
+    q.running("running").await;
+    q.put(new_job("ready")).await;
+    q.put(NewJob { due: after(9), ..new_job("scheduled") }).await;
+    let all = ["running", "ready", "scheduled", "missing"];
+    let before = states(&q, &all).await;
+    assert_eq!(redrive(&q, ids(&all)).await, (0, 4));
+    assert_eq!(states(&q, &all).await, before);
+}
+
+pub(crate) async fn tombstones_are_skipped(q: Fixture) {
+    let leased = q.running("succeeded").await;
+    q.ack(&leased).await;
+    q.put(new_job("cancelled")).await;
+    q.delete("cancelled").await;
+    q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
+    q.sleep(1);
+    let all = ["succeeded", "cancelled", "expired"];
+    assert_eq!(redrive(&q, ids(&all)).await, (0, 3));
+    let kept = [State::Succeeded, State::Cancelled, State::Expired].map(Some);
+    assert_eq!(states(&q, &all).await, kept);
+}
+
+pub(crate) async fn a_kept_job_that_never_had_a_payload_is_no_tombstone(q: Fixture) {
+    let job = NewJob { spec: Spec::default(), keep: KEEP, ..new_job("a") };
+    let leased = q.run(job).await;
+    q.ack(&leased).await;
+    assert_eq!(redrive(&q, ids(&["a"])).await, (1, 0));
+    assert_eq!(q.state("a").await, Some(State::Ready));
+}
+
+pub(crate) async fn a_redriven_job_does_not_expire_again(q: Fixture) {
+    let job = NewJob { keep: KEEP, expire: Some(after(1)), ..new_job("a") };
+    q.put(job).await;
+    q.sleep(2);
+    assert_eq!(redrive(&q, ids(&["a"])).await, (1, 0));
+    assert_eq!(q.state("a").await, Some(State::Ready));
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {
+    bury(&q, &["a", "b", "c"]).await;
+    let read = async || {
+        let keys = ["a", "b", "c"].map(|id| key(TOPIC, id)).to_vec();
+        (q.store.get(keys, true).await.unwrap(), q.stats(TOPIC).await)
+    };
+    let before = read().await;
+    let dry_run = true;
+    assert_eq!(redrive(&q, Redrive { dry_run, ..dead(2) }).await, (2, 0));
+    assert_eq!(redrive(&q, Redrive { dry_run, ..dead(10) }).await, (3, 0));
+    assert_eq!(redrive(&q, Redrive { dry_run, ..ids(&["a", "x"]) }).await, (1, 1));
+    let target = Some(topic("u"));
+    assert_eq!(redrive(&q, Redrive { dry_run, target, ..dead(10) }).await, (3, 0));
+    assert_eq!(read().await, before);
+    assert_eq!(q.store.stats(vec![topic("u")]).await.unwrap(), [None]);
+}
+
+pub(crate) async fn a_dry_run_counts_all_dead_letters_when_asked_for_any_number(q: Fixture) {
+    bury(&q, &["a", "b"]).await;
+    assert_eq!(redrive(&q, Redrive { dry_run: true, ..dead(usize::MAX) }).await, (2, 0));
+}
+
+pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {
+    bury(&q, &["a", "b"]).await;
+    assert_eq!(redrive(&q, Redrive { target: Some(topic("u")), ..dead(10) }).await, (2, 0));
+    assert_eq!(states(&q, &["a", "b"]).await, [None, None]);
+    let moved: Job = q.get_in("u", "a").await.unwrap();
+    assert_eq!((moved.state, moved.spec.payload), (State::Ready, Some(text("a"))));
+    assert_eq!(q.stats(TOPIC).await.dead, 0);
+    assert_eq!(q.stats("u").await.ready, 2);
+    let claimed = q.claim_for("u", vec![super::taker()]).await;
+    assert_eq!(super::fixture::ids_of(&claimed.leased[0]), ["a", "b"]);
+}
+
+pub(crate) async fn an_id_that_is_taken_in_the_target_stays(q: Fixture) {
+    bury(&q, &["a", "b"]).await;
+    q.put(job_in("u", "a")).await;
+    let target = || Some(topic("u"));
+    assert_eq!(redrive(&q, Redrive { target: target(), ..ids(&["a", "b"]) }).await, (1, 1));
+    assert_eq!(states(&q, &["a", "b"]).await, [Some(State::Dead), None]);
+    assert_eq!(q.get_in("u", "b").await.unwrap().state, State::Ready);
+    assert_eq!(redrive(&q, Redrive { target: target(), ..dead(10) }).await, (0, 1));
+    assert_eq!(q.state("a").await, Some(State::Dead));
+}
+
+pub(crate) async fn the_own_topic_as_target_is_no_move(q: Fixture) {
+    bury(&q, &["a"]).await;
+    assert_eq!(redrive(&q, Redrive { target: Some(topic(TOPIC)), ..dead(10) }).await, (1, 0));
+    assert_eq!(q.state("a").await, Some(State::Ready));
+}
+
+pub(crate) async fn a_topic_that_does_not_exist_has_nothing_to_redrive(q: Fixture) {
+    assert_eq!(redrive(&q, dead(10)).await, (0, 0));
+    assert_eq!(redrive(&q, ids(&["a"])).await, (0, 1));
+    assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap(), []);
+}

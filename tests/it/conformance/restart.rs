@@ -1,0 +1,129 @@
+//! What a store that is opened again still knows. A capability: stores in memory skip these.
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{OnConflict, Outcome, State};
+use ringq::store::{Error, NewJob};
+
+use super::fixture::{
+    Fixture, OWNER, TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, topic,
+};
+
+pub(crate) async fn everything_reads_the_same_after_reopening(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    let leased = q.running("retried").await;
+    q.end(&leased, failed_for(900)).await;
+    let leased = q.running("dead").await;
+    q.end(&leased, dead_lettered()).await;
+    let leased = q.running("done").await;
+    q.ack(&leased).await;
+    let running = q.running("running").await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("running") }).await;
+    q.extend(&running, None, Some("half way")).await.unwrap();
+    q.put(NewJob { due: after(60), ..new_job("later") }).await;
+    q.put_ids(&["a", "b"]).await;
+    let keys = ["retried", "dead", "done", "running", "later", "a", "b"];
+    let keys: Vec<_> = keys.iter().map(|id| super::key(TOPIC, id)).collect();
+    let read = async |q: &Fixture| {
+        let jobs = q.store.get(keys.clone(), true).await.unwrap();
+        let topics = q.store.topics(String::new(), None, 10).await.unwrap();
+        (jobs, topics, q.stats(TOPIC).await, q.store.info().await.unwrap().jobs)
+    };
+    let before = read(&q).await;
+    q.reopen().await;
+    assert_eq!(read(&q).await, before);
+    assert_eq!(q.claim_ids().await, ["a", "b"]);
+}
+
+pub(crate) async fn a_lease_of_the_former_life_can_be_settled(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    let leased = q.running("a").await;
+    q.reopen().await;
+    assert!(q.claim_ids().await.is_empty());
+    assert_eq!(q.lease(&leased).await.unwrap().deadline, leased.deadline);
+    assert_eq!(q.ack(&leased).await.state, State::Succeeded);
+    q.reopen().await;
+    assert!(q.settle(ack(&leased)).await.unwrap().repeated);
+}
+
+pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    let leased = q.running("a").await;
+    q.reopen().await;
+    assert!(q.store.orphans(OWNER).await.unwrap().is_empty());
+    assert_eq!(one(q.store.orphans(OWNER + 1).await.unwrap()).token, leased.token);
+    q.end(&leased, Cause::Broken).await;
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.failures, job.deliveries), (State::Ready, 0, 1));
+}
+
+pub(crate) async fn a_lease_that_ran_out_meanwhile_is_reaped(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    let leased = q.running("a").await;
+    q.reopen().await;
+    assert_eq!(q.store.reap(10).await.unwrap().next, Some(leased.deadline));
+    q.until(leased.deadline);
+    assert_eq!(one(q.store.reap(10).await.unwrap().leases).token, leased.token);
+}
+
+pub(crate) async fn arrival_goes_on_where_it_was(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    q.put_ids(&["a", "b"]).await;
+    q.claim_one().await;
+    q.reopen().await;
+    q.put_ids(&["c"]).await;
+    assert_eq!(q.claim_ids().await, ["b", "c"]);
+}
+
+pub(crate) async fn a_job_becomes_due_while_nobody_serves(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    q.store.close().await;
+    q.until(plus(q.now(), 60));
+    q.reopen().await;
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn a_repeat_over_a_restart_is_recognized(mut q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    let job =
+        || NewJob { request: Some(u64::MAX), on_conflict: OnConflict::Replace, ..new_job("a") };
+    q.put(job()).await;
+    q.reopen().await;
+    assert_eq!(q.put(job()).await.outcome, Some(Outcome::Unchanged));
+}
+
+pub(crate) async fn a_shard_is_refused_under_another_name(q: Fixture) {
+    if !q.can_reopen() {
+        return;
+    }
+    q.put(new_job("a")).await;
+    q.store.close().await;
+    let refused = q.open_as("other").map(drop).unwrap_err();
+    assert!(refused.contains("s0"), "{refused}");
+    assert!(q.open_as("s0").is_ok());
+}
+
+pub(crate) async fn a_closed_store_refuses_every_call(q: Fixture) {
+    q.put(new_job("a")).await;
+    q.store.close().await;
+    let refused = |error: Error| assert!(!error.outcome_unknown(), "{error:?}");
+    refused(q.store.enqueue(vec![new_job("b")]).await.unwrap_err());
+    refused(q.store.get(vec![super::key(TOPIC, "a")], true).await.unwrap_err());
+    refused(q.store.stats(vec![topic(TOPIC)]).await.unwrap_err());
+    refused(q.store.prune(1).await.unwrap_err());
+    q.store.close().await;
+}

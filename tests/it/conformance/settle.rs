@@ -1,0 +1,390 @@
+//! Settle: how a lease ends, what is counted, what is remembered, and what a repeat finds.
+//! What a waiting generation makes of it is in `conflict`.
+
+use std::time::Duration;
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{
+    Attempt, AttemptOutcome, JobId, Keep, RetryOverrides, Spec, State, Time, limit,
+};
+use ringq::store::{End, Leased, NewJob, Refused, Settle, Settled};
+
+use super::fixture::{
+    Fixture, TOPIC, ack, after, dead_lettered, decide, failed, failed_for, job_in, key, lease_ref,
+    new_job, plus, released, text,
+};
+
+const RETENTION: Duration = Duration::from_secs(600);
+
+/// An ack with a result.
+fn ack_with(leased: &Leased, result: &str) -> Settle {
+    let end = End::Ack { result: Some(text(result)), follow_ups: Vec::new() };
+    Settle { end, ..ack(leased) }
+}
+
+/// A kept job, running.
+async fn run_kept(q: &Fixture, id: &str) -> Leased {
+    q.run(NewJob { keep: Keep::Record(RETENTION), ..new_job(id) }).await
+}
+
+// === ack ===
+
+pub(crate) async fn an_ack_says_how_long_the_attempt_ran(q: Fixture) {
+    let leased = q.running("a").await;
+    q.clock.advance(Duration::from_micros(1_234_567));
+    let expected =
+        Settled { repeated: false, ran: Duration::from_micros(1_234_567), state: State::Succeeded };
+    assert_eq!(q.ack(&leased).await, expected);
+}
+
+pub(crate) async fn a_tombstone_has_the_state_and_neither_payload_nor_result(q: Fixture) {
+    let leased = q.running("a").await;
+    q.settle(ack_with(&leased, "done")).await.unwrap();
+    let finished = q.now();
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.finish_time), (State::Succeeded, Some(finished)));
+    assert_eq!((job.spec.payload, job.result), (None, None));
+    q.until_just_before(finished.plus(limit::TOMBSTONE));
+    assert_eq!(q.state("a").await, Some(State::Succeeded));
+    q.until(finished.plus(limit::TOMBSTONE));
+    assert_eq!(q.get("a").await, None);
+}
+
+pub(crate) async fn a_kept_record_has_payload_result_and_attempts(q: Fixture) {
+    let leased = run_kept(&q, "a").await;
+    let start_time = q.now();
+    q.sleep(2);
+    q.settle(ack_with(&leased, "größer")).await.unwrap();
+    let job = q.job("a").await;
+    assert_eq!((job.spec.payload, job.result), (Some(text("a")), Some(text("größer"))));
+    assert_eq!((job.failures, job.deliveries, &*job.worker_id), (0, 1, "worker-1"));
+    assert_eq!((job.finish_time, job.lease_expire_time), (Some(q.now()), None));
+    let attempt = Attempt {
+        number: 1,
+        start_time,
+        finish_time: q.now(),
+        worker_id: "worker-1".into(),
+        outcome: AttemptOutcome::Succeeded,
+        error: String::new(),
+    };
+    assert_eq!(job.attempts, [attempt]);
+    q.until_just_before(job.finish_time.unwrap().plus(RETENTION));
+    assert!(q.job("a").await.result.is_some());
+    q.clock.advance(Duration::from_micros(1));
+    assert_eq!(q.get("a").await, None);
+}
+
+pub(crate) async fn a_result_may_be_empty_bytes_or_a_megabyte(q: Fixture) {
+    let large = text(&"漢".repeat((1 << 20) / 3));
+    for (id, result) in [("empty", text("")), ("large", large)] {
+        let leased = run_kept(&q, id).await;
+        let end = End::Ack { result: Some(result.clone()), follow_ups: Vec::new() };
+        q.settle(Settle { end, ..ack(&leased) }).await.unwrap();
+        assert!(q.job(id).await.result == Some(result), "{id}");
+    }
+}
+
+pub(crate) async fn a_job_that_is_not_kept_is_forgotten_with_its_ack(q: Fixture) {
+    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    assert_eq!(q.ack(&leased).await.state, State::Succeeded);
+    assert_eq!(q.get("a").await, None);
+    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
+}
+
+pub(crate) async fn a_late_ack_that_comes_before_the_reaper_counts(q: Fixture) {
+    let leased = q.running("a").await;
+    q.until(leased.deadline);
+    q.sleep(3600);
+    assert_eq!(q.ack(&leased).await.state, State::Succeeded);
+}
+
+// === follow-ups ===
+
+fn follow_up(n: u128) -> NewJob {
+    let shard = ringq::domain::ShardName::try_new("s0").unwrap();
+    let mut job = NewJob { keep: Keep::Nothing, ..job_in("after", "x") };
+    job.key.id = JobId::server_made(&shard, n);
+    job
+}
+
+fn ack_and(leased: &Leased, follow_ups: Vec<NewJob>) -> Settle {
+    Settle { end: End::Ack { result: None, follow_ups }, ..ack(leased) }
+}
+
+pub(crate) async fn follow_ups_are_written_with_the_ack_and_only_once(q: Fixture) {
+    let leased = q.running("a").await;
+    let later = NewJob { due: after(9), ..follow_up(2) };
+    let settle = ack_and(&leased, vec![follow_up(1), later]);
+    assert!(!q.settle(settle.clone()).await.unwrap().repeated);
+    assert!(q.settle(settle).await.unwrap().repeated);
+    let stats = q.stats("after").await;
+    assert_eq!((stats.ready, stats.scheduled, stats.enqueued_total), (1, 1, 2));
+    let found = q.store.get(vec![follow_up(1).key, follow_up(2).key], true).await.unwrap();
+    let states: Vec<_> = found.into_iter().map(|job| job.unwrap().state).collect();
+    assert_eq!(states, [State::Ready, State::Scheduled]);
+}
+
+pub(crate) async fn a_refused_ack_writes_no_follow_up(q: Fixture) {
+    let leased = q.running("a").await;
+    q.end(&leased, released()).await;
+    let settle = ack_and(&leased, vec![follow_up(1)]);
+    assert_eq!(q.settle(settle).await, Err(Refused::Stale));
+    assert_eq!(q.store.get(vec![follow_up(1).key], true).await.unwrap(), [None]);
+}
+
+// === repeats and refusals ===
+
+pub(crate) async fn a_repeated_ack_is_success_while_the_record_lives(q: Fixture) {
+    let leased = q.running("a").await;
+    q.ack(&leased).await;
+    let finished = q.now();
+    let before = q.job("a").await;
+    q.until_just_before(finished.plus(limit::TOMBSTONE));
+    let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Succeeded };
+    assert_eq!(q.settle(ack(&leased)).await, Ok(repeated));
+    assert_eq!(q.job("a").await, before);
+    q.until(finished.plus(limit::TOMBSTONE));
+    assert_eq!(q.settle(ack(&leased)).await, Err(Refused::NotFound));
+}
+
+pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
+    for (id, cause, state) in [
+        ("retry", failed_for(900), State::Backoff),
+        ("release", Cause::Released { delay: Some(RETENTION), error: "".into() }, State::Scheduled),
+        ("die", dead_lettered(), State::Dead),
+    ] {
+        let leased = q.running(id).await;
+        let settle = q.decide(&leased, cause).await;
+        assert_eq!(q.settle(settle.clone()).await.unwrap().state, state, "{id}");
+        let (before, stats) = (q.job(id).await, q.stats(TOPIC).await);
+        let repeated = Settled { repeated: true, ran: Duration::ZERO, state };
+        assert_eq!(q.settle(settle).await, Ok(repeated), "{id}");
+        assert_eq!((q.job(id).await, q.stats(TOPIC).await), (before, stats), "{id}");
+    }
+}
+
+pub(crate) async fn another_action_with_a_used_token_is_stale(q: Fixture) {
+    let acked = q.running("acked").await;
+    let retry = q.decide(&acked, failed()).await;
+    q.ack(&acked).await;
+    assert_eq!(q.settle(retry).await, Err(Refused::Stale));
+    assert_eq!(q.state("acked").await, Some(State::Succeeded));
+    let retried = q.running("retried").await;
+    let die = q.decide(&retried, dead_lettered()).await;
+    let release = q.decide(&retried, released()).await;
+    q.end(&retried, failed()).await;
+    for settle in [ack(&retried), die, release] {
+        assert_eq!(q.settle(settle).await, Err(Refused::Stale));
+    }
+    assert_eq!(q.state("retried").await, Some(State::Backoff));
+}
+
+pub(crate) async fn the_same_lease_twice_in_one_call_is_settled_once(q: Fixture) {
+    let leased = q.running("a").await;
+    let settled = q.store.settle(vec![ack(&leased), ack(&leased)]).await.unwrap();
+    let repeated: Vec<_> = settled.iter().map(|settled| settled.unwrap().repeated).collect();
+    assert_eq!(repeated, [false, true]);
+    assert_eq!(q.job("a").await.deliveries, 1);
+    assert_eq!(q.stats(TOPIC).await.succeeded_total, 1);
+}
+
+pub(crate) async fn a_batch_of_settles_is_answered_in_its_order(q: Fixture) {
+    q.put_ids(&["a", "b", "c"]).await;
+    let leased = q.claim(3).await;
+    let mut unknown = ack(&leased[0]);
+    unknown.lease.key = key(TOPIC, "unknown");
+    let mut stale = ack(&leased[1]);
+    stale.lease.token.0 ^= 1 << 63;
+    let items = vec![unknown, ack(&leased[2]), stale, ack(&leased[0])];
+    let settled = q.store.settle(items).await.unwrap();
+    let states: Vec<_> = settled.into_iter().map(|settled| settled.map(|s| s.state)).collect();
+    let done = Ok(State::Succeeded);
+    assert_eq!(states, [Err(Refused::NotFound), done, Err(Refused::Stale), done]);
+    assert_eq!(q.state("b").await, Some(State::Running));
+}
+
+pub(crate) async fn a_job_or_topic_that_is_not_there_is_not_found(q: Fixture) {
+    let leased = q.running("a").await;
+    for key in [key("nowhere", "a"), key(TOPIC, "b")] {
+        let mut settle = ack(&leased);
+        settle.lease.key = key;
+        assert_eq!(q.settle(settle).await, Err(Refused::NotFound));
+    }
+    assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap().len(), 1);
+}
+
+pub(crate) async fn a_lease_of_a_former_life_of_the_id_is_stale(q: Fixture) {
+    let old = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    q.ack(&old).await;
+    q.running("a").await;
+    assert_eq!(q.settle(ack(&old)).await, Err(Refused::Stale));
+    assert_eq!(q.state("a").await, Some(State::Running));
+}
+
+// === guarded by the deadline ===
+
+pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: Fixture) {
+    let leased = q.running("a").await;
+    q.until(leased.deadline);
+    let lease = q.lease(&leased).await.unwrap();
+    let reap = Settle { deadline: Some(lease.deadline), ..decide(&lease, Cause::Expired) };
+    q.sleep(1);
+    let moved = q.extend(&leased, None, None).await.unwrap();
+    assert_eq!(q.settle(reap.clone()).await, Err(Refused::Stale));
+    assert_eq!(q.job("a").await.lease_expire_time, Some(moved));
+    let settled = q.settle(Settle { deadline: Some(moved), ..reap }).await.unwrap();
+    assert_eq!(settled.state, State::Backoff);
+}
+
+// === counters and what follows ===
+
+pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(q: Fixture) {
+    let ignore = RetryOverrides { ignore_expired_leases: Some(true), ..Default::default() };
+    for (id, retry, cause, failures) in [
+        ("failed", RetryOverrides::default(), failed_for(900), 1),
+        ("released", RetryOverrides::default(), released(), 0),
+        ("expired", RetryOverrides::default(), Cause::Expired, 1),
+        ("ignored", ignore, Cause::Expired, 0),
+        ("broken", RetryOverrides::default(), Cause::Broken, 0),
+        ("dead", RetryOverrides::default(), dead_lettered(), 1),
+    ] {
+        let spec = Spec { retry, ..Spec::default() };
+        let leased = q.run(NewJob { spec, ..job_in(id, id) }).await;
+        assert_eq!(q.get_in(id, id).await.unwrap().deliveries, 1, "{id} while running");
+        q.end(&leased, cause).await;
+        let job = q.get_in(id, id).await.unwrap();
+        assert_eq!((job.deliveries, job.failures), (1, failures), "{id}");
+        assert_eq!((job.lease_expire_time, job.attempts.len()), (None, 1), "{id}");
+    }
+}
+
+pub(crate) async fn a_failed_job_backs_off_until_its_wait_is_over(q: Fixture) {
+    let leased = q.running("a").await;
+    let settled = q.end(&leased, failed()).await;
+    assert_eq!(settled.state, State::Backoff);
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.due_time), (State::Backoff, plus(q.now(), 1)));
+    assert_eq!((&*job.last_error, job.finish_time), ("it failed", None));
+    q.until_just_before(job.due_time);
+    assert_eq!(q.state("a").await, Some(State::Backoff));
+    q.until(job.due_time);
+    assert_eq!(q.state("a").await, Some(State::Ready));
+}
+
+pub(crate) async fn the_first_release_keeps_the_place_and_the_next_waits(q: Fixture) {
+    q.put_ids(&["a", "b"]).await;
+    let due = q.now();
+    for (wait, state) in [(0, State::Ready), (1, State::Scheduled), (2, State::Scheduled)] {
+        let leased = q.claim_one().await;
+        assert_eq!(leased.key.id.as_str(), "a");
+        assert_eq!(q.end(&leased, released()).await.state, state);
+        let expected = if wait == 0 { due } else { plus(q.now(), wait) };
+        assert_eq!(q.job("a").await.due_time, expected);
+        q.sleep(wait);
+        if wait == 1 {
+            assert_eq!(q.claim_one().await.key.id.as_str(), "b");
+        }
+    }
+}
+
+pub(crate) async fn a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead(q: Fixture) {
+    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
+    q.sleep(1);
+    assert_eq!(q.end(&leased, dead_lettered()).await.state, State::Dead);
+    let finished = q.now();
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.finish_time), (State::Dead, Some(finished)));
+    assert_eq!((job.spec.payload, &*job.last_error), (Some(text("a")), "hopeless"));
+    assert_eq!(job.attempts[0].outcome, AttemptOutcome::Failed);
+    assert!(q.claim_ids().await.is_empty());
+    q.until_just_before(finished.plus(limit::DEAD_RETENTION));
+    assert_eq!(q.state("a").await, Some(State::Dead));
+    q.until(finished.plus(limit::DEAD_RETENTION));
+    assert_eq!(q.get("a").await, None);
+}
+
+pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
+    q.put(new_job("a")).await;
+    let mut starts: Vec<Time> = Vec::new();
+    for n in 0..12 {
+        let leased = q.claim_one().await;
+        starts.push(q.now());
+        q.sleep(1);
+        let error = format!("error {n}");
+        q.end(&leased, Cause::Failed { delay: Some(Duration::from_secs(1)), error }).await;
+        q.sleep(1);
+    }
+    let expected: Vec<_> = (2..12)
+        .rev()
+        .map(|n: u32| Attempt {
+            number: n + 1,
+            start_time: starts[n as usize],
+            finish_time: plus(starts[n as usize], 1),
+            worker_id: "worker-1".into(),
+            outcome: AttemptOutcome::Failed,
+            error: format!("error {n}"),
+        })
+        .collect();
+    let job = q.job("a").await;
+    assert_eq!(job.attempts, expected);
+    assert_eq!(expected.len(), limit::ATTEMPTS_KEPT);
+    assert_eq!((job.failures, job.deliveries, &*job.last_error), (12, 12, "error 11"));
+}
+
+pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) {
+    use AttemptOutcome::{Failed, LeaseExpired, Released};
+    q.put(NewJob { keep: Keep::Record(RETENTION), ..new_job("a") }).await;
+    let causes = [(failed_for(0), Failed), (Cause::Expired, LeaseExpired), (released(), Released)];
+    let mut expected = Vec::new();
+    for (cause, outcome) in causes.into_iter().chain([(Cause::Broken, Released)]) {
+        q.sleep(100);
+        let leased = q.claim_one().await;
+        q.end(&leased, cause).await;
+        expected.insert(0, outcome);
+    }
+    q.sleep(100);
+    let leased = q.claim_one().await;
+    q.ack(&leased).await;
+    expected.insert(0, AttemptOutcome::Succeeded);
+    let outcomes: Vec<_> = q.job("a").await.attempts.iter().map(|a| a.outcome).collect();
+    assert_eq!(outcomes, expected);
+}
+
+pub(crate) async fn an_end_without_an_error_keeps_the_last_one(q: Fixture) {
+    let leased = q.running("a").await;
+    q.end(&leased, failed_for(0)).await;
+    let leased = q.claim_one().await;
+    q.end(&leased, released()).await;
+    assert_eq!(q.job("a").await.last_error, "it failed");
+}
+
+pub(crate) async fn a_running_job_outlives_its_expire_time_but_its_retry_does_not(q: Fixture) {
+    let expire = plus(q.now(), 10);
+    let run = async |id: &str| q.run(NewJob { expire: Some(after(10)), ..new_job(id) }).await;
+    let (acked, retried) = (run("acked").await, run("retried").await);
+    q.until(expire);
+    q.sleep(1);
+    assert_eq!(q.ack(&acked).await.state, State::Succeeded);
+    assert_eq!(q.end(&retried, failed()).await.state, State::Expired);
+    assert_eq!(q.state("retried").await, Some(State::Expired));
+    q.sleep(10);
+    assert!(q.claim_ids().await.is_empty());
+}
+
+pub(crate) async fn a_retry_that_waits_beyond_the_expire_time_expires_then(q: Fixture) {
+    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
+    let expire = plus(q.now(), 10);
+    assert_eq!(q.end(&leased, failed_for(60)).await.state, State::Backoff);
+    q.until_just_before(expire);
+    assert_eq!(q.state("a").await, Some(State::Backoff));
+    q.until(expire);
+    assert_eq!(q.state("a").await, Some(State::Expired));
+}
+
+pub(crate) async fn a_settled_lease_is_no_lease(q: Fixture) {
+    let leased = q.running("a").await;
+    q.ack(&leased).await;
+    let refs = vec![lease_ref(&leased)];
+    assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::Stale)]);
+    assert_eq!(q.store.reap(10).await.unwrap().next, None);
+}

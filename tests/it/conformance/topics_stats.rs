@@ -1,0 +1,164 @@
+//! Topics, their numbers, and what a shard says of itself.
+
+use std::time::Duration;
+
+use ringq::domain::{Durability, OnConflict, Time};
+use ringq::store::{NewJob, Stats};
+
+use super::fixture::{
+    Fixture, TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic,
+};
+
+async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
+    let found = q.store.topics(prefix.to_owned(), after.map(topic), limit).await.unwrap();
+    found.into_iter().map(|topic| topic.name.to_string()).collect()
+}
+
+// === topics ===
+
+pub(crate) async fn topics_come_in_the_order_of_their_names(q: Fixture) {
+    let all = ["Z", "a", "a.b", "a.c", "a:", "a_", "b"];
+    for name in ["a.c", "b", "a", "Z", "a_", "a.b", "a:"] {
+        q.put(job_in(name, "x")).await;
+    }
+    let mut sorted = all;
+    sorted.sort_unstable();
+    assert_eq!(names(&q, "", None, 100).await, sorted);
+}
+
+pub(crate) async fn topics_are_found_by_prefix_and_paged_by_name(q: Fixture) {
+    for name in ["a", "ab", "ab.c", "abc", "aB", "b"] {
+        q.put(job_in(name, "x")).await;
+    }
+    assert_eq!(names(&q, "ab", None, 100).await, ["ab", "ab.c", "abc"]);
+    assert_eq!(names(&q, "ab", Some("ab"), 100).await, ["ab.c", "abc"]);
+    assert_eq!(names(&q, "ab", Some("ab"), 1).await, ["ab.c"]);
+    assert_eq!(names(&q, "", Some("ab.c"), 100).await, ["abc", "b"]);
+    assert_eq!(names(&q, "", Some("aa"), 2).await, ["ab", "ab.c"], "after one that is none");
+    assert!(names(&q, "x", None, 100).await.is_empty());
+    assert!(names(&q, "a%", None, 100).await.is_empty());
+    assert!(names(&q, "a", Some("b"), 100).await.is_empty());
+}
+
+pub(crate) async fn an_underscore_in_a_prefix_is_an_underscore(q: Fixture) {
+    for name in ["a_b", "axb"] {
+        q.put(job_in(name, "x")).await;
+    }
+    assert_eq!(names(&q, "a_", None, 100).await, ["a_b"]);
+}
+
+pub(crate) async fn a_topic_comes_to_be_with_its_first_job_and_stays(q: Fixture) {
+    let created = q.now();
+    let leased = q.running("a").await;
+    q.sleep(5);
+    q.ack(&leased).await;
+    q.put(new_job("b")).await;
+    q.delete("b").await;
+    q.delete("b").await;
+    let found = q.store.topics(String::new(), None, 10).await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!((found[0].name.as_str(), found[0].create_time), (TOPIC, created));
+    assert_eq!(q.stats(TOPIC).await.create_time, created);
+}
+
+// === numbers ===
+
+pub(crate) async fn a_topic_that_does_not_exist_has_no_numbers(q: Fixture) {
+    q.put(new_job("a")).await;
+    let stats = q.store.stats(vec![topic("nowhere"), topic(TOPIC)]).await.unwrap();
+    assert_eq!(stats[0], None);
+    assert_eq!(stats[1].unwrap().ready, 1);
+}
+
+pub(crate) async fn numbers_follow_every_transition(q: Fixture) {
+    let count = async || {
+        let s = q.stats(TOPIC).await;
+        (s.scheduled, s.ready, s.running, s.backoff, s.dead)
+    };
+    q.put_ids(&["a", "b", "c", "d"]).await;
+    q.put(NewJob { due: after(10), ..new_job("e") }).await;
+    assert_eq!(count().await, (1, 4, 0, 0, 0));
+    let leased = q.claim(4).await;
+    assert_eq!(count().await, (1, 0, 4, 0, 0));
+    q.ack(&leased[0]).await;
+    q.end(&leased[1], failed_for(20)).await;
+    q.end(&leased[2], dead_lettered()).await;
+    q.end(&leased[3], released()).await;
+    assert_eq!(count().await, (1, 1, 0, 1, 1));
+    q.sleep(10);
+    assert_eq!(count().await, (0, 2, 0, 1, 1));
+    q.sleep(10);
+    assert_eq!(count().await, (0, 3, 0, 0, 1));
+    q.delete("c").await;
+    q.delete("e").await;
+    assert_eq!(count().await, (0, 2, 0, 0, 0));
+    q.claim_ids().await;
+    assert_eq!(count().await, (0, 0, 2, 0, 0));
+    q.delete("b").await;
+    assert_eq!(count().await, (0, 0, 1, 0, 0));
+}
+
+pub(crate) async fn an_expired_job_is_in_no_number(q: Fixture) {
+    q.put(NewJob { expire: Some(after(5)), ..new_job("ready") }).await;
+    q.put(NewJob { due: after(60), expire: Some(after(5)), ..new_job("scheduled") }).await;
+    q.sleep(5);
+    let stats = q.stats(TOPIC).await;
+    assert_eq!((stats.ready, stats.scheduled, stats.oldest_ready), (0, 0, None));
+}
+
+pub(crate) async fn totals_only_rise(q: Fixture) {
+    let totals = async || {
+        let Stats { enqueued_total, succeeded_total, dead_total, .. } = q.stats(TOPIC).await;
+        (enqueued_total, succeeded_total, dead_total)
+    };
+    let leased = q.running("a").await;
+    assert_eq!(totals().await, (1, 0, 0));
+    q.ack(&leased).await;
+    assert_eq!(totals().await, (1, 1, 0));
+    q.put(new_job("a")).await;
+    assert_eq!(totals().await, (1, 1, 0), "nothing was written");
+    let leased = q.running("b").await;
+    q.end(&leased, dead_lettered()).await;
+    assert_eq!(totals().await, (2, 1, 1));
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..new_job("b") }).await;
+    assert_eq!(totals().await, (3, 1, 1));
+    q.delete("b").await;
+    q.sleep(3600);
+    q.store.prune(100).await.unwrap();
+    assert_eq!(totals().await, (3, 1, 1));
+}
+
+pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fixture) {
+    q.put(NewJob { due: after(60), ..new_job("scheduled") }).await;
+    assert_eq!(q.stats(TOPIC).await.oldest_ready, None);
+    q.put(new_job("urgent-but-younger")).await;
+    q.sleep(5);
+    q.put(NewJob { priority: Some(9), ..new_job("a") }).await;
+    q.clock.advance(Duration::from_micros(1));
+    assert_eq!(q.stats(TOPIC).await.oldest_ready, Some(Duration::from_micros(5_000_001)));
+    q.claim(2).await;
+    assert_eq!(q.stats(TOPIC).await.oldest_ready, None);
+    q.sleep(60);
+    let oldest = q.stats(TOPIC).await.oldest_ready;
+    assert_eq!(oldest, Some(Duration::from_micros(5_000_001)));
+}
+
+// === the shard ===
+
+pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
+    let before = q.store.info().await.unwrap();
+    assert_eq!((before.kind, before.jobs), ("sqlite", 0));
+    assert!(!before.address.is_empty());
+    q.put_ids(&["a", "b"]).await;
+    q.put(job_in("u", "a")).await;
+    let after = q.store.info().await.unwrap();
+    assert_eq!((after.jobs, &after.address), (3, &before.address));
+    assert!(after.bytes > 0);
+}
+
+pub(crate) async fn a_file_is_fsynced_and_memory_is_memory(q: Fixture) {
+    let expected = if q.can_reopen() { Durability::Fsynced } else { Durability::Memory };
+    assert_eq!(q.store.durability(), expected);
+    assert_eq!(q.put(new_job("a")).await.durability, expected);
+    assert_ne!(q.now(), Time(0));
+}

@@ -1,0 +1,362 @@
+use std::collections::BTreeSet;
+
+use ringq::pb::{
+    Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job, JobState,
+    JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest,
+    NackAction, RedriveJobsRequest, ShardState, StreamRequest, TopicState,
+};
+use tonic::Code;
+
+use crate::harness::{
+    Client, JobExt as _, Server, SinceEpoch as _, assert_refused, eventually, job, millis, nack,
+    take, wall_now,
+};
+
+fn ids(jobs: &[Job]) -> Vec<String> {
+    jobs.iter().map(|job| job.spec.as_ref().unwrap().id.clone()).collect()
+}
+
+/// Makes dead letters with these ids.
+async fn bury(client: &Client, topic: &str, ids: &[&str]) {
+    for id in ids {
+        client.enqueue(job(topic).with_id(id).with_text("x")).await;
+        let receipt = client.pull_one(topic).await.receipt;
+        client.nack(nack(&receipt, NackAction::DeadLetter)).await;
+    }
+}
+
+#[tokio::test]
+async fn list_jobs_goes_page_by_page_in_the_order_of_due_times() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let mut expected = Vec::new();
+    for n in 0..10_u64 {
+        let id = format!("n{n}");
+        // The last enqueued is due first.
+        let delay = millis(3_600_000 - n * 60_000);
+        client.enqueue(job("mail").with_id(&id).with_text("x").with_delay(delay)).await;
+        expected.insert(0, id);
+    }
+    client.enqueue(job("mail").with_id("ready")).await;
+    client.enqueue(job("other").with_delay(millis(60_000))).await;
+    let list = async |request: ListJobsRequest| client.admin.clone().list_jobs(request).await;
+    let first = ListJobsRequest {
+        topic: "mail".into(),
+        state: JobState::Scheduled.into(),
+        page_size: 3,
+        ..Default::default()
+    };
+    let mut request = first.clone();
+    let (mut seen, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = list(request.clone()).await.unwrap().into_inner();
+        assert!(page.jobs.len() <= 3);
+        assert!(page.jobs.iter().all(|job| job.state() == JobState::Scheduled));
+        let bare = |job: &Job| job.spec.as_ref().unwrap().payload.is_none();
+        assert!(page.jobs.iter().all(bare), "BASIC is the default of lists");
+        seen.extend(ids(&page.jobs));
+        pages += 1;
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(seen, expected);
+    assert!((4..=5).contains(&pages), "{pages} pages");
+
+    let page = list(first.clone()).await.unwrap().into_inner();
+    for other in [
+        ListJobsRequest { topic: "other".into(), ..first.clone() },
+        ListJobsRequest { state: JobState::Ready.into(), ..first.clone() },
+    ] {
+        let request = ListJobsRequest { page_token: page.next_page_token.clone(), ..other };
+        let status = list(request).await.unwrap_err();
+        assert_refused(&status, Code::InvalidArgument, "INVALID_FIELD", "page_token");
+    }
+    let full = ListJobsRequest { view: JobView::Full.into(), ..first.clone() };
+    let page = list(full).await.unwrap().into_inner();
+    assert!(page.jobs.iter().all(|job| job.spec.as_ref().unwrap().payload.is_some()));
+    let nowhere = ListJobsRequest { topic: "nowhere".into(), ..first };
+    let page = list(nowhere).await.unwrap().into_inner();
+    assert_eq!((page.jobs.len(), page.next_page_token.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn a_page_of_large_jobs_ends_at_three_mebibytes() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for _ in 0..8 {
+        client.enqueue(job("files").with_bytes(900_000)).await;
+    }
+    let mut request = ListJobsRequest {
+        topic: "files".into(),
+        state: JobState::Ready.into(),
+        view: JobView::Full.into(),
+        page_size: 500,
+        ..Default::default()
+    };
+    let mut count = 0;
+    loop {
+        let page = client.admin.clone().list_jobs(request.clone()).await.unwrap().into_inner();
+        assert!(page.jobs.len() <= 4, "{} jobs in a page", page.jobs.len());
+        count += page.jobs.len();
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(count, 8);
+}
+
+#[tokio::test]
+async fn every_state_can_be_listed() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let kept = |id: &str| job("mail").with_id(id).with_retention(millis(60_000));
+    bury(&client, "mail", &["dead"]).await;
+    client.enqueue(kept("succeeded")).await;
+    client.ack(&client.pull_one("mail").await.receipt).await;
+    client.enqueue(kept("backoff")).await;
+    client.nack(ringq::pb::NackItem {
+        delay: Some(crate::harness::proto(millis(60_000))),
+        ..nack(&client.pull_one("mail").await.receipt, NackAction::Retry)
+    })
+    .await;
+    client.enqueue(kept("running")).await;
+    client.pull_one("mail").await;
+    client.enqueue(kept("cancelled")).await;
+    let (topic, id) = ("mail".into(), "cancelled".into());
+    let delete = ringq::pb::DeleteRequest { topic, id, ..Default::default() };
+    client.queue.clone().delete(delete).await.unwrap();
+    client.enqueue(kept("expired").with_ttl(millis(20))).await;
+    client.until("mail", "expired", JobState::Expired).await;
+    client.enqueue(kept("scheduled").with_delay(millis(60_000))).await;
+    client.enqueue(kept("ready")).await;
+    for (state, id) in [
+        (JobState::Scheduled, "scheduled"),
+        (JobState::Ready, "ready"),
+        (JobState::Running, "running"),
+        (JobState::Backoff, "backoff"),
+        (JobState::Succeeded, "succeeded"),
+        (JobState::Dead, "dead"),
+        (JobState::Cancelled, "cancelled"),
+        (JobState::Expired, "expired"),
+    ] {
+        let jobs = client.list("mail", state).await;
+        assert_eq!(ids(&jobs), [id], "{state:?}");
+        assert_eq!(jobs[0].state(), state);
+    }
+    let stats = client.stats("mail").await;
+    let waiting = (stats.scheduled, stats.ready, stats.running, stats.backoff, stats.dead);
+    assert_eq!(waiting, (1, 1, 1, 1, 1));
+}
+
+#[tokio::test]
+async fn redrive_counts_moves_and_skips() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let redrive = async |request: RedriveJobsRequest| {
+        let answer = client.admin.clone().redrive_jobs(request).await.unwrap().into_inner();
+        (answer.redriven_count, answer.skipped_count)
+    };
+    bury(&client, "mail", &["a", "b", "c", "d"]).await;
+    client.enqueue(job("mail").with_id("alive").with_delay(millis(60_000))).await;
+    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+
+    let count = RedriveJobsRequest { validate_only: true, ..all.clone() };
+    assert_eq!(redrive(count).await, (4, 0));
+    assert_eq!(client.stats("mail").await.dead, 4, "only counted");
+
+    let named = ["a", "alive", "missing"].map(String::from).to_vec();
+    let request = RedriveJobsRequest { ids: named, ..all.clone() };
+    assert_eq!(redrive(request).await, (1, 2));
+    let a = client.pull_one("mail").await;
+    assert_eq!((a.id.as_str(), a.attempt), ("a", 1));
+    assert_eq!(client.state("mail", "alive").await, JobState::Scheduled);
+
+    // Moved to another topic; an id that is taken there is skipped.
+    client.enqueue(job("rescue").with_id("b").with_delay(millis(60_000))).await;
+    let ids = ["b", "c"].map(String::from).to_vec();
+    let target_topic = "rescue".to_owned();
+    let request = RedriveJobsRequest { ids, target_topic, ..all.clone() };
+    assert_eq!(redrive(request).await, (1, 1));
+    assert_eq!(client.find("mail", "c").await, None);
+    assert_eq!(client.state("mail", "b").await, JobState::Dead);
+    assert_eq!(client.pull_one("rescue").await.id, "c");
+
+    assert_eq!(redrive(all.clone()).await, (2, 0));
+    let back: BTreeSet<_> = client.pull_now("mail", 10).await.into_iter().map(|d| d.id).collect();
+    assert_eq!(back, ["b", "d"].map(String::from).into());
+    assert_eq!(redrive(all).await, (0, 0));
+
+    let nowhere = RedriveJobsRequest { topic: "nowhere".into(), ..Default::default() };
+    let status = client.admin.clone().redrive_jobs(nowhere).await.unwrap_err();
+    assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
+}
+
+#[tokio::test]
+async fn a_redrive_at_a_rate_spreads_the_due_times() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    bury(&client, "mail", &["a", "b", "c", "d"]).await;
+    let request = RedriveJobsRequest { topic: "mail".into(), max_rate: 2.0, ..Default::default() };
+    client.admin.clone().redrive_jobs(request).await.unwrap();
+    let mut jobs = client.list("mail", JobState::Ready).await;
+    jobs.extend(client.list("mail", JobState::Scheduled).await);
+    assert_eq!(jobs.len(), 4);
+    let mut due: Vec<_> = jobs.iter().map(|job| job.due_time.since_epoch()).collect();
+    due.sort();
+    for pair in due.windows(2) {
+        let gap = pair[1] - pair[0];
+        assert!(gap > millis(450) && gap < millis(550), "two jobs per second: {gap:?} apart");
+    }
+}
+
+#[tokio::test]
+async fn list_workers_shows_the_open_streams() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let list = async |topic: &str| {
+        let request = ListWorkersRequest { topic: topic.into() };
+        client.admin.clone().list_workers(request).await.unwrap().into_inner().workers
+    };
+    assert_eq!(list("").await, []);
+    client.enqueue_all(vec![job("mail.a"); 2]).await;
+    let before = wall_now();
+    let request = StreamRequest {
+        topics: vec!["mail.*".into(), "sms".into()],
+        worker_id: "host-7".into(),
+        max_in_flight: 5,
+        ..Default::default()
+    };
+    let mut worker = client.stream(request).await;
+    let held = worker.next_many(2).await;
+    let other = client.stream(take("other")).await;
+    assert_eq!(list("").await.len(), 2);
+    for topic in ["sms", "mail.a"] {
+        let [row] = list(topic).await.try_into().expect("one stream asks for it");
+        assert_eq!((row.worker_id.as_str(), row.max_in_flight), ("host-7", 5));
+        assert_eq!(row.in_flight, 2);
+        assert_eq!(row.stream_id, worker.info.stream_id);
+        assert_eq!(row.replica, worker.info.replica);
+        assert_eq!(row.topics, ["mail.*", "sms"], "as it wrote them");
+        assert!(row.peer.starts_with("127.0.0.1"), "{}", row.peer);
+        assert!(row.user_agent.contains("tonic"), "{}", row.user_agent);
+        let connected = row.connect_time.since_epoch();
+        assert!(connected >= before && connected <= wall_now());
+    }
+    assert_eq!(client.stats("mail.a").await.streams, 1);
+    client.ack(&held[0].receipt).await;
+    eventually("the ack frees credit", async || {
+        (list("sms").await[0].in_flight == 1).then_some(())
+    })
+    .await;
+    drop(worker);
+    drop(other);
+    eventually("closed streams are not listed", async || list("").await.is_empty().then_some(()))
+        .await;
+}
+
+#[tokio::test]
+async fn list_shards_and_server_info_tell_what_there_is() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("mail").with_text("x"); 10]).await;
+    let answer = client.admin.clone().list_shards(ListShardsRequest {}).await.unwrap();
+    let [shard] = answer.into_inner().shards.try_into().expect("one shard");
+    assert_eq!((shard.name.as_str(), shard.state()), ("s0", ShardState::Active));
+    assert!(shard.address.contains("s0.db"), "{}", shard.address);
+    assert_eq!((shard.weight > 0, shard.jobs), (true, 10));
+    assert!(shard.used_memory_bytes > 0);
+    assert_eq!(shard.last_error, "");
+
+    let answer = client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap();
+    let info = answer.into_inner();
+    assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!(info.store, "sqlite");
+    assert_eq!(info.durability(), Durability::Fsynced);
+    assert!(!info.replica.is_empty());
+    for feature in ["groups", "http_dispatch", "filters", "topic_limits", "topic_weights"] {
+        assert!(!info.features.contains(&feature.to_owned()), "{feature} is not served yet");
+    }
+    let (start, now) = (info.start_time.since_epoch(), info.server_time.since_epoch());
+    assert!(start <= now && now <= wall_now() && wall_now() - start < millis(60_000));
+    for (name, bound) in [
+        ("payload_bytes_max", 1 << 20),
+        ("headers_bytes_max", 8 << 10),
+        ("batch_jobs_max", 1_000),
+        ("request_bytes_max", 4 << 20),
+        ("lease_ms_default", 30_000),
+        ("stream_credit_max", 10_000),
+        ("settle_items_max", 1_000),
+        ("follow_ups_max", 16),
+    ] {
+        assert_eq!(info.limits.get(name), Some(&bound), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn topics_are_listed_by_name_with_their_numbers() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let before = wall_now();
+    for topic in ["mail.b", "mail.a", "sms", "mail.c"] {
+        client.enqueue_all(vec![job(topic); 2]).await;
+    }
+    client.ack(&client.pull_one("mail.b").await.receipt).await;
+    let list = async |request: ListTopicsRequest| {
+        client.topics.clone().list_topics(request).await.map(tonic::Response::into_inner)
+    };
+    let names = |page: &ringq::pb::ListTopicsResponse| -> Vec<String> {
+        page.topics.iter().map(|row| row.topic.as_ref().unwrap().name.clone()).collect()
+    };
+    let all = list(ListTopicsRequest::default()).await.unwrap();
+    assert_eq!(names(&all), ["mail.a", "mail.b", "mail.c", "sms"]);
+    assert_eq!(all.next_page_token, "");
+    let b = all.topics[1].stats.as_ref().unwrap();
+    assert_eq!((b.ready, b.enqueued_total, b.succeeded_total), (1, 2, 1));
+
+    let prefix = "mail.".to_owned();
+    let first = ListTopicsRequest { page_size: 2, prefix, ..Default::default() };
+    let page = list(first.clone()).await.unwrap();
+    assert_eq!(names(&page), ["mail.a", "mail.b"]);
+    let page_token = page.next_page_token;
+    let second = list(ListTopicsRequest { page_token: page_token.clone(), ..first.clone() }).await;
+    let second = second.unwrap();
+    assert_eq!((names(&second), second.next_page_token.as_str()), (vec!["mail.c".into()], ""));
+    let other = ListTopicsRequest { page_token, prefix: "sms".into(), ..first };
+    let status = list(other).await.unwrap_err();
+    assert_refused(&status, Code::InvalidArgument, "INVALID_FIELD", "page_token");
+
+    let get = GetTopicRequest { name: "sms".into() };
+    let topic = client.topics.clone().get_topic(get).await.unwrap().into_inner().topic.unwrap();
+    assert_eq!((topic.name.as_str(), topic.state()), ("sms", TopicState::Active));
+    assert!(topic.create_time.since_epoch() >= before);
+    for status in [
+        client.topics.clone().get_topic(GetTopicRequest { name: "no".into() }).await.unwrap_err(),
+        client
+            .topics
+            .clone()
+            .get_topic_stats(GetTopicStatsRequest { name: "no".into() })
+            .await
+            .unwrap_err(),
+    ] {
+        assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
+    }
+}
+
+#[tokio::test]
+async fn the_numbers_of_a_topic_follow_its_jobs() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("mail"); 6]).await;
+    let pulled = client.pull_now("mail", 3).await;
+    client.ack(&pulled[0].receipt).await;
+    client.nack(nack(&pulled[1].receipt, NackAction::DeadLetter)).await;
+    let stats = client.stats("mail").await;
+    assert_eq!((stats.ready, stats.running, stats.dead), (3, 1, 1));
+    assert_eq!((stats.enqueued_total, stats.succeeded_total, stats.dead_total), (6, 1, 1));
+    assert!(stats.enqueue_rate > 0.0 && stats.finish_rate > 0.0 && stats.fail_rate > 0.0);
+    assert!(stats.oldest_ready_age.is_some());
+    assert_eq!(stats.unreachable_shards, Vec::<String>::new());
+}

@@ -1,0 +1,304 @@
+use std::collections::HashSet;
+use std::time::Duration;
+
+use ringq::pb::{JobState, NackAction, PullRequest, StreamRequest};
+use tokio::time::Instant;
+
+use crate::harness::{
+    Client, JobExt as _, Server, Setup, eventually, job, millis, nack, proto, take,
+};
+
+fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
+    StreamRequest { orphan_grace: Some(proto(grace)), ..take(topic) }
+}
+
+#[tokio::test]
+async fn what_a_cut_stream_held_comes_back_after_the_grace_and_is_no_failure() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a").with_max_attempts(1)).await;
+    let mut worker = client.stream(with_grace("mail", millis(800))).await;
+    assert_eq!(worker.next().await.id, "a");
+    let cut = Instant::now();
+    drop(worker);
+    let again = client.pull_one("mail").await;
+    let after = cut.elapsed();
+    assert!(after >= millis(750), "given back after {after:?}, before the grace was over");
+    assert!(after < millis(4_000), "given back after {after:?}");
+    assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 1, 2));
+    let stored = client.get("mail", "a").await;
+    assert_eq!((stored.failures, stored.deliveries), (0, 2));
+    assert_eq!(stored.attempts[0].outcome(), ringq::pb::AttemptOutcome::Released);
+    client.ack(&again.receipt).await;
+}
+
+#[tokio::test]
+async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
+    const JOBS: usize = 120;
+    const BYTES: usize = 100_000;
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for _ in 0..JOBS / 20 {
+        client.enqueue_all(vec![job("files").with_bytes(BYTES); 20]).await;
+    }
+    // A worker that does not read: the transport takes what its windows allow, the rest stays.
+    let request = StreamRequest { max_in_flight: 1_000, ..with_grace("files", millis(1_500)) };
+    let reader = server.connect().await;
+    let mut worker = reader.stream(request).await;
+    let received: HashSet<_> = worker.next_many(3).await.into_iter().map(|d| d.id).collect();
+    let mut last = 0;
+    let claimed = eventually("the claims come to rest", async || {
+        let running = client.stats("files").await.running;
+        let rest = (running == last).then_some(running);
+        last = running;
+        tokio::time::sleep(millis(100)).await;
+        rest
+    })
+    .await;
+    assert!(claimed < JOBS as i64, "{claimed} claimed: what is not read is not claimed");
+    drop((worker, reader));
+    // Within the grace: only what went out is still leased.
+    let sent = eventually("what was never sent is ready again", async || {
+        let running = client.stats("files").await.running;
+        (running < claimed).then_some(running)
+    })
+    .await;
+    assert!(sent >= 3);
+    let stats = eventually("all is back", async || {
+        let stats = client.stats("files").await;
+        (stats.ready == JOBS as i64).then_some(stats)
+    })
+    .await;
+    assert_eq!((stats.running, stats.backoff, stats.dead), (0, 0, 0));
+    let jobs = client.list("files", JobState::Ready).await;
+    assert!(jobs.iter().all(|job| job.failures == 0));
+    let counted: HashSet<_> = jobs
+        .into_iter()
+        .filter(|job| job.deliveries > 0)
+        .map(|job| {
+            assert_eq!(job.deliveries, 1);
+            job.spec.unwrap().id
+        })
+        .collect();
+    assert!(counted.is_superset(&received), "what was received is counted");
+    assert!(counted.len() <= sent as usize, "{} counted, {sent} sent", counted.len());
+    assert!(counted.len() < claimed as usize, "what was never sent is not counted");
+}
+
+/// How a worker that stops speaks for its job.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    ExtendThenCancel,
+    CancelThenExtend,
+    Together,
+    Silent,
+}
+
+async fn stop(client: Client, order: Order) -> (Order, Vec<(String, i32)>) {
+    let topic = format!("stop.{order:?}");
+    let spec = job(&topic).with_id("a").with_lease(millis(3_000)).with_max_attempts(1);
+    client.enqueue(spec.with_retention(millis(60_000))).await;
+    let mut worker = client.stream(with_grace(&topic, millis(1_000))).await;
+    let receipt = worker.next().await.receipt;
+    let lease = millis(10_000);
+    match order {
+        Order::ExtendThenCancel => {
+            client.extend(&receipt, lease).await;
+            drop(worker);
+        }
+        Order::CancelThenExtend => {
+            drop(worker);
+            client.extend(&receipt, lease).await;
+        }
+        Order::Together => {
+            let extend = client.extend(&receipt, lease);
+            tokio::join!(extend, async { drop(worker) });
+        }
+        Order::Silent => drop(worker),
+    }
+    // Longer than the grace and than the first lease.
+    let mut other = client.stream(take(&topic)).await;
+    let mut came = Vec::new();
+    while let Ok(delivery) = tokio::time::timeout(millis(3_600), other.next()).await {
+        came.push((delivery.id, delivery.attempt));
+        client.ack(&delivery.receipt).await;
+    }
+    if !matches!(order, Order::Silent) {
+        client.ack(&receipt).await;
+        let stored = client.get(&topic, "a").await;
+        assert_eq!(stored.state(), JobState::Succeeded);
+        assert_eq!((stored.deliveries, stored.failures), (1, 0), "{order:?}");
+    }
+    (order, came)
+}
+
+#[tokio::test]
+async fn one_extend_keeps_the_job_of_a_worker_that_stops_whichever_comes_first() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let orders =
+        [Order::ExtendThenCancel, Order::CancelThenExtend, Order::Together, Order::Silent];
+    let stops = orders.map(|order| stop(client.clone(), order));
+    for (order, came) in futures::future::join_all(stops).await {
+        let expected = match order {
+            Order::Silent => vec![("a".to_owned(), 1)],
+            _ => Vec::new(),
+        };
+        assert_eq!(came, expected, "{order:?}: it runs exactly once");
+    }
+}
+
+#[tokio::test]
+async fn a_settle_after_the_break_keeps_the_job_settled() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a").with_retention(millis(60_000))).await;
+    let mut worker = client.stream(with_grace("mail", millis(500))).await;
+    let receipt = worker.next().await.receipt;
+    drop(worker);
+    client.ack(&receipt).await;
+    let mut other = client.stream(take("mail")).await;
+    other.quiet(millis(1_200)).await;
+    let stored = client.get("mail", "a").await;
+    assert_eq!((stored.state(), stored.deliveries), (JobState::Succeeded, 1));
+}
+
+#[tokio::test]
+async fn leases_of_a_killed_server_come_back_after_the_grace_unless_their_workers_speak_up() {
+    let mut server = Setup::new().restartable().start().await;
+    let client = server.connect().await;
+    for id in ["silent", "extended", "acked", "waiting"] {
+        let spec = job("mail").with_id(id).with_max_attempts(1).with_retention(millis(60_000));
+        client.enqueue(spec).await;
+    }
+    let request = StreamRequest { max_in_flight: 3, ..with_grace("mail", millis(2_000)) };
+    let mut worker = client.stream(request).await;
+    let [silent, extended, acked]: [_; 3] = worker.next_many(3).await.try_into().unwrap();
+    server.kill().await;
+    assert!(worker.any_end().await.is_err(), "a killed server breaks its streams");
+    let began = Instant::now();
+    server.restart().await;
+    // A receipt is good on any server and in any of its lives.
+    let client = server.connect().await;
+    client.extend(&extended.receipt, millis(30_000)).await;
+    client.ack(&acked.receipt).await;
+
+    let mut other = client.stream(take("mail")).await;
+    assert_eq!(other.next().await.id, "waiting");
+    let back = other.next().await;
+    assert!(began.elapsed() >= millis(1_900), "back after {:?}", began.elapsed());
+    assert_eq!((back.id.as_str(), back.attempt, back.delivery), (silent.id.as_str(), 1, 2));
+    assert_ne!(back.receipt, silent.receipt);
+    other.quiet(millis(1_500)).await;
+    assert_eq!(client.state("mail", "extended").await, JobState::Running);
+    assert_eq!(client.state("mail", "acked").await, JobState::Succeeded);
+    client.ack(&extended.receipt).await;
+    let stored = client.get("mail", "extended").await;
+    assert_eq!((stored.state(), stored.deliveries), (JobState::Succeeded, 1));
+    let stale = client.ack_items(vec![ringq::pb::AckItem {
+        receipt: silent.receipt,
+        ..Default::default()
+    }]);
+    assert_eq!(stale.await[0].error(), ringq::pb::SettleError::Stale);
+}
+
+#[tokio::test]
+async fn releasing_in_a_loop_does_not_burn_a_job() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a").with_max_attempts(1)).await;
+    let mut worker = client.stream(take("mail")).await;
+    let begin = Instant::now();
+    let mut deliveries = 0;
+    while begin.elapsed() < millis(4_000) {
+        let Ok(delivery) = tokio::time::timeout(millis(4_000), worker.next()).await else { break };
+        assert_eq!(delivery.attempt, 1, "a release is no failure");
+        deliveries = delivery.delivery;
+        client.nack(nack(&delivery.receipt, NackAction::Release)).await;
+    }
+    // At once the first time, then after 1 s, 2 s, 4 s.
+    assert!((3..=5).contains(&deliveries), "{deliveries} deliveries in 4 s");
+    let stored = client.get("mail", "a").await;
+    assert!(matches!(stored.state(), JobState::Scheduled | JobState::Ready), "{stored:?}");
+    assert_eq!((stored.failures, stored.deliveries), (0, deliveries));
+}
+
+#[tokio::test]
+async fn a_pull_that_is_cancelled_or_runs_out_of_time_costs_the_job_nothing() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let wait = Some(proto(millis(10_000)));
+    let pull = |topic: &str| PullRequest {
+        topics: vec![topic.to_owned()],
+        max_jobs: 5,
+        wait,
+        ..Default::default()
+    };
+    // Cancelled while it waits.
+    for _ in 0..5 {
+        let waiting = client.pull(pull("mail"));
+        assert!(tokio::time::timeout(millis(60), waiting).await.is_err(), "nothing to pull");
+    }
+    client.enqueue(job("mail").with_id("a")).await;
+    let mut worker = client.stream(take("mail")).await;
+    let delivery = worker.next().await;
+    assert_eq!((delivery.attempt, delivery.delivery), (1, 1), "no pull had it before");
+    drop(worker);
+
+    // With a deadline of its own, it answers 200 ms before that.
+    let begin = Instant::now();
+    let mut request = tonic::Request::new(pull("calm"));
+    request.set_timeout(millis(800));
+    let answer = client.queue.clone().pull(request).await.unwrap().into_inner();
+    assert_eq!(answer.deliveries, []);
+    let took = begin.elapsed();
+    assert!(took > millis(400) && took < millis(800), "answered after {took:?}");
+}
+
+#[tokio::test]
+async fn jobs_that_come_at_the_end_of_a_pull_are_answered_or_untouched() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let one = async |n: u64| {
+        let topic = format!("edge.{n}");
+        let mut request = tonic::Request::new(PullRequest {
+            topics: vec![topic.clone()],
+            wait: Some(proto(millis(10_000))),
+            ..Default::default()
+        });
+        request.set_timeout(millis(1_000));
+        let mut queue = client.queue.clone();
+        let pull = queue.pull(request);
+        let enqueue = async {
+            tokio::time::sleep(millis(700 + n * 10)).await;
+            client.enqueue(job(&topic).with_id("a")).await;
+        };
+        let (answer, ()) = tokio::join!(pull, enqueue);
+        let got = answer.expect("in time").into_inner().deliveries.len();
+        let stored = client.get(&topic, "a").await;
+        let expected = if got == 1 { (JobState::Running, 1) } else { (JobState::Ready, 0) };
+        assert_eq!((stored.state(), stored.deliveries), expected, "{topic}: pulled {got}");
+    };
+    futures::future::join_all((0..25).map(one)).await;
+}
+
+#[tokio::test]
+async fn a_vanished_connection_breaks_its_streams_like_a_cancel() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    // A connection of its own runtime: when that goes, the socket closes without any goodbye.
+    let grpc = server.grpc;
+    let first = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = Client::connect(grpc).await;
+            let mut worker = client.stream(with_grace("mail", millis(300))).await;
+            worker.next().await.receipt
+        })
+    });
+    let receipt = first.join().unwrap();
+    let again = client.pull_one("mail").await;
+    assert_ne!(again.receipt, receipt);
+    assert_eq!((again.attempt, again.delivery), (1, 2));
+}

@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+use ringq::pb::{
+    BatchEnqueueRequest, EnqueueRequest, GetTopicStatsRequest, JobState, ListWorkersRequest,
+    PullRequest,
+};
+use tonic::{Code, Request};
+
+use crate::harness::{
+    Client, JobExt as _, Server, assert_refused, eventually, job, millis, proto, raw_queue,
+    request, take,
+};
+
+#[tokio::test]
+async fn a_message_above_four_mebibytes_is_too_large_and_the_connection_lives_on() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let status = client.send(request(job("mail").with_bytes(5 << 20))).await.unwrap_err();
+    assert_refused(&status, Code::InvalidArgument, "TOO_LARGE", "");
+    let jobs = vec![job("mail").with_bytes(900_000); 6];
+    let batch = BatchEnqueueRequest { jobs, ..Default::default() };
+    let status = client.queue.clone().batch_enqueue(batch).await.unwrap_err();
+    assert_refused(&status, Code::InvalidArgument, "TOO_LARGE", "");
+    client.enqueue(job("mail")).await;
+    assert_eq!(client.stats("mail").await.ready, 1);
+}
+
+#[tokio::test]
+async fn a_deadline_that_passes_is_answered_as_such() {
+    let server = Server::start().await;
+    // Without tonic's channel, which would answer in the server's stead.
+    let mut queue = raw_queue(server.grpc).await;
+    for timeout in ["1n", "1u"] {
+        let mut call = Request::new(request(job("mail")));
+        call.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let status = queue.enqueue(call).await.unwrap_err();
+        assert_refused(&status, Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "");
+    }
+    // A generous one changes nothing.
+    let mut call = Request::new(request(job("mail")));
+    call.metadata_mut().insert("grpc-timeout", "10S".parse().unwrap());
+    queue.enqueue(call).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_deadline_does_not_end_a_stream_early() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let mut queue = raw_queue(server.grpc).await;
+    let mut call = Request::new(take("mail"));
+    call.metadata_mut().insert("grpc-timeout", "60S".parse().unwrap());
+    let mut stream = queue.stream(call).await.unwrap().into_inner();
+    assert!(stream.message().await.unwrap().unwrap().info.is_some());
+    client.enqueue(job("mail")).await;
+    let message = stream.message().await.unwrap().unwrap();
+    assert_eq!(message.deliveries.len(), 1);
+}
+
+#[tokio::test]
+async fn an_unknown_topic_is_named_where_it_matters_and_empty_elsewhere() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let stats = GetTopicStatsRequest { name: "nowhere".into() };
+    let status = client.topics.clone().get_topic_stats(stats).await.unwrap_err();
+    assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
+    assert_eq!(client.pull_now("nowhere", 1).await, []);
+    let mut worker = client.stream(take("nowhere")).await;
+    worker.quiet(millis(100)).await;
+    // Asking does not make it.
+    let stats = GetTopicStatsRequest { name: "nowhere".into() };
+    assert!(client.topics.clone().get_topic_stats(stats).await.is_err());
+}
+
+#[tokio::test]
+async fn what_this_server_does_not_have_yet_is_unimplemented() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let mut grpc = tonic::client::Grpc::new(client.channel.clone());
+    for path in [
+        "/ringq.v1.TopicService/PauseTopic",
+        "/ringq.v1.QueueService/Watch",
+        "/ringq.v1.ScheduleService/CreateSchedule",
+        "/ringq.v1.PipelineService/CreatePipeline",
+        "/ringq.v1.Nothing/Nothing",
+    ] {
+        grpc.ready().await.unwrap();
+        let path = http::uri::PathAndQuery::from_static(path);
+        let codec = tonic_prost::ProstCodec::<EnqueueRequest, EnqueueRequest>::default();
+        let call = Request::new(EnqueueRequest::default());
+        let status = grpc.unary(call, path.clone(), codec).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented, "{path}");
+    }
+}
+
+/// A call that its caller gives up at some point of its way.
+async fn give_up(client: &Client, n: u64) {
+    match n % 5 {
+        // A stream that is open.
+        0 | 1 => {
+            let opened = client.queue.clone().stream(take("cancelled")).await;
+            if let Ok(stream) = opened
+                && n % 2 == 0
+            {
+                let _ = stream.into_inner().message().await;
+            }
+        }
+        // A pull that waits.
+        2 | 3 => {
+            let wait = Some(proto(millis(10_000)));
+            let topics = vec!["cancelled".to_owned()];
+            let pull = client.pull(PullRequest { topics, wait, ..Default::default() });
+            let _ = tokio::time::timeout(millis(2), pull).await;
+        }
+        // A write that may or may not be applied.
+        _ => {
+            let enqueue = client.send(request(job("written").with_text("x")));
+            let _ = tokio::time::timeout(Duration::from_micros(n % 900), enqueue).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_cancelled_calls_leak_nothing() {
+    const CALLS: u64 = 10_000;
+    const AT_ONCE: u64 = 50;
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let run = async |calls: u64| {
+        let lanes = (0..AT_ONCE).map(|lane| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for n in 0..calls / AT_ONCE {
+                    give_up(&client, lane + n).await;
+                }
+            })
+        });
+        for lane in futures::future::join_all(lanes).await {
+            lane.unwrap();
+        }
+    };
+    let settled = async || {
+        eventually("no stream is left", async || {
+            let list = client.admin.clone().list_workers(ListWorkersRequest::default()).await;
+            list.is_ok_and(|list| list.into_inner().workers.is_empty()).then_some(())
+        })
+        .await;
+    };
+    // The first calls fill caches and pools.
+    run(1_000).await;
+    settled().await;
+    let (rss, fds) = (server.rss_bytes(), server.fds());
+    run(CALLS).await;
+    settled().await;
+    let (rss_after, fds_after) = (server.rss_bytes(), server.fds());
+    assert!(fds_after <= fds + 5, "{fds} open files before, {fds_after} after");
+    let growth = rss_after.saturating_sub(rss);
+    assert!(growth < 32 << 20, "resident memory grew by {} KiB", growth >> 10);
+
+    // And jobs still flow.
+    let id = client.enqueue(job("cancelled").with_id("after")).await.id;
+    let mut worker = client.stream(take("cancelled")).await;
+    let delivery = worker.next().await;
+    assert_eq!((delivery.id, delivery.delivery), (id, 1));
+    client.ack(&delivery.receipt).await;
+    assert_eq!(client.state("cancelled", "after").await, JobState::Succeeded);
+}

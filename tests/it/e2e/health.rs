@@ -1,0 +1,102 @@
+use ringq::pb::NackAction;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::harness::{Server, Setup, eventually, http_get, job, nack, take, within};
+
+fn service(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: service.to_owned() }
+}
+
+#[tokio::test]
+async fn grpc_health_answers_for_the_server_and_for_each_service() {
+    let server = Server::start().await;
+    let mut health = HealthClient::new(server.connect().await.channel);
+    for name in
+        ["", "ringq.v1.QueueService", "ringq.v1.TopicService", "ringq.v1.AdminService"]
+    {
+        let answer = health.check(service(name)).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving, "{name}");
+    }
+    let status = health.check(service("ringq.v1.Nothing")).await.unwrap_err();
+    assert_eq!(status.code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn probes_over_http_answer_while_the_server_serves() {
+    let server = Server::start().await;
+    for path in ["/healthz", "/readyz"] {
+        let (status, body) = http_get(server.http, path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+    }
+    assert_eq!(http_get(server.http, "/nothing").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_server_that_leaves_is_alive_but_not_ready() {
+    let mut server = Setup::new().config("drain_delay = \"1500ms\"").start().await;
+    let client = server.connect().await;
+    let mut health = HealthClient::new(client.channel.clone());
+    let queue = "ringq.v1.QueueService";
+    let mut watch = health.watch(service(queue)).await.unwrap().into_inner();
+    let first = within("the first status", watch.message()).await.unwrap().unwrap();
+    assert_eq!(first.status(), ServingStatus::Serving);
+    server.terminate();
+    let next = within("the change of status", watch.message()).await.unwrap().unwrap();
+    assert_eq!(next.status(), ServingStatus::NotServing);
+    eventually("/readyz says no", async || {
+        (http_get(server.http, "/readyz").await.0 == 503).then_some(())
+    })
+    .await;
+    assert_eq!(http_get(server.http, "/healthz").await.0, 200, "alive until its end");
+    // Until load balancers have noticed, it serves as before.
+    client.enqueue(job("mail")).await;
+    let mut worker = client.stream(take("mail")).await;
+    client.ack(&worker.next().await.receipt).await;
+    drop((watch, worker));
+    assert!(server.exit().await.success());
+}
+
+#[tokio::test]
+async fn metrics_count_what_happened() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("mail"); 3]).await;
+    let mut worker = client.stream(take("mail")).await;
+    let held = worker.next_many(3).await;
+    client.ack(&held[0].receipt).await;
+    client.nack(nack(&held[1].receipt, NackAction::DeadLetter)).await;
+    let (status, text) = http_get(server.http, "/metrics").await;
+    assert_eq!(status, 200);
+    let value = |name: &str, labels: &[&str]| -> Option<f64> {
+        let mut sum = None;
+        for line in text.lines().filter(|line| line.starts_with(name)) {
+            let rest = &line[name.len()..];
+            let named = rest.starts_with('{') || rest.starts_with(' ');
+            if named && labels.iter().all(|label| line.contains(label)) {
+                let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+                sum = Some(sum.unwrap_or(0.0) + value);
+            }
+        }
+        sum
+    };
+    let mail = "topic=\"mail\"";
+    for (name, labels, expected) in [
+        ("ringq_jobs_enqueued_total", vec![mail], 3.0),
+        ("ringq_jobs_delivered_total", vec![mail], 3.0),
+        ("ringq_jobs_settled_total", vec![mail, "outcome=\"succeeded\""], 1.0),
+        ("ringq_jobs_settled_total", vec![mail, "outcome=\"dead\""], 1.0),
+        ("ringq_streams", vec![], 1.0),
+        ("ringq_shard_up", vec!["shard=\"s0\""], 1.0),
+        ("ringq_jobs", vec![mail, "state=\"running\""], 1.0),
+        ("ringq_jobs", vec![mail, "state=\"dead\""], 1.0),
+        ("ringq_build_info", vec![env!("CARGO_PKG_VERSION")], 1.0),
+    ] {
+        assert_eq!(value(name, &labels), Some(expected), "{name} {labels:?}\n{text}");
+    }
+    for name in ["ringq_job_lag_seconds", "ringq_job_run_seconds", "ringq_store_op_seconds"] {
+        assert!(text.contains(&format!("# TYPE {name} ")), "{name}\n{text}");
+    }
+}

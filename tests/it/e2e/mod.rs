@@ -1,0 +1,36 @@
+//! ringq from outside: a process, sockets, signals and the generated stubs, nothing else. Each test
+//! starts a server of its own; a file per theme.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "tests: a panic is how they fail, and they measure real time from outside"
+)]
+
+/// The operator's view: lists, redrive, workers, shards, the server itself, topics.
+mod admin;
+/// Streams that break, servers that die, callers that leave.
+mod broken;
+/// Due times, expiry.
+mod delayed;
+/// What Enqueue answers, and that repeats are safe.
+mod enqueue;
+/// Failures that are not about fields: size, deadlines, what is not there, what was cancelled.
+mod errors;
+/// The contract through grpcurl alone.
+mod grpcurl;
+/// Health over gRPC and HTTP, metrics.
+mod health;
+/// Get, Delete, Reschedule.
+mod jobs;
+/// The life of the process: SIGTERM, bad starts, a full disk.
+mod process;
+/// A worker that reads slowly.
+mod reader;
+/// Every rule of the contract that refuses a request.
+mod refusals;
+/// Ack, Nack, Extend, retries, dead letters.
+mod settle;
+/// What comes over a stream, when, and how much of it.
+mod stream;

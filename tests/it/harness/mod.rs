@@ -1,0 +1,31 @@
+//! What the end-to-end tests stand on: a real server process in a directory of its own, clients
+//! of it, a worker that remembers what it was told, and time.
+//!
+//! Nothing here knows how the server is built: it is started by its command line, spoken to over
+//! sockets and stopped by signals.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "tests: a panic is how they fail, and they measure real time from outside"
+)]
+
+mod client;
+mod job;
+mod raw;
+mod refusal;
+mod server;
+mod time;
+mod worker;
+
+pub(crate) use client::{Client, nack, nack_retry, receipts};
+pub(crate) use job::{JobExt, job, request};
+pub(crate) use raw::{RawQueue, http_get, raw_queue};
+pub(crate) use refusal::{assert_refused, refusal};
+pub(crate) use server::{Server, Setup, signal};
+pub(crate) use time::{
+    SinceEpoch,
+    PATIENCE, duration, eventually, in_ci, millis, proto, thorough, timestamp, wall_now, within,
+};
+pub(crate) use worker::{Message, Worker, take};

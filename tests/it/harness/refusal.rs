@@ -1,0 +1,28 @@
+//! What a refusal must carry: a code, a stable reason and, where one is to blame, the field.
+
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// Checks that `status` is this refusal; `field` is empty when no field is to blame.
+#[track_caller]
+pub(crate) fn assert_refused(status: &Status, code: Code, reason: &str, field: &str) {
+    let expected = refusal_of(code, reason, &[field]);
+    assert_eq!(refusal(status), expected, "{}", status.message());
+}
+
+/// A refusal in one line: code, reason and fields. Complains about what must never be.
+pub(crate) fn refusal(status: &Status) -> String {
+    let info = status.get_details_error_info();
+    let reason = info.as_ref().map_or("(no ErrorInfo)", |info| info.reason.as_str());
+    if let Some(info) = &info {
+        assert_eq!(info.domain, "ringq.dev", "{}", status.message());
+    }
+    assert!(!status.message().is_empty(), "a refusal without a message: {status:?}");
+    let bad = status.get_details_bad_request().unwrap_or_default();
+    let fields: Vec<&str> = bad.field_violations.iter().map(|v| v.field.as_str()).collect();
+    refusal_of(status.code(), reason, &fields)
+}
+
+fn refusal_of(code: Code, reason: &str, fields: &[&str]) -> String {
+    format!("{code:?} {reason} {}", fields.join(",")).trim_end().to_owned()
+}

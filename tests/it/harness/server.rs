@@ -1,0 +1,294 @@
+//! `ringq serve` as a process of its own.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use rand::Rng as _;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::{Client, PATIENCE, millis, within};
+
+/// How a server is to be started.
+pub(crate) struct Setup {
+    dir: TempDir,
+    listen: String,
+    http_listen: String,
+    shard: Option<String>,
+    config: String,
+    args: Vec<OsString>,
+}
+
+/// A running server, or one that has ended and can be started again on the same file and ports.
+/// Its log is printed when the test fails.
+pub(crate) struct Server {
+    setup: Setup,
+    child: Child,
+    /// Where gRPC is served.
+    pub(crate) grpc: SocketAddr,
+    /// Where health and metrics are served.
+    pub(crate) http: SocketAddr,
+}
+
+/// A server that did not start.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Its exit code; none: a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// What it wrote to standard error.
+    pub(crate) stderr: String,
+    /// What it wrote to standard output.
+    pub(crate) stdout: String,
+    /// How long it took to give up.
+    pub(crate) took: Duration,
+}
+
+// === impl Setup ===
+
+impl Setup {
+    /// A server on free ports with one shard in a directory of its own.
+    pub(crate) fn new() -> Setup {
+        let dir = tempfile::Builder::new().prefix("ringq-e2e-").tempdir().unwrap();
+        let shard = format!("s0=sqlite:{}", dir.path().join("s0.db").display());
+        Setup {
+            dir,
+            listen: "127.0.0.1:0".into(),
+            http_listen: "127.0.0.1:0".into(),
+            shard: Some(shard),
+            config: String::new(),
+            args: Vec::new(),
+        }
+    }
+
+    /// The directory of this server alone.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The file of its shard, unless another was set.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.dir.path().join("s0.db")
+    }
+
+    /// Adds a line to its configuration file.
+    pub(crate) fn config(mut self, line: &str) -> Setup {
+        self.config.push_str(line);
+        self.config.push('\n');
+        self
+    }
+
+    /// Adds an argument to its command line.
+    pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Setup {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// Its shard, `NAME=URL`.
+    pub(crate) fn shard(mut self, shard: impl Into<String>) -> Setup {
+        self.shard = Some(shard.into());
+        self
+    }
+
+    /// The address of its gRPC port.
+    pub(crate) fn listen(mut self, address: impl Into<String>) -> Setup {
+        self.listen = address.into();
+        self
+    }
+
+    /// Ports that are free now and that no outgoing connection is given meanwhile, so that a
+    /// restarted server finds them free again.
+    pub(crate) fn restartable(mut self) -> Setup {
+        self.listen = format!("127.0.0.1:{}", port_below_ephemeral());
+        self.http_listen = format!("127.0.0.1:{}", port_below_ephemeral());
+        self
+    }
+
+    /// Starts it and waits until it serves.
+    pub(crate) async fn start(self) -> Server {
+        let child = self.spawn();
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut server = Server { setup: self, child, grpc: unknown, http: unknown };
+        server.wait_ready().await;
+        server
+    }
+
+    /// Starts it and waits for it to give up.
+    pub(crate) async fn fail(self) -> Failure {
+        let begin = Instant::now();
+        let mut child = self.spawn();
+        let Ok(status) = tokio::time::timeout(PATIENCE * 2, child.wait()).await else {
+            child.start_kill().unwrap();
+            child.wait().await.unwrap();
+            panic!("it neither serves nor gives up; its log:\n{}", self.read("stderr"));
+        };
+        Failure {
+            code: status.unwrap().code(),
+            stderr: self.read("stderr"),
+            stdout: self.read("stdout"),
+            took: begin.elapsed(),
+        }
+    }
+
+    fn spawn(&self) -> Child {
+        let config = self.dir.path().join("ringq.toml");
+        fs::write(&config, &self.config).unwrap();
+        let _ = fs::remove_file(self.ready_file());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
+        command.env_clear().env("RUST_BACKTRACE", "1").current_dir(self.dir.path());
+        command.arg("serve").arg("--config").arg(config);
+        command.args(["--listen", &self.listen, "--http-listen", &self.http_listen]);
+        command.arg("--ready-file").arg(self.ready_file());
+        if let Some(shard) = &self.shard {
+            command.args(["--shard", shard]);
+        }
+        command.args(&self.args);
+        command.stdin(Stdio::null()).stdout(self.append("stdout")).stderr(self.append("stderr"));
+        command.kill_on_drop(true).spawn().unwrap()
+    }
+
+    fn append(&self, name: &str) -> File {
+        File::options().create(true).append(true).open(self.dir.path().join(name)).unwrap()
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    fn ready_file(&self) -> PathBuf {
+        self.dir.path().join("ready.json")
+    }
+}
+
+fn port_below_ephemeral() -> u16 {
+    loop {
+        let port = rand::rng().random_range(18_000..32_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Starts a server as most tests want it.
+    pub(crate) async fn start() -> Server {
+        Setup::new().start().await
+    }
+
+    /// A new connection to it.
+    pub(crate) async fn connect(&self) -> Client {
+        Client::connect(self.grpc).await
+    }
+
+    /// The directory of this server alone.
+    pub(crate) fn dir(&self) -> &Path {
+        self.setup.dir()
+    }
+
+    /// The file of its shard.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.setup.database()
+    }
+
+    /// What it has logged so far, in all its lives.
+    pub(crate) fn log(&self) -> String {
+        self.setup.read("stderr")
+    }
+
+    /// Whether the ready file is there.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.setup.ready_file().exists()
+    }
+
+    /// Ends it without any warning, as a power cut of the process does.
+    pub(crate) async fn kill(&mut self) {
+        self.child.start_kill().unwrap();
+        self.exit().await;
+    }
+
+    /// Asks it to end: SIGTERM.
+    pub(crate) fn terminate(&self) {
+        signal(self.pid(), "TERM");
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn exit(&mut self) -> ExitStatus {
+        within("the server's end", self.child.wait()).await.unwrap()
+    }
+
+    /// Starts it again, on the same file and ports, after it ended.
+    pub(crate) async fn restart(&mut self) {
+        (self.setup.listen, self.setup.http_listen) =
+            (self.grpc.to_string(), self.http.to_string());
+        self.child = self.setup.spawn();
+        self.wait_ready().await;
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id().expect("the server has ended")
+    }
+
+    /// Its resident memory in bytes.
+    pub(crate) fn rss_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Its open files and sockets.
+    pub(crate) fn fds(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    async fn wait_ready(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        let file = self.setup.ready_file();
+        let ready = loop {
+            if let Ok(ready) = fs::read_to_string(&file) {
+                break ready;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("the server ended at start: {status}\n{}", self.log());
+            }
+            assert!(Instant::now() < deadline, "the server does not get ready");
+            tokio::time::sleep(millis(5)).await;
+        };
+        let ready: serde_json::Value =
+            serde_json::from_str(&ready).expect("a ready file is whole from the first moment on");
+        let address = |key: &str| ready[key].as_str().unwrap().parse().unwrap();
+        (self.grpc, self.http) = (address("grpc"), address("http"));
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(60)..].join("\n");
+            eprintln!("--- the server's log ---\n{tail}\n--- end of the server's log ---");
+        }
+        // Reaped before its directory goes: a server that is left behind would fill it again.
+        let _ = self.child.start_kill();
+        for _ in 0..2_000 {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                break;
+            }
+            std::thread::sleep(millis(1));
+        }
+    }
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let script = format!("kill -{name} {pid}");
+    let status = std::process::Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert!(status.success(), "{script}: {status}");
+}

@@ -1,0 +1,72 @@
+//! What a run should try: every cell of both tables, every way of ending a lease.
+
+use std::collections::BTreeSet;
+
+use ringq::domain::conflict::Found;
+use ringq::domain::lifecycle::{Event, next};
+use ringq::domain::{OnConflict, State};
+
+const POLICIES: [OnConflict; 4] =
+    [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
+const EVENTS: [Event; 10] = [
+    Event::Claim,
+    Event::Unclaim,
+    Event::Ack,
+    Event::Retry,
+    Event::Release,
+    Event::DeadLetter,
+    Event::Expire,
+    Event::Delete,
+    Event::Reschedule,
+    Event::Redrive,
+];
+/// What follows from the end of a lease, and how its attempt is remembered.
+const ENDS: [&str; 7] = [
+    "Ack Succeeded",
+    "Retry Failed",
+    "Retry LeaseExpired",
+    "Release Released",
+    "DeadLetter Failed",
+    "DeadLetter LeaseExpired",
+    "DeadLetter Released",
+];
+const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stale"];
+
+/// Something that a run should try.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Seen {
+    /// A cell of the `on_conflict` table: policy, found, whether the request was the same.
+    Cell(String, bool),
+    /// A cell of the transition table: state and event.
+    Transition(State, String),
+    /// How a lease ended, and whether a generation waited behind it.
+    End(String, bool),
+    /// How an end of a lease was refused, or that it was a repeat.
+    Answer(String),
+}
+
+/// Everything that a long run must have tried.
+pub(crate) fn wanted() -> BTreeSet<Seen> {
+    let mut wanted = BTreeSet::new();
+    let states = State::ALL.map(Found::Job);
+    let found = states.into_iter().chain([Found::Nothing, Found::RunningWithNext]);
+    for found in found {
+        for policy in POLICIES {
+            let cell = format!("{policy:?} {found:?}");
+            wanted.insert(Seen::Cell(cell.clone(), false));
+            if found != Found::Nothing {
+                wanted.insert(Seen::Cell(cell, true));
+            }
+        }
+    }
+    for (state, event) in State::ALL.iter().flat_map(|s| EVENTS.iter().map(move |e| (*s, *e))) {
+        if next(state, event).is_ok() {
+            wanted.insert(Seen::Transition(state, format!("{event:?}")));
+        }
+    }
+    for (end, waits) in ENDS.iter().flat_map(|end| [(end, false), (end, true)]) {
+        wanted.insert(Seen::End((*end).to_owned(), waits));
+    }
+    wanted.extend(ANSWERS.map(|answer| Seen::Answer(answer.to_owned())));
+    wanted
+}

@@ -1,0 +1,304 @@
+//! One record of the reference, and what each event makes of it.
+
+use std::time::Duration;
+
+use ringq::domain::conflict::Found;
+use ringq::domain::lifecycle::{Event, LeaseEnd, Record, Step};
+use ringq::domain::{
+    Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
+};
+use ringq::store::{End, Lease, Leased, NewJob, Refused, Settle, Settled, Taker};
+
+/// A record. `job.deliveries` counts finished ones; a waiting job's `job.state` is any waiting one.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) job: Job,
+    pub(super) arrival: u64,
+    pub(super) keep: Keep,
+    pub(super) request: Option<u64>,
+    pub(super) forget: Option<Time>,
+    pub(super) first_start: Option<Time>,
+    pub(super) lease: Option<Holder>,
+    /// How the last lease ended: token, outcome, whether the job died of it.
+    pub(super) ended: Option<(Token, AttemptOutcome, bool)>,
+    pub(super) next: Option<Box<Held>>,
+}
+
+#[derive(Clone)]
+pub(super) struct Holder {
+    pub(super) token: Token,
+    pub(super) deadline: Time,
+    pub(super) duration: Duration,
+    pub(super) started: Time,
+    pub(super) extended: Option<Time>,
+    pub(super) owner: u32,
+    pub(super) stream: u32,
+    pub(super) grace: Option<Duration>,
+}
+
+/// How an attempt ended.
+pub(super) struct Ending<'a> {
+    pub(super) outcome: AttemptOutcome,
+    pub(super) counted: bool,
+    pub(super) error: &'a str,
+    pub(super) died: bool,
+}
+
+// === impl Held ===
+
+impl Held {
+    pub(super) fn new(new: &NewJob, now: Time, arrival: u64, shard: &ShardName) -> Held {
+        let job = Job {
+            key: new.key.clone(),
+            spec: new.spec.clone(),
+            priority: new.priority.unwrap_or(0),
+            expire_time: new.expire.map(|expire| expire.at(now)),
+            state: State::Ready,
+            failures: 0,
+            deliveries: 0,
+            generation: 1,
+            create_time: now,
+            due_time: new.due.at(now),
+            lease_expire_time: None,
+            worker_id: String::new(),
+            finish_time: None,
+            result: None,
+            last_error: String::new(),
+            attempts: Vec::new(),
+            progress: String::new(),
+            shard: shard.clone(),
+        };
+        Held {
+            job,
+            arrival,
+            keep: new.keep,
+            request: new.request,
+            forget: None,
+            first_start: None,
+            lease: None,
+            ended: None,
+            next: None,
+        }
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.job.state.is_waiting()
+    }
+
+    pub(super) fn state(&self, now: Time) -> State {
+        let job = &self.job;
+        if self.waits() { State::waiting(job.due_time, job.failures, now) } else { job.state }
+    }
+
+    pub(super) fn found(&self, now: Time) -> Found {
+        if self.next.is_some() { Found::RunningWithNext } else { Found::Job(self.state(now)) }
+    }
+
+    /// The due time that an enqueue names which changes nothing.
+    pub(super) fn answer_due(&self) -> Time {
+        self.next.as_ref().map_or(&self.job, |next| &next.job).due_time
+    }
+
+    pub(super) fn read(&self, now: Time, full: bool) -> Job {
+        let mut job = self.job.clone();
+        job.state = self.state(now);
+        job.deliveries += u32::from(self.lease.is_some());
+        job.lease_expire_time = self.lease.as_ref().map(|lease| lease.deadline);
+        if !full {
+            (job.spec.payload, job.result) = (None, None);
+            job.spec.headers.clear();
+            job.attempts.clear();
+        }
+        job
+    }
+
+    pub(super) fn read_lease(&self, now: Time) -> Option<Lease> {
+        let lease = self.lease.as_ref()?;
+        let record = Record {
+            failures: self.job.failures,
+            deliveries: self.job.deliveries,
+            first_start: self.first_start.unwrap(),
+            retry: self.job.spec.retry.clone(),
+        };
+        Some(Lease {
+            key: self.job.key.clone(),
+            token: lease.token,
+            deadline: lease.deadline,
+            extend_time: lease.extended,
+            owner: lease.owner,
+            stream: lease.stream,
+            grace: lease.grace,
+            record,
+            now,
+        })
+    }
+
+    /// What a receipt hears that holds no lease here.
+    pub(super) fn refuse(&self) -> Refused {
+        if self.job.state == State::Cancelled { Refused::NotFound } else { Refused::Stale }
+    }
+
+    pub(super) fn repeat(&self, settle: &Settle, now: Time) -> Result<Settled, Refused> {
+        let dies = event_of(&settle.end) == Event::DeadLetter;
+        match self.ended {
+            Some((token, outcome, died))
+                if token == settle.lease.token
+                    && outcome == outcome_of(&settle.end)
+                    && (died || !dies)
+                    && self.job.state != State::Cancelled =>
+            {
+                Ok(Settled { repeated: true, ran: Duration::ZERO, state: self.state(now) })
+            }
+            _ => Err(self.refuse()),
+        }
+    }
+
+    pub(super) fn lease(&mut self, now: Time, owner: u32, taker: &Taker, token: Token) -> Leased {
+        let job = &mut self.job;
+        let duration = job.spec.lease.unwrap_or(taker.lease);
+        let deadline = now.plus(duration);
+        let (stream, grace) = (taker.stream, taker.grace);
+        let (started, extended) = (now, None);
+        self.lease =
+            Some(Holder { token, deadline, duration, started, extended, owner, stream, grace });
+        self.first_start = self.first_start.or(Some(now));
+        self.ended = None;
+        job.state = State::Running;
+        job.worker_id = taker.worker_id.to_string();
+        Leased {
+            key: job.key.clone(),
+            token,
+            deadline,
+            spec: job.spec.clone(),
+            priority: job.priority,
+            failures: job.failures,
+            deliveries: job.deliveries,
+            due: job.due_time,
+            create_time: job.create_time,
+            last_error: job.last_error.clone(),
+        }
+    }
+
+    pub(super) fn unclaim(&mut self) {
+        self.lease = None;
+        self.job.state = State::Ready;
+        self.first_start = self.first_start.filter(|_| self.job.deliveries > 0);
+        if let Some(next) = self.next.take() {
+            self.replace(*next, 0);
+        }
+    }
+
+    pub(super) fn settle(&mut self, end: &End, now: Time) {
+        let outcome = outcome_of(end);
+        let (counted, error, died) = match end {
+            End::Ack { .. } => (false, "", false),
+            End::Decided { end: LeaseEnd { counted, error, step, .. }, .. } => {
+                (*counted, &**error, *step == Step::Die)
+            }
+        };
+        self.end_attempt(now, &Ending { outcome, counted, error, died });
+        if let Some(next) = self.next.take() {
+            return self.replace(*next, 0);
+        }
+        match end {
+            End::Ack { result, .. } => {
+                self.job.result.clone_from(result);
+                self.finish(State::Succeeded, now);
+            }
+            End::Decided { end, dead_retention } => match end.step {
+                Step::Wait(delay) => {
+                    self.job.state = State::Ready;
+                    let due = delay.map(|delay| now.plus(delay));
+                    self.job.due_time = due.unwrap_or(self.job.due_time);
+                }
+                Step::Die => {
+                    self.finish(State::Dead, now);
+                    self.forget = Some(now.plus(*dead_retention));
+                }
+            },
+        }
+    }
+
+    pub(super) fn end_attempt(&mut self, now: Time, ending: &Ending<'_>) {
+        let lease = self.lease.take().unwrap();
+        let job = &mut self.job;
+        job.deliveries += 1;
+        job.failures += u32::from(ending.counted);
+        if !ending.error.is_empty() {
+            job.last_error = ending.error.to_owned();
+        }
+        let attempt = Attempt {
+            number: job.deliveries,
+            start_time: lease.started,
+            finish_time: now,
+            worker_id: job.worker_id.clone(),
+            outcome: ending.outcome,
+            error: ending.error.to_owned(),
+        };
+        job.attempts.insert(0, attempt);
+        job.attempts.truncate(limit::ATTEMPTS_KEPT);
+        self.ended = Some((lease.token, ending.outcome, ending.died));
+    }
+
+    pub(super) fn is_tombstone(&self) -> bool {
+        matches!(self.keep, Keep::Tombstone(_)) && self.job.state != State::Dead
+    }
+
+    pub(super) fn finish(&mut self, state: State, at: Time) {
+        let job = &mut self.job;
+        (job.state, job.finish_time) = (state, Some(at));
+        self.forget = Some(match self.keep {
+            Keep::Nothing => at,
+            Keep::Tombstone(keep) | Keep::Record(keep) => at.plus(keep),
+        });
+        if self.is_tombstone() {
+            let job = &mut self.job;
+            let Spec { retry, lease, retention, .. } = std::mem::take(&mut job.spec);
+            job.spec = Spec { retry, lease, retention, ..Spec::default() };
+            (job.result, job.last_error, job.progress) = Default::default();
+            job.attempts.clear();
+        }
+    }
+
+    pub(super) fn shift(&mut self, due: Time, priority: Option<u8>) {
+        self.job.due_time = due;
+        self.job.priority = priority.unwrap_or(self.job.priority);
+    }
+
+    /// Waits again with fresh counters; an expire time that has passed has had its say.
+    pub(super) fn revive(&mut self, due: Time, priority: Option<u8>, now: Time) {
+        self.shift(due, priority);
+        let job = &mut self.job;
+        (job.state, job.failures, job.deliveries) = (State::Ready, 0, 0);
+        job.finish_time = None;
+        job.expire_time = job.expire_time.filter(|&expire| expire > now);
+        (self.first_start, self.forget) = (None, None);
+    }
+
+    /// `fresh` takes the place of what is here; the record and its last lease remain.
+    pub(super) fn replace(&mut self, fresh: Held, raise: u32) {
+        let generation = self.job.generation + raise;
+        let Held { arrival, request, ended, .. } = *self;
+        *self = Held { arrival, request, ended, ..fresh };
+        self.job.generation = generation;
+    }
+}
+
+/// The event of an end; a decided one by what follows from it.
+pub(super) fn event_of(end: &End) -> Event {
+    match end {
+        End::Ack { .. } => Event::Ack,
+        End::Decided { end, .. } => match (end.step, end.outcome) {
+            (Step::Die, _) => Event::DeadLetter,
+            (Step::Wait(_), AttemptOutcome::Released) => Event::Release,
+            (Step::Wait(_), _) => Event::Retry,
+        },
+    }
+}
+
+pub(super) fn outcome_of(end: &End) -> AttemptOutcome {
+    match end {
+        End::Ack { .. } => AttemptOutcome::Succeeded,
+        End::Decided { end, .. } => end.outcome,
+    }
+}

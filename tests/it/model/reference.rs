@@ -1,0 +1,407 @@
+//! The reference: what a shard does, in plain maps, written from the rules of `API.md` and the pure
+//! functions of [`ringq::domain`]. It has no index, no laziness and no idea of a file: at every
+//! step it first lets the clock do its work, then does what was asked.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringq::domain::conflict::{self, Action, Found};
+use ringq::domain::lifecycle::{Event, next};
+use ringq::domain::{
+    AttemptOutcome, Durability, Job, JobKey, Outcome, ShardName, State, Time, Token, TopicName,
+    limit,
+};
+use ringq::store::{
+    Ask, Claim, Claimed, Claims, Deleted, End, Enqueue, Extend, Lease, LeaseRef, Leased, NewJob,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Select, Settle, Settled, Stats,
+    Taker, Topic, Unclaim,
+};
+
+use super::coverage::Seen;
+use super::held::{Ending, Held, event_of, outcome_of};
+
+/// A shard.
+pub(crate) struct Reference {
+    shard: ShardName,
+    durability: Durability,
+    now: Time,
+    arrivals: u64,
+    jobs: BTreeMap<JobKey, Held>,
+    topics: BTreeMap<TopicName, Stats>,
+    /// What happened so far, to see what a run never tried.
+    pub(crate) seen: BTreeSet<Seen>,
+}
+
+// === impl Reference: time and reading ===
+
+impl Reference {
+    pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
+        let (jobs, topics, seen) = Default::default();
+        Reference { shard, durability, now, arrivals: 0, jobs, topics, seen }
+    }
+
+    /// Lets the clock do its work up to `now`.
+    pub(crate) fn tick(&mut self, now: Time) {
+        let before = std::mem::replace(&mut self.now, now);
+        for held in self.jobs.values_mut() {
+            let expire = held.job.expire_time.filter(|&expire| expire <= now);
+            if let Some(expire) = expire.filter(|_| held.state(now).is_waiting()) {
+                self.seen.insert(Seen::Transition(held.state(before), "Expire".into()));
+                held.finish(State::Expired, expire.max(before));
+            }
+        }
+        self.jobs.retain(|_, held| held.forget.is_none_or(|forget| forget > now));
+    }
+
+    /// Instants at which something changes by itself.
+    pub(crate) fn edges(&self) -> Vec<Time> {
+        let edges = self.jobs.values().flat_map(|held| {
+            let deadline = held.lease.as_ref().map(|lease| lease.deadline);
+            let next = held.next.as_ref().and_then(|next| next.job.expire_time);
+            [Some(held.job.due_time), held.job.expire_time, held.forget, deadline, next]
+        });
+        edges.flatten().collect()
+    }
+
+    /// When something is to be pruned next.
+    pub(crate) fn next_prune(&self) -> Option<Time> {
+        let expire = |held: &Held| held.job.expire_time.filter(|_| held.waits());
+        self.jobs.values().filter_map(|held| expire(held).or(held.forget)).min()
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        self.jobs.len() as u64
+    }
+
+    pub(crate) fn get(&self, key: &JobKey, full: bool) -> Option<Job> {
+        self.jobs.get(key).map(|held| held.read(self.now, full))
+    }
+
+    /// Jobs of a topic in one state, by due time and arrival.
+    pub(crate) fn list(&self, topic: &TopicName, state: State) -> Vec<JobKey> {
+        let mut found = self.of(topic);
+        found.retain(|held| held.state(self.now) == state);
+        found.sort_by_key(|held| (held.job.due_time, held.arrival));
+        found.into_iter().map(|held| held.job.key.clone()).collect()
+    }
+
+    pub(crate) fn topics(&self) -> Vec<Topic> {
+        let topic = |(name, stats): (&TopicName, &Stats)| Topic {
+            name: name.clone(),
+            create_time: stats.create_time,
+        };
+        self.topics.iter().map(topic).collect()
+    }
+
+    pub(crate) fn stats(&self, topic: &TopicName) -> Option<Stats> {
+        let mut stats = *self.topics.get(topic)?;
+        for held in self.of(topic) {
+            match held.state(self.now) {
+                State::Scheduled => stats.scheduled += 1,
+                State::Running => stats.running += 1,
+                State::Backoff => stats.backoff += 1,
+                State::Dead => stats.dead += 1,
+                State::Ready => {
+                    stats.ready += 1;
+                    let age = self.now.since(held.job.due_time);
+                    stats.oldest_ready = Some(stats.oldest_ready.unwrap_or_default().max(age));
+                }
+                State::Succeeded | State::Cancelled | State::Expired => {}
+            }
+        }
+        Some(stats)
+    }
+
+    /// Every running lease, by deadline.
+    pub(crate) fn running(&self) -> Vec<Lease> {
+        let mut leases: Vec<_> =
+            self.jobs.values().filter_map(|held| held.read_lease(self.now)).collect();
+        leases.sort_by_key(|lease| lease.deadline);
+        leases
+    }
+
+    pub(crate) fn lease(&self, lease: &LeaseRef) -> Result<Lease, Refused> {
+        let held = self.jobs.get(&lease.key).ok_or(Refused::NotFound)?;
+        match held.read_lease(self.now) {
+            Some(found) if found.token == lease.token => Ok(found),
+            _ => Err(held.refuse()),
+        }
+    }
+
+    fn of(&self, topic: &TopicName) -> Vec<&Held> {
+        self.jobs.values().filter(|held| held.job.key.topic == *topic).collect()
+    }
+
+    fn total(&mut self, topic: &TopicName, count: impl FnOnce(&mut Stats)) {
+        let create_time = self.now;
+        let fresh = || Stats { create_time, ..Stats::default() };
+        count(self.topics.entry(topic.clone()).or_insert_with(fresh));
+    }
+
+    fn saw(&mut self, state: State, event: Event) {
+        self.seen.insert(Seen::Transition(state, format!("{event:?}")));
+    }
+}
+
+// === impl Reference: verbs ===
+
+impl Reference {
+    pub(crate) fn enqueue(&mut self, new: &NewJob) -> Enqueue {
+        let now = self.now;
+        self.total(&new.key.topic, |_| ());
+        self.arrivals += 1;
+        let mut fresh = Held::new(new, now, self.arrivals, &self.shard);
+        let held = self.jobs.get(&new.key);
+        let found = held.map_or(Found::Nothing, |held| held.found(now));
+        let same = held.is_some_and(|held| new.request.is_some() && held.request == new.request);
+        let action = conflict::resolve(new.on_conflict, found, same);
+        self.seen.insert(Seen::Cell(format!("{:?} {found:?}", new.on_conflict), same));
+        let (outcome, durability) = (action.outcome(), self.durability);
+        let answer = |state, due| Enqueue { outcome, state, due, durability };
+        if let (Some(held), Action::Leave | Action::Refuse) = (held, action) {
+            return answer(held.state(now), held.answer_due());
+        }
+        if !matches!(action, Action::Move | Action::Revive) {
+            self.total(&new.key.topic, |stats| stats.enqueued_total += 1);
+        }
+        let due = fresh.job.due_time;
+        let Some(held) = self.jobs.get_mut(&new.key) else {
+            self.jobs.insert(new.key.clone(), fresh);
+            self.tick(now);
+            return answer(self.state_of(&new.key), due);
+        };
+        held.request = new.request.or(held.request);
+        match action {
+            Action::Write(_) => held.replace(fresh, 1),
+            Action::Move => held.shift(due, new.priority),
+            Action::Revive => held.revive(due, new.priority, now),
+            Action::MoveNext => {
+                held.job.generation += 1;
+                held.next.as_mut().unwrap().shift(due, new.priority);
+            }
+            _ => {
+                if action == Action::DeferSame {
+                    fresh.job.spec = held.job.spec.clone();
+                    fresh.job.priority = new.priority.unwrap_or(held.job.priority);
+                    (fresh.keep, fresh.job.expire_time) = (held.keep, None);
+                }
+                held.job.generation += 1;
+                held.next = Some(Box::new(fresh));
+            }
+        }
+        self.tick(now);
+        let deferred = outcome == Some(Outcome::Deferred);
+        answer(if deferred { State::Running } else { self.state_of(&new.key) }, due)
+    }
+
+    /// The state of a job that was just written: if it is gone already, it expired unkept.
+    fn state_of(&self, key: &JobKey) -> State {
+        self.jobs.get(key).map_or(State::Expired, |held| held.state(self.now))
+    }
+
+    /// `token`: what the store made for a job.
+    pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> Claims {
+        let topics = claim.asks.iter().map(|ask| self.claim_topic(claim, ask, &token)).collect();
+        Claims { now: self.now, topics }
+    }
+
+    fn claim_topic(
+        &mut self,
+        claim: &Claim,
+        ask: &Ask,
+        token: &impl Fn(&JobKey) -> Token,
+    ) -> Claimed {
+        let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
+        let mut takers: Vec<Taker> = ask.takers.clone();
+        let mut turn: Vec<usize> = (0..takers.len()).collect();
+        let mut rest = Rest::Nothing;
+        for key in self.waiting(&ask.topic) {
+            let held = self.jobs.get_mut(&key).unwrap();
+            if held.job.due_time > self.now {
+                rest = match rest {
+                    Rest::Until(earlier) if earlier <= held.job.due_time => rest,
+                    _ => Rest::Until(held.job.due_time),
+                };
+                continue;
+            }
+            let bytes = held.job.spec.bytes() as u64;
+            let fits = |t: &Taker| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
+            let Some(place) = turn.iter().position(|&index| fits(&takers[index])) else {
+                rest = Rest::More;
+                break;
+            };
+            let index = turn.remove(place);
+            turn.push(index);
+            let taker = &mut takers[index];
+            taker.jobs -= 1;
+            taker.bytes = taker.bytes.saturating_sub(bytes);
+            taker.oversize = false;
+            leased[index].push(held.lease(self.now, claim.owner, taker, token(&key)));
+            self.saw(State::Ready, Event::Claim);
+        }
+        Claimed { leased, rest }
+    }
+
+    /// Waiting jobs of a topic in their one order; those that are not due come last.
+    fn waiting(&self, topic: &TopicName) -> Vec<JobKey> {
+        let mut found = self.of(topic);
+        found.retain(|held| held.waits());
+        let now = self.now;
+        found.sort_by_key(|held| {
+            let (job, due) = (&held.job, held.job.due_time);
+            (due > now, limit::PRIORITY_MAX - job.priority, due, held.arrival)
+        });
+        found.into_iter().map(|held| held.job.key.clone()).collect()
+    }
+
+    pub(crate) fn unclaim(&mut self, what: &Unclaim) -> u64 {
+        let undone: BTreeSet<JobKey> = match what {
+            Unclaim::Nonce(nonce) => {
+                let running = self.running().into_iter();
+                running.filter(|l| l.token.nonce() == *nonce).map(|l| l.key).collect()
+            }
+            Unclaim::Leases(refs) => {
+                let holds = refs.iter().filter(|lease| self.lease(lease).is_ok());
+                holds.map(|lease| lease.key.clone()).collect()
+            }
+        };
+        for key in &undone {
+            self.saw(State::Running, Event::Unclaim);
+            self.jobs.get_mut(key).unwrap().unclaim();
+        }
+        self.tick(self.now);
+        undone.len() as u64
+    }
+
+    pub(crate) fn settle(&mut self, settle: &Settle) -> Result<Settled, Refused> {
+        let answer = self.settle_one(settle);
+        let name = answer.map_or_else(|e| format!("{e:?}"), |s| format!("repeated {}", s.repeated));
+        self.seen.insert(Seen::Answer(name));
+        answer
+    }
+
+    fn settle_one(&mut self, settle: &Settle) -> Result<Settled, Refused> {
+        let now = self.now;
+        let key = &settle.lease.key;
+        let lease = match self.lease(&settle.lease) {
+            Ok(lease) => lease,
+            Err(refused) => return self.jobs.get(key).map_or(Err(refused), |h| h.repeat(settle, now)),
+        };
+        if settle.deadline.is_some_and(|deadline| deadline != lease.deadline) {
+            return Err(Refused::Stale);
+        }
+        let held = self.jobs.get_mut(key).unwrap();
+        let (event, waits) = (event_of(&settle.end), held.next.is_some());
+        let ran = now.since(held.lease.as_ref().unwrap().started);
+        held.settle(&settle.end, now);
+        let end = format!("{:?} {:?}", event, outcome_of(&settle.end));
+        self.seen.insert(Seen::End(end, waits));
+        self.saw(State::Running, event);
+        match event {
+            Event::Ack => self.total(&key.topic, |stats| stats.succeeded_total += 1),
+            Event::DeadLetter if !waits => self.total(&key.topic, |stats| stats.dead_total += 1),
+            _ => {}
+        }
+        self.tick(now);
+        let gone = if event == Event::Ack && !waits { State::Succeeded } else { State::Expired };
+        let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
+        if let End::Ack { follow_ups, .. } = &settle.end {
+            follow_ups.iter().for_each(|job| drop(self.enqueue(job)));
+        }
+        Ok(Settled { repeated: false, ran, state })
+    }
+
+    pub(crate) fn extend(&mut self, extend: &Extend) -> Result<Time, Refused> {
+        self.lease(&extend.lease)?;
+        let held = self.jobs.get_mut(&extend.lease.key).unwrap();
+        if let Some(progress) = &extend.progress {
+            held.job.progress.clone_from(progress);
+        }
+        let lease = held.lease.as_mut().unwrap();
+        lease.deadline = self.now.plus(extend.duration.unwrap_or(lease.duration));
+        lease.extended = Some(self.now);
+        Ok(lease.deadline)
+    }
+
+    pub(crate) fn delete(&mut self, key: &JobKey) -> Option<Deleted> {
+        let now = self.now;
+        let held = self.jobs.get_mut(key)?;
+        let previous = held.state(now);
+        let revoked = held.lease.as_ref().map(|l| (l.owner, l.stream, l.token));
+        held.next = None;
+        if previous == State::Running {
+            let outcome = AttemptOutcome::Revoked;
+            held.end_attempt(now, &Ending { outcome, counted: false, error: "", died: false });
+        }
+        if previous.is_terminal() {
+            self.jobs.remove(key);
+        } else {
+            held.finish(State::Cancelled, now);
+        }
+        self.saw(previous, Event::Delete);
+        self.tick(now);
+        Some(Deleted { previous, revoked })
+    }
+
+    pub(crate) fn reschedule(&mut self, item: &Reschedule) -> Rescheduled {
+        let now = self.now;
+        let Some(held) = self.jobs.get_mut(&item.key) else { return Ok(None) };
+        let state = held.state(now);
+        next(state, Event::Reschedule).map_err(|rejection| rejection.0)?;
+        let due = item.due.map(|due| due.at(now));
+        if state == State::Dead {
+            held.revive(due.unwrap_or(now), item.priority, now);
+        } else {
+            held.shift(due.unwrap_or(held.job.due_time), item.priority);
+        }
+        self.saw(state, Event::Reschedule);
+        Ok(self.get(&item.key, false))
+    }
+
+    pub(crate) fn redrive(&mut self, redrive: &Redrive) -> Redriven {
+        let mut done = Redriven::default();
+        let keys = match &redrive.select {
+            Select::Dead(limit) => {
+                let mut dead = self.list(&redrive.topic, State::Dead);
+                dead.truncate(*limit);
+                dead
+            }
+            Select::Ids(ids) => ids
+                .iter()
+                .map(|id| JobKey { topic: redrive.topic.clone(), id: id.clone() })
+                .collect(),
+        };
+        let mut met = BTreeSet::new();
+        for key in keys {
+            let first = met.insert(key.clone());
+            if first && self.redrive_one(redrive, &key, done.redriven) {
+                done.redriven += 1;
+            } else {
+                done.skipped += 1;
+            }
+        }
+        done
+    }
+
+    fn redrive_one(&mut self, redrive: &Redrive, key: &JobKey, nth: u64) -> bool {
+        let Some(held) = self.jobs.get(key) else { return false };
+        let state = held.state(self.now);
+        let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
+        let to = JobKey { topic: target.clone(), id: key.id.clone() };
+        let taken = to != *key && self.jobs.contains_key(&to);
+        if next(state, Event::Redrive).is_err() || held.is_tombstone() || taken {
+            return false;
+        }
+        if redrive.dry_run {
+            return true;
+        }
+        self.saw(state, Event::Redrive);
+        self.total(target, |_| ());
+        let mut held = self.jobs.remove(key).unwrap();
+        let nth = u32::try_from(nth).unwrap();
+        held.revive(self.now.plus(redrive.delay + redrive.spacing * nth), None, self.now);
+        (held.job.expire_time, held.job.result) = (None, None);
+        held.job.key = to.clone();
+        self.jobs.insert(to, held);
+        true
+    }
+}
