@@ -7,7 +7,7 @@ use rand::Rng as _;
 
 /// The pauses of one series of failures.
 #[derive(Clone, Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     min: Duration,
     max: Duration,
     next: Duration,
@@ -18,19 +18,19 @@ pub struct Backoff {
 impl Backoff {
     /// Pauses that begin at `min` and end at `max`.
     #[must_use]
-    pub fn new(min: Duration, max: Duration) -> Backoff {
+    pub(crate) fn new(min: Duration, max: Duration) -> Backoff {
         Backoff { min, max, next: min }
     }
 
     /// The next pause: half of it fixed, half of it random.
-    pub fn pause(&mut self) -> Duration {
+    pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = self.next.saturating_mul(2).min(self.max);
         pause.mul_f64(rand::rng().random_range(0.5..=1.0))
     }
 
     /// After a success the next failure begins anew.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.next = self.min;
     }
 }

@@ -42,7 +42,7 @@ pub mod clock;
 pub mod config;
 pub mod dispatch;
 pub mod domain;
-// pub mod grpc;
+pub mod grpc;
 pub mod http;
 pub mod metrics;
 pub mod pb;

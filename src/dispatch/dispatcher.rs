@@ -1,5 +1,6 @@
 //! The handle to all of it, and what its parts share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -140,12 +141,19 @@ impl Hub {
 
     /// A stream broke and left these behind.
     pub(super) fn orphaned(&self, sent: Vec<Loose>) {
-        if sent.is_empty() || self.claiming.stop.is_cancelled() {
+        if self.claiming.stop.is_cancelled() {
             return;
         }
-        let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
-        let orphans = orphans::of_stream(scheduler, sent, self.now(), stop);
-        self.claiming.tracker.spawn_on(orphans, &self.runtime);
+        let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
+        for loose in sent {
+            by_shard.entry(loose.shard).or_default().push(loose);
+        }
+        for (shard, sent) in by_shard {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
+            let orphans = orphans::of_stream(scheduler, shard, sent, self.now(), stop);
+            self.claiming.tracker.spawn_on(orphans, &self.runtime);
+        }
     }
 
     /// Counts what is handed over at `now`.

@@ -58,18 +58,7 @@ impl Feed {
         let board = Board::new(index, streams.mailboxes.len());
         let events = shard.store().events();
         let backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        Feed {
-            scheduler,
-            shard,
-            streams,
-            index,
-            board,
-            events,
-            live: true,
-            skew: 0,
-            backoff,
-            stop,
-        }
+        Feed { scheduler, shard, streams, index, board, events, live: true, skew: 0, backoff, stop }
     }
 
     /// Runs until it is stopped. A claim under way is waited for, so that its leases are known.

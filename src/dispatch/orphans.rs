@@ -28,40 +28,25 @@ struct Orphans<'a> {
     stop: &'a CancellationToken,
 }
 
-/// A stream broke at `broke` and left `sent` behind.
+/// A stream broke at `broke` and left `sent` behind on this shard.
 pub(super) async fn of_stream(
     scheduler: Scheduler,
+    shard: Shard,
     sent: Vec<Loose>,
     broke: Time,
     stop: CancellationToken,
 ) {
-    let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
-    for loose in sent {
-        by_shard.entry(loose.shard).or_default().push(loose);
-    }
-    let release = by_shard.into_iter().map(|(shard, sent)| {
-        let shard = &scheduler.shards().all()[shard];
-        let orphans = Orphans { scheduler: &scheduler, shard, broke, stop: &stop };
-        async move {
-            let leases = orphans.read(sent).await;
-            orphans.release(leases).await;
-        }
-    });
-    futures::future::join_all(release).await;
+    let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
+    let leases = orphans.read(sent).await;
+    orphans.release(leases).await;
 }
 
 /// The leases that streams of former lives left on the shard; their grace begins now.
-pub(super) async fn of_former_lives(
-    scheduler: Scheduler,
-    shard: Shard,
-    stop: CancellationToken,
-) {
+pub(super) async fn of_former_lives(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
     let broke = scheduler.clock().now();
     let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
-    let found = repeat(scheduler.clock(), Time::MAX, &stop, async || {
-        scheduler.orphans(&shard).await
-    });
-    let Some(leases) = found.await else { return };
+    let found = repeat(scheduler.clock(), Time::MAX, &stop, || scheduler.orphans(&shard)).await;
+    let Some(leases) = found else { return };
     if !leases.is_empty() {
         let leases = leases.len();
         tracing::info!(shard = %shard.name(), leases, "leases of a former life found");
@@ -79,9 +64,8 @@ impl Orphans<'_> {
         for part in sent.chunks(limit::CALL_JOBS_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
             let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
-            let read = repeat(clock, last, self.stop, async || {
-                self.scheduler.leases(self.shard, refs.clone()).await
-            });
+            let read =
+                repeat(clock, last, self.stop, || self.scheduler.leases(self.shard, refs.clone()));
             found.extend(read.await.unwrap_or_default().into_iter().flatten());
         }
         found
@@ -114,8 +98,8 @@ impl Orphans<'_> {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
             let left = part.iter().map(|lease| lease.deadline.since(lease.now)).max();
             let last = read.plus(left.unwrap_or_default());
-            let end = repeat(clock, last, self.stop, async || {
-                self.scheduler.end_leases(self.shard, part, &Cause::Broken).await
+            let end = repeat(clock, last, self.stop, || {
+                self.scheduler.end_leases(self.shard, part, &Cause::Broken)
             });
             ended += end.await.unwrap_or_default();
         }
@@ -134,11 +118,11 @@ fn is_orphan(lease: &Lease, broke: Time, grace: Duration) -> bool {
 }
 
 /// Repeats a failing call until `last` is past, or `stop`.
-async fn repeat<T>(
+async fn repeat<T, F: Future<Output = store::Result<T>>>(
     clock: &Clock,
     last: Time,
     stop: &CancellationToken,
-    call: impl AsyncFn() -> store::Result<T>,
+    call: impl Fn() -> F,
 ) -> Option<T> {
     let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
     loop {

@@ -46,10 +46,7 @@ struct Pull {
 }
 
 /// Whatever is there, as soon as something is.
-pub(super) async fn pull(
-    hub: Arc<Hub>,
-    options: PullOptions,
-) -> Result<Vec<Delivery>, OpenError> {
+pub(super) async fn pull(hub: Arc<Hub>, options: PullOptions) -> Result<Vec<Delivery>, OpenError> {
     let wait = options.wait;
     let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
     let mut pull = Pull { hub, stream, ended: false, _place: place };

@@ -1,7 +1,7 @@
 //! The public contract, `ringq.v1`, over gRPC: what a request says becomes a value of
-//! [`crate::domain`] or is refused ([`convert`]), goes to the scheduler or the dispatcher
-//! ([`queue`], [`topics`], [`admin`]), and comes back as a message or as a status with a stable
-//! reason ([`status`]). What surrounds every call is in [`layers`].
+//! [`crate::domain`] or is refused (`convert`), goes to the scheduler or the dispatcher (`queue`,
+//! `topics`, `admin`), and comes back as a message or as a status with a stable reason (`status`).
+//! What surrounds every call is in `layers`.
 //!
 //! # How much at once
 //! Unary calls are counted by this server and refused beyond [`Config::max_concurrent_requests`],

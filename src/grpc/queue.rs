@@ -41,7 +41,8 @@ impl Queue {
     /// Writes the jobs of a batch that are good, and puts all results in order.
     async fn write(&self, batch: enqueue::Batch) -> Vec<pb::EnqueueResult> {
         let mut drafts = Vec::with_capacity(batch.drafts.len());
-        let slots: Vec<_> = batch.drafts.into_iter().map(|draft| slot(draft, &mut drafts)).collect();
+        let slots: Vec<_> =
+            batch.drafts.into_iter().map(|draft| slot(draft, &mut drafts)).collect();
         let mut written = self.scheduler.enqueue(drafts, batch.durability).await.into_iter();
         let result = |slot| match slot {
             Ok(chosen) => result(written.next(), chosen),
@@ -115,7 +116,7 @@ impl QueueService for Queue {
         let caller = caller(&request);
         let (options, mut info) = stream::stream(request.into_inner(), caller)?;
         let outbox = self.dispatcher.open(options)?;
-        info.stream_id = outbox.stream_id().to_string();
+        info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);
         info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
         Ok(Response::new(Messages::new(outbox, self.scheduler.clone(), info)))
@@ -160,10 +161,7 @@ fn slot(draft: Result<Draft, Invalid>, drafts: &mut Vec<Draft>) -> Result<String
     })
 }
 
-fn result(
-    written: Option<Result<Enqueued, EnqueueError>>,
-    chosen: String,
-) -> pb::EnqueueResult {
+fn result(written: Option<Result<Enqueued, EnqueueError>>, chosen: String) -> pb::EnqueueResult {
     match written {
         Some(Ok(enqueued)) => enqueue::to_result(enqueued),
         Some(Err(error)) => {

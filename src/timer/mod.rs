@@ -121,7 +121,7 @@ mod tests {
     }
 
     impl Script {
-        fn start(answers: Vec<store::Result<Option<Time>>>) -> Script {
+        async fn start(answers: Vec<store::Result<Option<Time>>>) -> Script {
             let clock = ManualClock::new(Time(0));
             let (events, receiver) = broadcast::channel(4);
             let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
@@ -134,7 +134,9 @@ mod tests {
                 };
                 tend(&Clock::Manual(manual.clone()), receiver, token, piece).await;
             });
-            Script { clock, events, calls, stop }
+            let script = Script { clock, events, calls, stop };
+            script.at(0).await;
+            script
         }
 
         async fn at(&self, micros: i64) -> Vec<i64> {
@@ -146,7 +148,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_sleeps_until_the_time_it_was_told() {
-        let script = Script::start(vec![Ok(Some(Time(100))), Ok(None)]);
+        let script = Script::start(vec![Ok(Some(Time(100))), Ok(None)]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
         assert_eq!(script.at(1_000_000).await, [0, 100]);
@@ -155,7 +157,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_event_makes_it_earlier_and_never_later() {
-        let script = Script::start(vec![Ok(Some(Time(100)))]);
+        let script = Script::start(vec![Ok(Some(Time(100)))]).await;
         script.at(1).await;
         script.events.send(Event::Upkeep { at: Time(500) }).unwrap();
         script.events.send(Event::Upkeep { at: Time(50) }).unwrap();
@@ -165,7 +167,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_call_is_repeated_after_a_pause() {
-        let script = Script::start(vec![Err(Error::Unavailable("no".into())), Ok(None)]);
+        let script = Script::start(vec![Err(Error::Unavailable("no".into())), Ok(None)]).await;
         assert_eq!(script.at(1).await.len(), 1);
         tokio::time::sleep(PAUSES.0).await;
         assert_eq!(script.at(2).await.len(), 2);

@@ -118,3 +118,25 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     ensure!(output.status.success(), "{command:?}: {message}");
     Ok(())
 }
+
+#[test]
+fn a_copy_holds_what_was_synced_and_nothing_else() -> Result<()> {
+    let Offer::Able = offer() else {
+        println!("SKIPPED: no loop mounts here");
+        return Ok(());
+    };
+    let dir = tempfile::tempdir()?;
+    let disk = Mounted::fresh(dir.path(), "before")?;
+    let body = vec![7; 100_000];
+    fs::write(disk.path.join("unsynced"), &body)?;
+    fs::write(disk.path.join("synced"), &body)?;
+    File::open(disk.path.join("synced"))?.sync_all()?;
+    fs::write(disk.path.join("later"), &body)?;
+
+    let copy = disk.after_cut(dir.path(), "after")?;
+    assert_eq!(fs::read(copy.path.join("synced"))?, body);
+    for name in ["unsynced", "later"] {
+        assert_ne!(fs::read(copy.path.join(name)).unwrap_or_default(), body, "{name}");
+    }
+    Ok(())
+}

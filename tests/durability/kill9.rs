@@ -56,7 +56,12 @@ fn strike(rig: &Arc<Rig>, launch: &Launch, server: &mut Server, kills: u32) -> R
     while done < kills {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a job count")]
         let moment = (slot * (f64::from(done) + random.random_range(0.1..1.0))) as u32;
-        ensure!(reached(&rig.enqueued, moment, PATIENCE), "the producers stand still");
+        ensure!(
+            reached(&rig.enqueued, moment, PATIENCE),
+            "the producers stand still: {}\n{}",
+            rig.trouble(),
+            server.log_tail()
+        );
         std::thread::sleep(Duration::from_millis(random.random_range(SHAKE_MS)));
         kill(rig, server)?;
         done += 1;

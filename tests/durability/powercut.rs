@@ -91,7 +91,12 @@ fn cut(seed: u64, preload: Option<PathBuf>) -> Result<(Arc<Rig>, Verdict)> {
     let rig = Arc::new(Rig::new(JOBS, seed, &server.address));
     let clients = Clients::start(&rig);
     let moment = rig.random(9).random_range(CUT_AFTER);
-    ensure!(reached(&rig.enqueued, moment, PATIENCE), "the producers stand still");
+    ensure!(
+        reached(&rig.enqueued, moment, PATIENCE),
+        "the producers stand still: {}\n{}",
+        rig.trouble(),
+        server.log_tail()
+    );
 
     freeze(server.pid())?;
     std::thread::sleep(LAST_ANSWERS);

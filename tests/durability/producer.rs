@@ -11,7 +11,7 @@ use ringq::pb;
 use tokio::task::JoinSet;
 
 use crate::history::Event;
-use crate::rig::{Queue, Rig, TOPIC, answer, job_body, job_id, pause};
+use crate::rig::{Queue, Rig, TOPIC, job_body, job_id, pause};
 
 const UNARY_LANES: u64 = 12;
 const BATCH_LANES: u64 = 2;
@@ -71,7 +71,9 @@ impl Producer {
 
     async fn enqueue(&mut self, job: u32) -> bool {
         let request = pb::EnqueueRequest { job: Some(self.spec(job)), ..Default::default() };
-        let Some(response) = answer(self.queue.enqueue(request)).await else { return false };
+        let Some(response) = self.rig.answer(self.queue.enqueue(request)).await else {
+            return false;
+        };
         self.answered([(job, response.durability)]);
         true
     }
@@ -99,7 +101,9 @@ impl Producer {
     async fn batch_enqueue(&mut self, jobs: Vec<u32>) -> Vec<u32> {
         let specs = jobs.iter().map(|job| self.spec(*job)).collect();
         let request = pb::BatchEnqueueRequest { jobs: specs, ..Default::default() };
-        let Some(response) = answer(self.queue.batch_enqueue(request)).await else { return jobs };
+        let Some(response) = self.rig.answer(self.queue.batch_enqueue(request)).await else {
+            return jobs;
+        };
         assert_eq!(response.results.len(), jobs.len(), "one result per job");
         let mut open = Vec::new();
         let mut done = Vec::new();

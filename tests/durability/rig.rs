@@ -21,6 +21,10 @@ pub(crate) const TOPIC: &str = "durability";
 /// A call that has no answer by then has an unknown outcome.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
+/// What a broken connection or a server in trouble looks like.
+const UNKNOWN: [Code; 5] =
+    [Code::Unavailable, Code::Unknown, Code::Internal, Code::Cancelled, Code::DeadlineExceeded];
+
 const ENQUEUED: u8 = 1;
 const ACKED: u8 = 2;
 
@@ -43,6 +47,7 @@ pub(crate) struct Rig {
     marks: Vec<AtomicU8>,
     stop: AtomicBool,
     address: Mutex<String>,
+    trouble: Mutex<String>,
 }
 
 impl Rig {
@@ -57,6 +62,7 @@ impl Rig {
             marks: (0..jobs).map(|_| AtomicU8::new(0)).collect(),
             stop: AtomicBool::new(false),
             address: Mutex::new(address.to_owned()),
+            trouble: Mutex::default(),
         }
     }
 
@@ -102,6 +108,29 @@ impl Rig {
         QueueServiceClient::new(endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy())
     }
 
+    /// An answer, or None when the outcome is unknown. A refusal is a fault of the rig or the
+    /// server, never of the network, and ends the test.
+    pub(crate) async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+    ) -> Option<T> {
+        let trouble = match tokio::time::timeout(CALL_LIMIT, call).await {
+            Ok(Ok(response)) => return Some(response.into_inner()),
+            Ok(Err(status)) => {
+                assert!(UNKNOWN.contains(&status.code()), "refused: {status:?}");
+                format!("{status:?}")
+            }
+            Err(_) => "no answer in time".to_owned(),
+        };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        None
+    }
+
+    /// The last reason why an outcome was unknown, for people.
+    pub(crate) fn trouble(&self) -> String {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The random numbers of one task.
     pub(crate) fn random(&self, task: u64) -> StdRng {
         StdRng::seed_from_u64(self.seed.wrapping_add(task.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
@@ -132,24 +161,6 @@ pub(crate) fn job_body(job: u32) -> Bytes {
         body.extend_from_slice(&hash);
     }
     body.into()
-}
-
-/// An answer, or None when the outcome is unknown. A refusal is a fault of the rig or the server,
-/// never of the network, and ends the test.
-pub(crate) async fn answer<T>(
-    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
-) -> Option<T> {
-    match tokio::time::timeout(CALL_LIMIT, call).await {
-        Ok(Ok(response)) => Some(response.into_inner()),
-        Ok(Err(status)) => {
-            let unknown = [Code::Unavailable, Code::Unknown, Code::Internal, Code::Cancelled];
-            let broken =
-                unknown.contains(&status.code()) || status.code() == Code::DeadlineExceeded;
-            assert!(broken, "refused: {status:?}");
-            None
-        }
-        Err(_) => None,
-    }
 }
 
 /// A short random wait before a repeat.

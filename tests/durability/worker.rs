@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tonic::Streaming;
 
 use crate::history::{Delivered, Event, Nanos};
-use crate::rig::{Queue, Rig, TOPIC, answer, job_body, job_number, pause};
+use crate::rig::{Queue, Rig, TOPIC, job_body, job_number, pause};
 
 const WORKERS: u64 = 4;
 const CREDIT: i32 = 200;
@@ -51,7 +51,7 @@ impl Worker {
     async fn run(mut self) {
         while !self.rig.stopped() {
             let since = self.rig.history.now();
-            let opened = answer(self.queue.stream(request())).await;
+            let opened = self.rig.answer(self.queue.stream(request())).await;
             if let Some(stream) = opened {
                 self.follow(stream, since).await;
             }
@@ -92,7 +92,7 @@ impl Worker {
             let items = open.iter().map(|held| held.receipt.clone());
             let items = items.map(|receipt| pb::AckItem { receipt, ..Default::default() });
             let request = pb::AckRequest { items: items.collect() };
-            match answer(self.queue.ack(request)).await {
+            match self.rig.answer(self.queue.ack(request)).await {
                 Some(response) => open = self.settled(open, &response.failures, repeated),
                 None => pause(&mut self.random).await,
             }
@@ -139,7 +139,8 @@ impl Worker {
         let action = actions[usize::from(self.random.random_bool(0.5))];
         let sent = self.rig.history.now();
         let items = held.iter().map(|held| nack_item(held, action, delay_ms)).collect();
-        let Some(response) = answer(self.queue.nack(pb::NackRequest { items })).await else {
+        let Some(response) = self.rig.answer(self.queue.nack(pb::NackRequest { items })).await
+        else {
             return;
         };
         let failed: HashSet<_> = response.failures.iter().map(|failure| &failure.receipt).collect();

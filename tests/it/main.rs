@@ -2,5 +2,9 @@
 
 /// What every store must do, one file per verb; each case runs against every store.
 mod conformance;
+/// The server from outside: its process, its sockets, the generated stubs; a file per theme.
+mod e2e;
+/// What the end-to-end tests stand on: the server process, clients, a worker that remembers.
+mod harness;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;

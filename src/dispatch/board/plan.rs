@@ -177,7 +177,9 @@ impl Board {
             Share { jobs: sub.split.0.min(jobs_max), bytes, oversize: want.idle && ways == 1 }
         });
         match reserved {
-            Some((share, changes)) => Pick::Taker(Asker { stream, share, full: ways == 1, changes }),
+            Some((share, changes)) => {
+                Pick::Taker(Asker { stream, share, full: ways == 1, changes })
+            }
             None => {
                 sub.hungry = false;
                 self.hungry -= 1;

@@ -23,8 +23,12 @@ pub(in crate::grpc) fn one(
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let job = root.field("job");
     let call = Call {
-        on_conflict: enums::on_conflict(&mut checks, root.field("on_conflict"), request.on_conflict)
-            .unwrap_or_default(),
+        on_conflict: enums::on_conflict(
+            &mut checks,
+            root.field("on_conflict"),
+            request.on_conflict,
+        )
+        .unwrap_or_default(),
         request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
         index: None,
     };
@@ -47,8 +51,12 @@ pub(in crate::grpc) fn batch(
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     checks.one_to(root.field("jobs"), request.jobs.len(), limit::BATCH_JOBS_MAX);
     let call = Call {
-        on_conflict: enums::on_conflict(&mut checks, root.field("on_conflict"), request.on_conflict)
-            .unwrap_or_default(),
+        on_conflict: enums::on_conflict(
+            &mut checks,
+            root.field("on_conflict"),
+            request.on_conflict,
+        )
+        .unwrap_or_default(),
         request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
         index: None,
     };

@@ -5,11 +5,7 @@ use crate::domain::{JobId, JobKey, TopicName, limit};
 use super::{Checks, Invalid, Path};
 
 /// A topic that the client names.
-pub(in crate::grpc) fn topic(
-    checks: &mut Checks,
-    path: Path<'_>,
-    name: &str,
-) -> Option<TopicName> {
+pub(in crate::grpc) fn topic(checks: &mut Checks, path: Path<'_>, name: &str) -> Option<TopicName> {
     checks.take(path, TopicName::try_new(name))
 }
 

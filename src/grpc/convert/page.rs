@@ -49,11 +49,7 @@ pub(in crate::grpc) fn jobs_token(query: u64, cursor: Cursor) -> String {
 
 /// What must not change from page to page of jobs.
 pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
-    let query = pb::ListJobsRequest {
-        page_size: 0,
-        page_token: String::new(),
-        ..request.clone()
-    };
+    let query = pb::ListJobsRequest { page_size: 0, page_token: String::new(), ..request.clone() };
     hash("jobs", &query)
 }
 

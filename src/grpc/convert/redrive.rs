@@ -40,7 +40,8 @@ fn rate(checks: &mut Checks, given: f64) -> Option<f64> {
         return None;
     }
     if !given.is_finite() || given < RATE_MIN {
-        let text = "must be a finite number of jobs per second, one a day or more, or 0 for all at once";
+        let text =
+            "must be a finite number of jobs per second, one a day or more, or 0 for all at once";
         checks.invalid(Path::ROOT.field("max_rate"), text);
     }
     Some(given)
@@ -118,11 +119,8 @@ mod tests {
             ),
         ];
         for (set, expected) in cases {
-            let mut request = pb::RescheduleRequest {
-                topic: "t".into(),
-                id: "i".into(),
-                ..Default::default()
-            };
+            let mut request =
+                pb::RescheduleRequest { topic: "t".into(), id: "i".into(), ..Default::default() };
             set(&mut request);
             assert_eq!(fields(reschedule(request, Time(0))), expected);
         }

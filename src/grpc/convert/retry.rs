@@ -44,9 +44,8 @@ fn delays(
 ) -> Vec<std::time::Duration> {
     checks.at_most_items(parent.field("delays"), given.len(), limit::RETRY_DELAYS_MAX);
     let delays = given.iter().take(limit::RETRY_DELAYS_MAX).enumerate();
-    let delay = |(index, delay)| {
-        time::duration(checks, parent.item("delays", index), Some(delay), &DELAY)
-    };
+    let delay =
+        |(index, delay)| time::duration(checks, parent.item("delays", index), Some(delay), &DELAY);
     delays.filter_map(delay).collect()
 }
 

@@ -88,9 +88,8 @@ fn follow_ups(
 ) -> Vec<Draft> {
     checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
     let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
-    let one = |(index, spec)| {
-        draft(checks, path.item("enqueue", index), spec, Call::default(), context)
-    };
+    let one =
+        |(index, spec)| draft(checks, path.item("enqueue", index), spec, Call::default(), context);
     specs.filter_map(one).collect()
 }
 
@@ -161,8 +160,12 @@ mod tests {
     #[test]
     fn a_call_has_one_to_a_thousand_items() {
         let item = pb::AckItem { receipt: receipt(), ..Default::default() };
-        let cases =
-            [(0, vec!["items INVALID_FIELD"]), (1, vec![]), (1000, vec![]), (1001, vec!["items TOO_LARGE"])];
+        let cases = [
+            (0, vec!["items INVALID_FIELD"]),
+            (1, vec![]),
+            (1000, vec![]),
+            (1001, vec!["items TOO_LARGE"]),
+        ];
         for (count, expected) in cases {
             let request = pb::AckRequest { items: vec![item.clone(); count] };
             assert_eq!(fields(ack(request, CONTEXT)), expected, "{count}");
@@ -187,10 +190,7 @@ mod tests {
                 |i| i.enqueue[0].group = "g".into(),
                 &["items[1].enqueue[0].group FEATURE_UNSUPPORTED"],
             ),
-            (
-                |i| i.enqueue = vec![i.enqueue[0].clone(); 17],
-                &["items[1].enqueue TOO_LARGE"],
-            ),
+            (|i| i.enqueue = vec![i.enqueue[0].clone(); 17], &["items[1].enqueue TOO_LARGE"]),
         ];
         for (set, expected) in cases {
             let good = pb::AckItem {

@@ -189,7 +189,10 @@ mod tests {
                 &[("job.headers", "TOO_LARGE")],
             ),
             (
-                |s| s.schedule = Some(pb::job_spec::Schedule::Delay(Duration { seconds: -1, nanos: 0 })),
+                |s| {
+                    s.schedule =
+                        Some(pb::job_spec::Schedule::Delay(Duration { seconds: -1, nanos: 0 }))
+                },
                 &[("job.delay", invalid)],
             ),
             (

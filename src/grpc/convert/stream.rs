@@ -40,7 +40,11 @@ pub(in crate::grpc) fn stream(
             limit::STREAM_CREDIT_DEFAULT,
             limit::STREAM_CREDIT_MAX,
         ),
-        max_in_flight_bytes: bytes(c, root.field("max_in_flight_bytes"), request.max_in_flight_bytes),
+        max_in_flight_bytes: bytes(
+            c,
+            root.field("max_in_flight_bytes"),
+            request.max_in_flight_bytes,
+        ),
         max_batch: capped(
             c,
             root.field("max_batch"),
@@ -371,7 +375,8 @@ mod tests {
             create_time: Time(0),
             last_error: "no".into(),
         };
-        let delivery = Delivery { receipt: receipt.clone(), job, lease_left: Duration::from_secs(7) };
+        let delivery =
+            Delivery { receipt: receipt.clone(), job, lease_left: Duration::from_secs(7) };
         let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
         let told = to_delivery(delivery.clone(), unlimited);
         assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));

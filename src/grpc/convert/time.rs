@@ -78,10 +78,8 @@ pub(in crate::grpc) fn timestamp(
     match nanos.filter(|_| seconds.contains(&given.seconds)) {
         Some(nanos) => Some(Time(given.seconds * 1_000_000 + i64::from(nanos.div_ceil(1_000)))),
         None => {
-            checks.invalid(
-                path,
-                "is no timestamp: years must be 1 to 9999 and nanos 0 to 999999999",
-            );
+            checks
+                .invalid(path, "is no timestamp: years must be 1 to 9999 and nanos 0 to 999999999");
             None
         }
     }

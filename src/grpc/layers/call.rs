@@ -69,9 +69,23 @@ impl Call {
                 tracing::debug!(method, request_id, code = name, ?took, "call ended");
             }
             Code::Internal | Code::Unknown | Code::DataLoss => {
-                tracing::error!(method, request_id, code = name, ?took, message, "call failed");
+                tracing::error!(
+                    method,
+                    request_id,
+                    code = name,
+                    ?took,
+                    error = message,
+                    "call failed"
+                );
             }
-            _ => tracing::info!(method, request_id, code = name, ?took, message, "call refused"),
+            _ => tracing::info!(
+                method,
+                request_id,
+                code = name,
+                ?took,
+                error = message,
+                "call refused"
+            ),
         }
     }
 }

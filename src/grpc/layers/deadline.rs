@@ -83,7 +83,10 @@ mod tests {
     async fn the_deadline_is_a_little_before_the_callers() {
         let now = Instant::now();
         let of = |text: &str| {
-            of(&HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]), now)
+            of(
+                &HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), text.parse().unwrap())]),
+                now,
+            )
         };
         assert_eq!(of("100m"), Some(now + Duration::from_millis(98)));
         assert_eq!(of("1m"), Some(now));

@@ -118,9 +118,9 @@ where
         if let (Kind::Pull, Some(deadline)) = (method.kind, asked) {
             request.extensions_mut().insert(Deadline(deadline));
         }
-        let _in_span = call.enter();
+        let in_span = call.enter();
         let inner = self.inner.call(request);
-        drop(_in_span);
+        drop(in_span);
         CallFuture::run(call, inner, deadline)
     }
 }

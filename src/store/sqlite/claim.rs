@@ -126,11 +126,13 @@ fn take_rank(
     taken: &mut Vec<Taken>,
 ) -> Done<End> {
     let mut select = session.prepare(TAKE)?;
+    let before = taken.len();
     loop {
         let limit = round.jobs_left().min(budget.jobs) + 1;
-        let mut rows = select.query(params![topic, rank, limit])?;
+        // What was taken still waits in the table, at the front.
+        let mut rows = select.query(params![topic, rank, limit, taken.len() - before])?;
         let mut expired = Vec::new();
-        let (mut seen, before) = (0, taken.len());
+        let mut seen = 0;
         let mut end = None;
         while let Some(found) = rows.next()? {
             seen += 1;
@@ -154,16 +156,14 @@ fn take_rank(
             taken.push(Taken::read(found, &waiting, spec, taker, name, rank)?);
         }
         drop(rows);
-        if seen == 0 {
+        if seen == 0 && taken.len() == before {
             session.rank_is_empty(name, rank);
         }
         expire_all(session, &expired)?;
         match end {
             Some(end) => return Ok(end),
             None if seen < limit => return Ok(End::Empty),
-            // The page was full of jobs that are taken or expired now; what was taken still waits
-            // in the table, so only a page of expired ones is looked through again.
-            None if taken.len() > before => return Ok(End::Full),
+            // Some of the page had expired, so there may be more for those who took the others.
             None => {}
         }
     }

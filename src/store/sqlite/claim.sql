@@ -1,10 +1,10 @@
 -- claim: take what waits at one rank of a topic, in its order, up to and including the first job
--- that is not due; then lease what was taken, one by one.
+-- that is not due, behind those that are taken already; then lease what was taken, one by one.
 -- :take
 SELECT key, id, due, failures, deliveries, created, expire, own_lease, bytes, large, error, retry,
        retention, spec
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2
-ORDER BY due, key LIMIT ?3;
+ORDER BY due, key LIMIT ?3 OFFSET ?4;
 -- :lease
 UPDATE jobs SET phase = 1, token = ?2, settled = NULL, alarm = ?3, owner = ?4, stream = ?5,
        grace = ?6, lease = ?7, extended = NULL, started = ?8,

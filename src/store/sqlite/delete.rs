@@ -1,5 +1,7 @@
 //! Delete, reschedule and redrive: what people do to single jobs.
 
+use std::collections::HashSet;
+
 use rusqlite::params;
 
 use crate::domain::lifecycle::{Event, next};
@@ -131,9 +133,10 @@ fn selected(
         Select::Ids(ids) => {
             let mut by_id = session.prepare(BY_ID)?;
             let mut rows = Vec::with_capacity(ids.len());
+            let mut met = HashSet::new();
             for id in ids {
                 let found = lifecycle::find(session, &mut by_id, topic, id.as_str())?;
-                match found {
+                match found.filter(|(row, _)| met.insert(row.key)) {
                     Some((row, state)) if can_redrive(&row, state) => rows.push(row),
                     _ => done.skipped += 1,
                 }

@@ -3,7 +3,7 @@
 use rusqlite::{CachedStatement, OptionalExtension as _, params};
 
 use crate::domain::conflict::{self, Action};
-use crate::domain::{Durability, Outcome, State, Time, limit};
+use crate::domain::{Durability, Outcome, State, Time, TopicName, limit};
 use crate::store::{Enqueue, NewJob, codec};
 
 use super::fault::Done;
@@ -148,11 +148,11 @@ fn insert_new(
     if inserted == 0 {
         return Ok(false);
     }
+    let key = session.connection.last_insert_rowid();
     if body.is_large() {
-        let key = session.connection.last_insert_rowid();
         session.prepare(INSERT_BODY)?.execute(params![key, body.spec])?;
     }
-    announce(session, topic, new, schedule);
+    announce(session, topic, key, new, schedule)?;
     Ok(true)
 }
 
@@ -215,8 +215,7 @@ fn overwrite(session: &mut Session<'_>, row: &Row, new: &Prepared, schedule: Sch
         1,
     ])?;
     put_body(session, row, body)?;
-    announce(session, row.topic, new, schedule);
-    Ok(())
+    announce(session, row.topic, row.key, new, schedule)
 }
 
 /// Brings the table of large specs in line with what the row says now.
@@ -352,20 +351,32 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
     ])?;
     put_body(session, row, &body)?;
     session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
-    if let Some(expire) = schedule.expire {
-        session.prune_at(expire);
-    }
     let topic = lifecycle::topic_name(session, row.topic)?;
-    session.claimable(&topic, schedule.rank, schedule.due);
+    waits(session, row.key, &topic, schedule)?;
     Ok(schedule.due)
 }
 
-fn announce(session: &mut Session<'_>, topic: i64, new: &Prepared, schedule: Schedule) {
+fn announce(
+    session: &mut Session<'_>,
+    topic: i64,
+    key: i64,
+    new: &Prepared,
+    schedule: Schedule,
+) -> Done<()> {
     session.count(topic, Total::Enqueued);
-    session.claimable(&new.job.key.topic, schedule.rank, schedule.due);
+    waits(session, key, &new.job.key.topic, schedule)
+}
+
+/// The job has just been written as waiting.
+fn waits(session: &mut Session<'_>, key: i64, topic: &TopicName, schedule: Schedule) -> Done<()> {
     if let Some(expire) = schedule.expire {
+        if expire <= session.now {
+            return lifecycle::expire_late(session, key).map(drop);
+        }
         session.prune_at(expire);
     }
+    session.claimable(topic, schedule.rank, schedule.due);
+    Ok(())
 }
 
 /// The reply to a job that now waits and never failed.

@@ -8,7 +8,7 @@ use crate::store::codec;
 
 use super::enqueue::begin_next;
 use super::fault::Done;
-use super::row::{Phase, Row, kept_until, signed, with_attempt};
+use super::row::{BY_KEY, Phase, Row, kept_until, signed, with_attempt};
 use super::session::Session;
 use super::sql::statement;
 
@@ -100,7 +100,19 @@ pub(super) fn forget(session: &Session<'_>, row: &Row) -> Done<()> {
 
 /// A waiting job has passed its expire time: it finished then, not now.
 pub(super) fn expire(session: &mut Session<'_>, row: &Row) -> Done<()> {
-    let at = row.expire.unwrap_or(session.now);
+    expire_at(session, row, row.expire.unwrap_or(session.now))
+}
+
+/// A job has just begun to wait. If its expire time passed before that (while it ran, or before it
+/// came), it finishes now, and is kept from now on; whether it did.
+pub(super) fn expire_late(session: &mut Session<'_>, key: i64) -> Done<bool> {
+    let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
+    let Some(row) = row.filter(|row| row.has_expired(session.now)) else { return Ok(false) };
+    expire_at(session, &row, session.now)?;
+    Ok(true)
+}
+
+fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
     match kept_until(row.keep, at) {
         Some(until) if until > session.now => {
             conclude(session, row, Phase::Expired, at, until, None, None)
@@ -189,18 +201,20 @@ pub(super) fn relocate(
     Ok(())
 }
 
-/// A finished job waits again, with fresh counters.
+/// A finished job waits again, with fresh counters. An expire time that has passed has had its say:
+/// who revives the job wants it run.
 pub(super) fn revive(
     session: &mut Session<'_>,
     row: &Row,
     place: &Place,
     request: Option<u64>,
 ) -> Done<()> {
-    let expire = place.expire.map(|expire| expire.0);
+    let ahead = place.expire.filter(|&expire| expire > session.now);
+    let expire = ahead.map(|expire| expire.0);
     let request = request.map(signed);
     let params = params![row.key, place.due.0, place.rank, request, place.topic, expire];
     session.prepare(REVIVE)?.execute(params)?;
-    if let Some(expire) = place.expire {
+    if let Some(expire) = ahead {
         session.prune_at(expire);
     }
     let topic = topic_name(session, place.topic)?;
@@ -218,6 +232,9 @@ fn hand_on(session: &mut Session<'_>, row: &Row, ended: &Ended<'_>) -> Done<()> 
 
 fn waits(session: &mut Session<'_>, row: &Row, due: Time) -> Done<()> {
     if let Some(expire) = row.expire {
+        if expire <= session.now {
+            return expire_late(session, row.key).map(drop);
+        }
         session.prune_at(expire);
     }
     let topic = topic_name(session, row.topic)?;

@@ -2,7 +2,7 @@
 -- :finish
 -- The record stays until the alarm; a tombstone keeps no bodies.
 UPDATE jobs SET phase = ?2, finished = ?3, alarm = ?4, settled = ?5, deliveries = ?6,
-       failures = ?7, error = ?8, history = ?9, result = ?10
+       failures = ?7, error = ?8, history = ?9, result = ?10, next = 0
 WHERE key = ?1;
 -- :strip
 UPDATE jobs SET spec = NULL, large = 0, history = NULL, result = NULL, error = NULL,

@@ -1,6 +1,8 @@
 //! Running leases that nobody asks for by name: expired ones, those of dead replicas, and those of a
 //! claim whose reply was lost.
 
+use std::collections::HashSet;
+
 use rusqlite::params;
 
 use crate::domain::lifecycle::Record;
@@ -44,11 +46,13 @@ pub(super) fn unclaim(session: &mut Session<'_>, what: &Unclaim) -> Done<u64> {
         Unclaim::Nonce(nonce) => select(session, NONCE, params![nonce])?,
         Unclaim::Leases(refs) => {
             let mut rows = Vec::with_capacity(refs.len());
+            let mut met = HashSet::new();
             for lease in refs {
                 let Some(topic) = session.topic(&lease.key.topic)? else { continue };
                 let mut by_id = session.prepare(BY_ID)?;
                 let row = Row::find(&mut by_id, params![topic, lease.key.id.as_str()])?;
-                rows.extend(row.filter(|row| row.is_leased_by(lease.token)));
+                let held = row.filter(|row| row.is_leased_by(lease.token));
+                rows.extend(held.filter(|row| met.insert(row.key)));
             }
             rows
         }

@@ -215,17 +215,22 @@ impl Row {
 
     /// The job as it reads at `now`.
     pub(super) fn job(
-        self,
+        mut self,
         state: State,
-        blobs: Blobs,
+        mut blobs: Blobs,
         topic: &TopicName,
         shard: &ShardName,
     ) -> Done<Job> {
         let expired = state == State::Expired && self.phase == Phase::Waiting;
-        let bare = self.is_tombstone() || expired && matches!(self.keep, Keep::Tombstone(_));
+        // An expired job reads as the tombstone that prune will make of it.
+        if expired && matches!(self.keep, Keep::Tombstone(_)) {
+            blobs = Blobs::default();
+            self.error.clear();
+            self.progress.clear();
+        }
         let mut spec = match blobs.spec {
-            Some(blob) if !bare => codec::decode_spec(Bytes::from(blob))?,
-            _ => Spec::default(),
+            Some(blob) => codec::decode_spec(Bytes::from(blob))?,
+            None => Spec::default(),
         };
         spec.retry = self.retry()?;
         spec.lease = self.own_lease;

@@ -224,6 +224,22 @@ pub(crate) async fn the_last_job_leaves_nothing(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, one_job()).await.rest, Rest::Nothing);
 }
 
+pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
+    for n in 0..5 {
+        q.put(NewJob { expire: Some(after(5)), ..new_job(&format!("expires-{n}")) }).await;
+        q.put(new_job(&format!("stays-{n}"))).await;
+    }
+    q.put(NewJob { due: after(90), ..new_job("later") }).await;
+    q.sleep(5);
+    let takers = vec![Taker { jobs: 3, ..taker() }];
+    let claimed = q.claim_for(TOPIC, takers.clone()).await;
+    assert_eq!(shares(&claimed), [["stays-0", "stays-1", "stays-2"]]);
+    assert_eq!(claimed.rest, Rest::More);
+    let claimed = q.claim_for(TOPIC, takers).await;
+    assert_eq!(shares(&claimed), [["stays-3", "stays-4"]]);
+    assert_eq!(claimed.rest, Rest::Until(plus(q.now(), 85)));
+}
+
 pub(crate) async fn expired_jobs_are_no_rest(q: Fixture) {
     q.put(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(5);

@@ -509,3 +509,15 @@ pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fix
     assert_eq!(q.settle(ack(&running)).await, Err(Refused::NotFound));
     assert_eq!(q.state("a").await, Some(State::Cancelled));
 }
+
+pub(crate) async fn an_id_is_free_after_both_its_generations_were_deleted(q: Fixture) {
+    for policy in POLICIES {
+        let id = format!("{policy:?}");
+        take(&q, first(&id)).await;
+        q.put(NewJob { on_conflict: OnConflict::Replace, ..second(&id) }).await;
+        q.delete(&id).await;
+        let put = q.put(NewJob { on_conflict: policy, priority: Some(9), ..new_job(&id) }).await;
+        assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Ready), "{id}");
+        assert_eq!(q.claim_one().await.key.id.as_str(), id);
+    }
+}

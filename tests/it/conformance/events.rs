@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::Cause;
-use ringq::domain::{OnConflict, Time};
+use ringq::domain::{OnConflict, Time, limit};
 use ringq::store::{Event, NewJob, Redrive, Reschedule, Select};
 use tokio::sync::broadcast::Receiver;
 
@@ -110,21 +109,46 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
     expect_ready(&q, &mut events, "redrive").await;
 }
 
-pub(crate) async fn upkeep_is_announced_no_later_than_it_is_needed(q: Fixture) {
-    let upkeep = |by: Time| move |event: &Event| matches!(event, Event::Upkeep { at } if *at <= by);
+/// Upkeep that comes at `by` or earlier.
+fn upkeep(by: Time) -> impl Fn(&Event) -> bool {
+    move |event| matches!(event, Event::Upkeep { at } if *at <= by)
+}
+
+pub(crate) async fn an_expire_time_is_announced(q: Fixture) {
     let mut events = q.store.events();
     q.put(NewJob { expire: Some(after(90)), ..new_job("a") }).await;
-    expect(&mut events, "expire time", upkeep(plus(q.now(), 90))).await;
+    expect(&mut events, "enqueue", upkeep(plus(q.now(), 90))).await;
+}
+
+pub(crate) async fn a_deadline_is_announced_and_a_nearer_one_again(q: Fixture) {
+    let mut events = q.store.events();
+    let leased = q.running("a").await;
+    expect(&mut events, "claim", upkeep(leased.deadline)).await;
+    let nearer = q.extend(&leased, Some(Duration::from_secs(2)), None).await.unwrap();
+    expect(&mut events, "extend", upkeep(nearer)).await;
+}
+
+pub(crate) async fn the_end_of_a_retention_is_announced(q: Fixture) {
+    for (id, cause, kept) in
+        [("dead", Some(dead_lettered()), limit::DEAD_RETENTION), ("done", None, limit::TOMBSTONE)]
+    {
+        let leased = q.running(id).await;
+        let mut events = q.store.events();
+        match cause {
+            Some(cause) => q.end(&leased, cause).await,
+            None => q.ack(&leased).await,
+        };
+        expect(&mut events, id, upkeep(q.now().plus(kept))).await;
+    }
+}
+
+pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
+    let leased = q.running("a").await;
+    q.until(leased.deadline);
+    let reaped = q.store.reap(9).await.unwrap();
+    assert_eq!((reaped.leases.len(), reaped.next), (1, None));
+    q.end(&leased, failed_for(0)).await;
     let mut events = q.store.events();
     let leased = q.claim_one().await;
-    expect(&mut events, "deadline", upkeep(leased.deadline)).await;
-    let mut events = q.store.events();
-    let nearer = q.extend(&leased, Some(Duration::from_secs(2)), None).await.unwrap();
-    expect(&mut events, "nearer deadline", upkeep(nearer)).await;
-    // Who sleeps until a known time hears of earlier ones only: prune says that none is known.
-    q.store.prune(1).await.unwrap();
-    let mut events = q.store.events();
-    q.end(&leased, Cause::DeadLettered { error: String::new() }).await;
-    let forgotten = q.now().plus(ringq::domain::limit::DEAD_RETENTION);
-    expect(&mut events, "retention", upkeep(forgotten)).await;
+    expect(&mut events, "claim", upkeep(leased.deadline)).await;
 }

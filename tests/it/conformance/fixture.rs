@@ -53,7 +53,7 @@ pub(crate) struct Fixture {
 
 impl Backend {
     /// Whether what was written is there when the store is opened again.
-    pub(crate) fn survives_reopening(self) -> bool {
+    fn survives_reopening(self) -> bool {
         self == Backend::SqliteFile
     }
 
@@ -80,9 +80,14 @@ impl Fixture {
         Fixture { store, clock, backend, dir, nonces: AtomicU32::new(1) }
     }
 
+    /// Whether what was written survives [`Fixture::reopen`].
+    pub(crate) fn survives_reopening(&self) -> bool {
+        self.backend.survives_reopening()
+    }
+
     /// Whether this store can be reopened; says so when a case is skipped for it.
     pub(crate) fn can_reopen(&self) -> bool {
-        let can = self.backend.survives_reopening();
+        let can = self.survives_reopening();
         if !can {
             println!("skipped: {:?} does not survive reopening", self.backend);
         }

@@ -89,6 +89,7 @@ macro_rules! conformance {
                 a_waiting_generation_can_expire_before_it_starts
                 the_old_lease_has_no_power_over_the_started_generation
                 delete_removes_the_running_and_the_waiting_generation
+                an_id_is_free_after_both_its_generations_were_deleted
             }
             claim {
                 nothing_is_handed_out_before_its_due_time
@@ -112,6 +113,7 @@ macro_rules! conformance {
                 the_rest_says_when_the_next_job_is_due
                 the_rest_says_when_a_retry_is_due
                 the_last_job_leaves_nothing
+                expired_jobs_are_not_in_the_way_of_others
                 expired_jobs_are_no_rest
                 a_topic_that_does_not_exist_has_nothing_and_is_not_made
                 several_topics_are_answered_in_the_order_of_the_asks
@@ -134,6 +136,7 @@ macro_rules! conformance {
                 an_unclaimed_job_past_its_expire_time_is_expired
                 an_undone_claim_makes_way_for_a_waiting_generation
                 an_unknown_nonce_undoes_nothing
+                a_lease_named_twice_is_undone_once
             }
             settle {
                 an_ack_says_how_long_the_attempt_ran
@@ -162,6 +165,7 @@ macro_rules! conformance {
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not
                 a_retry_that_waits_beyond_the_expire_time_expires_then
                 a_settled_lease_is_no_lease
+                a_job_that_expires_with_its_lease_is_kept_from_then_on
             }
             extend {
                 the_deadline_moves_to_now_plus_the_duration
@@ -208,6 +212,7 @@ macro_rules! conformance {
                 a_reschedule_raises_no_generation_and_no_total
                 a_job_moved_beyond_its_expire_time_expires
                 the_items_of_a_call_are_answered_in_their_order
+                a_job_that_died_after_its_expire_time_is_revived_all_the_same
             }
             redrive {
                 a_redriven_job_is_like_new_but_for_what_it_is
@@ -225,6 +230,7 @@ macro_rules! conformance {
                 an_id_that_is_taken_in_the_target_stays
                 the_own_topic_as_target_is_no_move
                 a_topic_that_does_not_exist_has_nothing_to_redrive
+                an_id_named_twice_is_redriven_once
             }
             reap {
                 a_lease_is_found_from_its_deadline_on
@@ -239,6 +245,7 @@ macro_rules! conformance {
             prune {
                 what_was_kept_long_enough_is_removed
                 a_pruned_expired_job_reads_like_one_that_is_not
+                an_expired_tombstone_has_no_past_before_it_is_pruned
                 an_expired_job_that_is_not_kept_is_removed
                 running_and_waiting_jobs_are_left_alone
                 a_limit_is_kept_and_the_rest_is_announced
@@ -282,7 +289,10 @@ macro_rules! conformance {
                 a_generation_that_starts_is_announced
                 a_moved_job_is_announced
                 a_redriven_job_is_announced
-                upkeep_is_announced_no_later_than_it_is_needed
+                an_expire_time_is_announced
+                a_deadline_is_announced_and_a_nearer_one_again
+                the_end_of_a_retention_is_announced
+                upkeep_is_announced_again_after_it_was_done
             }
             restart {
                 everything_reads_the_same_after_reopening

@@ -6,7 +6,9 @@ use std::time::Duration;
 use ringq::domain::{Keep, Spec, State};
 use ringq::store::NewJob;
 
-use super::fixture::{Fixture, TOPIC, ack, after, dead_lettered, new_job, one, plus, text};
+use super::fixture::{
+    Fixture, TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text,
+};
 
 /// Prunes until there is nothing left to do now; how many jobs that were.
 async fn prune_all(q: &Fixture) -> u64 {
@@ -59,6 +61,17 @@ pub(crate) async fn a_pruned_expired_job_reads_like_one_that_is_not(q: Fixture) 
     assert_eq!((q.get("a").await, q.get("b").await), (None, None));
     prune_all(&q).await;
     assert_eq!(records(&q).await, 0);
+}
+
+pub(crate) async fn an_expired_tombstone_has_no_past_before_it_is_pruned(q: Fixture) {
+    let leased = q.run(NewJob { expire: Some(after(100)), ..new_job("a") }).await;
+    q.extend(&leased, None, Some("half way")).await.unwrap();
+    q.end(&leased, failed_for(900)).await;
+    q.sleep(100);
+    let before = q.job("a").await;
+    prune_all(&q).await;
+    assert_eq!(q.job("a").await, before);
+    assert_eq!((before.state, before.spec.payload), (State::Expired, None));
 }
 
 pub(crate) async fn an_expired_job_that_is_not_kept_is_removed(q: Fixture) {

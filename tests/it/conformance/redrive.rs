@@ -214,3 +214,13 @@ pub(crate) async fn a_topic_that_does_not_exist_has_nothing_to_redrive(q: Fixtur
     assert_eq!(redrive(&q, ids(&["a"])).await, (0, 1));
     assert_eq!(q.store.topics(String::new(), None, 10).await.unwrap(), []);
 }
+
+pub(crate) async fn an_id_named_twice_is_redriven_once(q: Fixture) {
+    bury(&q, &["a", "b"]).await;
+    let spacing = Duration::from_secs(1);
+    let twice = || Redrive { spacing, ..ids(&["a", "a", "b"]) };
+    assert_eq!(redrive(&q, Redrive { dry_run: true, ..twice() }).await, (2, 1));
+    assert_eq!(redrive(&q, twice()).await, (2, 1));
+    assert_eq!(q.job("a").await.due_time, q.now());
+    assert_eq!(q.job("b").await.due_time, plus(q.now(), 1));
+}

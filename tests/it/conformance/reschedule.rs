@@ -145,3 +145,11 @@ pub(crate) async fn the_items_of_a_call_are_answered_in_their_order(q: Fixture) 
     let at = |seconds| Some(plus(q.now(), seconds));
     assert_eq!(dues, [at(1), None, at(2), at(3)]);
 }
+
+pub(crate) async fn a_job_that_died_after_its_expire_time_is_revived_all_the_same(q: Fixture) {
+    let leased = q.run(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
+    q.sleep(6);
+    q.end(&leased, dead_lettered()).await;
+    assert_eq!(moved(&q, "a", Some(When::Now), None).await.state, State::Ready);
+    assert_eq!(q.claim_ids().await, ["a"]);
+}

@@ -388,3 +388,16 @@ pub(crate) async fn a_settled_lease_is_no_lease(q: Fixture) {
     assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::Stale)]);
     assert_eq!(q.store.reap(10).await.unwrap().next, None);
 }
+
+pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fixture) {
+    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
+    q.sleep(1_000);
+    q.end(&leased, released()).await;
+    let finished = q.now();
+    let job = q.job("a").await;
+    assert_eq!((job.state, job.finish_time), (State::Expired, Some(finished)));
+    q.until_just_before(finished.plus(limit::TOMBSTONE));
+    assert_eq!(q.state("a").await, Some(State::Expired));
+    q.until(finished.plus(limit::TOMBSTONE));
+    assert_eq!(q.get("a").await, None);
+}

@@ -130,3 +130,12 @@ pub(crate) async fn an_unknown_nonce_undoes_nothing(q: Fixture) {
     assert_eq!(unclaim_nonce(&q, 12_345).await, 0);
     assert_eq!(q.state("a").await, Some(State::Running));
 }
+
+pub(crate) async fn a_lease_named_twice_is_undone_once(q: Fixture) {
+    let leased = q.running("a").await;
+    let put = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
+    q.put(put).await;
+    let refs = vec![lease_ref(&leased); 2];
+    assert_eq!(q.store.unclaim(Unclaim::Leases(refs)).await.unwrap(), 1);
+    assert_eq!(q.state("a").await, Some(State::Scheduled));
+}

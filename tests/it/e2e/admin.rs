@@ -2,8 +2,8 @@ use std::collections::BTreeSet;
 
 use ringq::pb::{
     Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job, JobState,
-    JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest,
-    NackAction, RedriveJobsRequest, ShardState, StreamRequest, TopicState,
+    JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest, NackAction,
+    RedriveJobsRequest, ShardState, StreamRequest, TopicState,
 };
 use tonic::Code;
 
@@ -117,11 +117,12 @@ async fn every_state_can_be_listed() {
     client.enqueue(kept("succeeded")).await;
     client.ack(&client.pull_one("mail").await.receipt).await;
     client.enqueue(kept("backoff")).await;
-    client.nack(ringq::pb::NackItem {
-        delay: Some(crate::harness::proto(millis(60_000))),
-        ..nack(&client.pull_one("mail").await.receipt, NackAction::Retry)
-    })
-    .await;
+    client
+        .nack(ringq::pb::NackItem {
+            delay: Some(crate::harness::proto(millis(60_000))),
+            ..nack(&client.pull_one("mail").await.receipt, NackAction::Retry)
+        })
+        .await;
     client.enqueue(kept("running")).await;
     client.pull_one("mail").await;
     client.enqueue(kept("cancelled")).await;

@@ -136,8 +136,7 @@ async fn stop(client: Client, order: Order) -> (Order, Vec<(String, i32)>) {
 async fn one_extend_keeps_the_job_of_a_worker_that_stops_whichever_comes_first() {
     let server = Server::start().await;
     let client = server.connect().await;
-    let orders =
-        [Order::ExtendThenCancel, Order::CancelThenExtend, Order::Together, Order::Silent];
+    let orders = [Order::ExtendThenCancel, Order::CancelThenExtend, Order::Together, Order::Silent];
     let stops = orders.map(|order| stop(client.clone(), order));
     for (order, came) in futures::future::join_all(stops).await {
         let expected = match order {
@@ -195,10 +194,8 @@ async fn leases_of_a_killed_server_come_back_after_the_grace_unless_their_worker
     client.ack(&extended.receipt).await;
     let stored = client.get("mail", "extended").await;
     assert_eq!((stored.state(), stored.deliveries), (JobState::Succeeded, 1));
-    let stale = client.ack_items(vec![ringq::pb::AckItem {
-        receipt: silent.receipt,
-        ..Default::default()
-    }]);
+    let stale = client
+        .ack_items(vec![ringq::pb::AckItem { receipt: silent.receipt, ..Default::default() }]);
     assert_eq!(stale.await[0].error(), ringq::pb::SettleError::Stale);
 }
 

@@ -19,8 +19,7 @@ async fn a_delayed_job_never_comes_early_by_the_clients_clock_and_not_much_late(
     const JOBS: u64 = 60;
     let server = Server::start().await;
     let client = server.connect().await;
-    let mut worker =
-        client.stream(StreamRequest { max_in_flight: 1_000, ..take("later") }).await;
+    let mut worker = client.stream(StreamRequest { max_in_flight: 1_000, ..take("later") }).await;
     let mut sent = HashMap::new();
     for n in 0..JOBS {
         // Some by delay, some by time, in no order.

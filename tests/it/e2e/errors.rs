@@ -99,7 +99,7 @@ async fn give_up(client: &Client, n: u64) {
         0 | 1 => {
             let opened = client.queue.clone().stream(take("cancelled")).await;
             if let Ok(stream) = opened
-                && n % 2 == 0
+                && n.is_multiple_of(2)
             {
                 let _ = stream.into_inner().message().await;
             }

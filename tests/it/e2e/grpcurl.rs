@@ -79,10 +79,8 @@ async fn grpcurl_alone_is_a_full_client() {
     let take = json!({"topics": ["emails"], "maxJobs": 1}).to_string();
     let flags = ["-max-time", "10", "-d", &take];
     let text = grpcurl.ok(&flags, &["ringq.v1.QueueService/Stream"]).await;
-    let messages: Vec<Value> = serde_json::Deserializer::from_str(&text)
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .unwrap();
+    let messages: Vec<Value> =
+        serde_json::Deserializer::from_str(&text).into_iter().collect::<Result<_, _>>().unwrap();
     let deliveries: Vec<&Value> =
         messages.iter().filter_map(|m| m["deliveries"].as_array()).flatten().collect();
     assert_eq!(deliveries.len(), 1, "{text}");
@@ -101,8 +99,7 @@ async fn grpcurl_alone_is_a_full_client() {
 
     // A refusal comes with its details decoded.
     let bad = json!({"job": {"topic": "no good"}}).to_string();
-    let (success, text) =
-        grpcurl.run(&["-d", &bad], &["ringq.v1.QueueService/Enqueue"]).await;
+    let (success, text) = grpcurl.run(&["-d", &bad], &["ringq.v1.QueueService/Enqueue"]).await;
     assert!(!success);
     for part in ["InvalidArgument", "INVALID_FIELD", "ringq.dev", "job.topic"] {
         assert!(text.contains(part), "{part} in\n{text}");

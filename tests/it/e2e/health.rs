@@ -14,9 +14,7 @@ fn service(service: &str) -> HealthCheckRequest {
 async fn grpc_health_answers_for_the_server_and_for_each_service() {
     let server = Server::start().await;
     let mut health = HealthClient::new(server.connect().await.channel);
-    for name in
-        ["", "ringq.v1.QueueService", "ringq.v1.TopicService", "ringq.v1.AdminService"]
-    {
+    for name in ["", "ringq.v1.QueueService", "ringq.v1.TopicService", "ringq.v1.AdminService"] {
         let answer = health.check(service(name)).await.unwrap().into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving, "{name}");
     }

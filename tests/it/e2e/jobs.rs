@@ -95,7 +95,10 @@ async fn get_shows_everything_or_all_but_the_bodies() {
     let spec = job("t").with_id("a").with_text("hello").with_retention(millis(60_000));
     client.enqueue(spec).await;
     client.nack(nack_retry(&client.pull_one("t").await.receipt, "not today")).await;
-    client.queue.clone().reschedule(moved("a", Some(Schedule::Delay(proto(millis(0))))))
+    client
+        .queue
+        .clone()
+        .reschedule(moved("a", Some(Schedule::Delay(proto(millis(0))))))
         .await
         .unwrap();
     let receipt = client.pull_one("t").await.receipt;
@@ -109,8 +112,10 @@ async fn get_shows_everything_or_all_but_the_bodies() {
     let full = view(JobView::Full).await;
     assert_eq!(full.state(), JobState::Succeeded);
     assert_eq!(full.result.as_ref().unwrap().kind, Some(Kind::Text("done".into())));
-    assert_eq!(full.spec.as_ref().unwrap().payload.as_ref().unwrap().kind,
-        Some(Kind::Text("hello".into())));
+    assert_eq!(
+        full.spec.as_ref().unwrap().payload.as_ref().unwrap().kind,
+        Some(Kind::Text("hello".into()))
+    );
     assert_eq!(full.attempts.len(), 2);
     assert_eq!((full.attempts[0].number, full.attempts[1].number), (2, 1), "newest first");
     assert_eq!(full.attempts[1].error, "not today");

@@ -24,11 +24,8 @@ async fn a_slow_reader_costs_the_server_little_memory() {
         client.enqueue(job("files").with_bytes(BYTES)).await;
         peak = peak.max(server.rss_bytes());
     }
-    let request = StreamRequest {
-        max_in_flight: 1_000,
-        max_in_flight_bytes: 4 << 30,
-        ..take("files")
-    };
+    let request =
+        StreamRequest { max_in_flight: 1_000, max_in_flight_bytes: 4 << 30, ..take("files") };
     let reader = server.connect().await;
     let mut worker = reader.stream(request).await;
     let begin = Instant::now();

@@ -288,7 +288,10 @@ async fn a_job_climbs_its_ladder_and_becomes_a_dead_letter_that_can_be_redriven(
     assert_eq!((answer.redriven_count, answer.skipped_count), (1, 0));
     let again = worker.next().await;
     assert_eq!((again.attempt, again.delivery), (1, 1), "fresh counters");
-    assert_eq!(again.payload, text("x").map(|p| Payload { content_type: content_type(&again), ..p }));
+    assert_eq!(
+        again.payload,
+        text("x").map(|p| Payload { content_type: content_type(&again), ..p })
+    );
     client.ack(&again.receipt).await;
     assert_eq!(client.stats("mail").await.dead, 0);
 }
@@ -345,11 +348,8 @@ async fn max_retry_duration_and_ignored_leases_are_kept() {
     }
     assert!(begin.elapsed() >= millis(600), "dead after {:?}", begin.elapsed());
 
-    let retry = RetryPolicy {
-        max_attempts: 1,
-        ignore_expired_leases: Some(true),
-        ..Default::default()
-    };
+    let retry =
+        RetryPolicy { max_attempts: 1, ignore_expired_leases: Some(true), ..Default::default() };
     let spec = job("lease").with_id("a").with_lease(millis(1_000)).with_retry(retry);
     client.enqueue(spec).await;
     client.pull_one("lease").await;
@@ -487,10 +487,9 @@ async fn a_thousand_receipts_settle_in_one_call() {
         assert!(!pulled.is_empty());
         receipts.extend(pulled.into_iter().map(|delivery| delivery.receipt));
     }
-    let extends = receipts.iter().map(|receipt| ExtendItem {
-        receipt: receipt.clone(),
-        ..Default::default()
-    });
+    let extends = receipts
+        .iter()
+        .map(|receipt| ExtendItem { receipt: receipt.clone(), ..Default::default() });
     assert_eq!(client.extend_items(extends.collect()).await, []);
     let (nacked, acked) = receipts.split_at(500);
     let nacks = nacked.iter().map(|receipt| nack(receipt, NackAction::DeadLetter)).collect();

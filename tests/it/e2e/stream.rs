@@ -213,7 +213,7 @@ async fn a_batch_is_never_waited_for_and_holds_at_most_max_batch_and_one_mebibyt
     busy.next_many(100).await;
     let sizes: Vec<_> = busy.messages.iter().map(|m| m.deliveries).collect();
     assert!(sizes.iter().all(|&size| size <= 7), "{sizes:?}");
-    assert!(sizes.iter().any(|&size| size == 7), "a busy queue fills its messages: {sizes:?}");
+    assert!(sizes.contains(&7), "a busy queue fills its messages: {sizes:?}");
 
     fill(&client, "single", 10).await;
     let mut single = client.stream(StreamRequest { max_batch: 1, ..credit("single", 100) }).await;
@@ -409,10 +409,7 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
 async fn an_expired_lease_is_revoked_counted_and_retried() {
     let server = Server::start().await;
     let client = server.connect().await;
-    let retry = ringq::pb::RetryPolicy {
-        delays: vec![proto(millis(100))],
-        ..Default::default()
-    };
+    let retry = ringq::pb::RetryPolicy { delays: vec![proto(millis(100))], ..Default::default() };
     client.enqueue(job("mail").with_id("a").with_lease(millis(1_000)).with_retry(retry)).await;
     let mut worker = client.stream(take("mail")).await;
     let begin = Instant::now();

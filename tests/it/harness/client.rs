@@ -15,7 +15,7 @@ use ringq::pb::{
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::{Worker, eventually, job::request, proto};
+use super::{PATIENCE, Worker, eventually, job::request, proto};
 
 /// One connection and a client of each service on it.
 #[derive(Clone)]
@@ -51,6 +51,8 @@ impl Client {
     /// Connects.
     pub(crate) async fn connect(grpc: SocketAddr) -> Client {
         let endpoint = Endpoint::from_shared(format!("http://{grpc}")).unwrap();
+        // So that a server that answers nothing fails a test instead of hanging it.
+        let endpoint = endpoint.timeout(PATIENCE * 2);
         let channel = endpoint.connect().await.expect("a connection");
         Client {
             queue: QueueServiceClient::new(channel.clone()),
@@ -127,7 +129,8 @@ impl Client {
     /// Completes jobs.
     pub(crate) async fn ack_all(&self, receipts: &[String]) {
         for receipts in receipts.chunks(1_000) {
-            let item = |receipt: &String| AckItem { receipt: receipt.clone(), ..Default::default() };
+            let item =
+                |receipt: &String| AckItem { receipt: receipt.clone(), ..Default::default() };
             let failures = self.ack_items(receipts.iter().map(item).collect()).await;
             assert_eq!(failures, [], "all receipts are good");
         }

@@ -21,11 +21,11 @@ mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use job::{JobExt, job, request};
-pub(crate) use raw::{RawQueue, http_get, raw_queue};
+pub(crate) use raw::{http_get, raw_queue};
 pub(crate) use refusal::{assert_refused, refusal};
-pub(crate) use server::{Server, Setup, signal};
+pub(crate) use server::{Server, Setup};
 pub(crate) use time::{
-    SinceEpoch,
-    PATIENCE, duration, eventually, in_ci, millis, proto, thorough, timestamp, wall_now, within,
+    PATIENCE, SinceEpoch, duration, eventually, in_ci, millis, proto, thorough, timestamp,
+    wall_now, within,
 };
-pub(crate) use worker::{Message, Worker, take};
+pub(crate) use worker::{Worker, take};

@@ -12,11 +12,7 @@ use tower::util::BoxCloneSyncService;
 
 /// The queue service over one bare HTTP/2 connection.
 pub(crate) type RawQueue = QueueServiceClient<
-    BoxCloneSyncService<
-        http::Request<Body>,
-        http::Response<hyper::body::Incoming>,
-        hyper::Error,
-    >,
+    BoxCloneSyncService<http::Request<Body>, http::Response<hyper::body::Incoming>, hyper::Error>,
 >;
 
 /// Connects to the queue service without tonic's channel.

@@ -18,8 +18,9 @@ pub(crate) fn refusal(status: &Status) -> String {
         assert_eq!(info.domain, "ringq.dev", "{}", status.message());
     }
     assert!(!status.message().is_empty(), "a refusal without a message: {status:?}");
-    let bad = status.get_details_bad_request().unwrap_or_default();
-    let fields: Vec<&str> = bad.field_violations.iter().map(|v| v.field.as_str()).collect();
+    let bad = status.get_details_bad_request();
+    let violations = bad.iter().flat_map(|bad| &bad.field_violations);
+    let fields: Vec<&str> = violations.map(|violation| violation.field.as_str()).collect();
     refusal_of(status.code(), reason, &fields)
 }
 

@@ -1,6 +1,5 @@
 //! `ringq serve` as a process of its own.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -21,7 +20,6 @@ pub(crate) struct Setup {
     http_listen: String,
     shard: Option<String>,
     config: String,
-    args: Vec<OsString>,
 }
 
 /// A running server, or one that has ended and can be started again on the same file and ports.
@@ -61,7 +59,6 @@ impl Setup {
             http_listen: "127.0.0.1:0".into(),
             shard: Some(shard),
             config: String::new(),
-            args: Vec::new(),
         }
     }
 
@@ -79,12 +76,6 @@ impl Setup {
     pub(crate) fn config(mut self, line: &str) -> Setup {
         self.config.push_str(line);
         self.config.push('\n');
-        self
-    }
-
-    /// Adds an argument to its command line.
-    pub(crate) fn arg(mut self, arg: impl Into<OsString>) -> Setup {
-        self.args.push(arg.into());
         self
     }
 
@@ -146,7 +137,6 @@ impl Setup {
         if let Some(shard) = &self.shard {
             command.args(["--shard", shard]);
         }
-        command.args(&self.args);
         command.stdin(Stdio::null()).stdout(self.append("stdout")).stderr(self.append("stderr"));
         command.kill_on_drop(true).spawn().unwrap()
     }
@@ -184,11 +174,6 @@ impl Server {
     /// A new connection to it.
     pub(crate) async fn connect(&self) -> Client {
         Client::connect(self.grpc).await
-    }
-
-    /// The directory of this server alone.
-    pub(crate) fn dir(&self) -> &Path {
-        self.setup.dir()
     }
 
     /// The file of its shard.
@@ -287,7 +272,7 @@ impl Drop for Server {
 }
 
 /// Sends a signal to one process.
-pub(crate) fn signal(pid: u32, name: &str) {
+fn signal(pid: u32, name: &str) {
     let script = format!("kill -{name} {pid}");
     let status = std::process::Command::new("sh").args(["-c", &script]).status().unwrap();
     assert!(status.success(), "{script}: {status}");

@@ -19,7 +19,7 @@ pub(super) struct Held {
     pub(super) forget: Option<Time>,
     pub(super) first_start: Option<Time>,
     pub(super) lease: Option<Holder>,
-    /// How the last lease ended: token, outcome, whether the job died of it.
+    /// How the last lease ended: token, outcome, whether the job was dead-lettered by it.
     pub(super) ended: Option<(Token, AttemptOutcome, bool)>,
     pub(super) next: Option<Box<Held>>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Ending<'a> {
     pub(super) outcome: AttemptOutcome,
     pub(super) counted: bool,
     pub(super) error: &'a str,
-    pub(super) died: bool,
+    pub(super) dead_lettered: bool,
 }
 
 // === impl Held ===
@@ -139,12 +139,12 @@ impl Held {
     }
 
     pub(super) fn repeat(&self, settle: &Settle, now: Time) -> Result<Settled, Refused> {
-        let dies = event_of(&settle.end) == Event::DeadLetter;
+        let wanted = matches!(&settle.end, End::Decided { end, .. } if end.dead_lettered);
         match self.ended {
-            Some((token, outcome, died))
+            Some((token, outcome, dead_lettered))
                 if token == settle.lease.token
                     && outcome == outcome_of(&settle.end)
-                    && (died || !dies)
+                    && dead_lettered == wanted
                     && self.job.state != State::Cancelled =>
             {
                 Ok(Settled { repeated: true, ran: Duration::ZERO, state: self.state(now) })
@@ -182,7 +182,10 @@ impl Held {
     pub(super) fn unclaim(&mut self) {
         self.lease = None;
         self.job.state = State::Ready;
-        self.first_start = self.first_start.filter(|_| self.job.deliveries > 0);
+        if self.job.deliveries == 0 {
+            self.first_start = None;
+            self.job.worker_id.clear();
+        }
         if let Some(next) = self.next.take() {
             self.replace(*next, 0);
         }
@@ -190,13 +193,13 @@ impl Held {
 
     pub(super) fn settle(&mut self, end: &End, now: Time) {
         let outcome = outcome_of(end);
-        let (counted, error, died) = match end {
+        let (counted, error, dead_lettered) = match end {
             End::Ack { .. } => (false, "", false),
-            End::Decided { end: LeaseEnd { counted, error, step, .. }, .. } => {
-                (*counted, &**error, *step == Step::Die)
+            End::Decided { end: LeaseEnd { counted, error, dead_lettered, .. }, .. } => {
+                (*counted, &**error, *dead_lettered)
             }
         };
-        self.end_attempt(now, &Ending { outcome, counted, error, died });
+        self.end_attempt(now, &Ending { outcome, counted, error, dead_lettered });
         if let Some(next) = self.next.take() {
             return self.replace(*next, 0);
         }
@@ -237,7 +240,7 @@ impl Held {
         };
         job.attempts.insert(0, attempt);
         job.attempts.truncate(limit::ATTEMPTS_KEPT);
-        self.ended = Some((lease.token, ending.outcome, ending.died));
+        self.ended = Some((lease.token, ending.outcome, ending.dead_lettered));
     }
 
     pub(super) fn is_tombstone(&self) -> bool {

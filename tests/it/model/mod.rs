@@ -1,1 +1,62 @@
-//! placeholder
+//! The model test: seeded random sequences of every verb go to a store and to a reference model of
+//! it, and every answer and all that can be read is compared.
+//!
+//! `RINGQ_MODEL_SEEDS` and `RINGQ_MODEL_STEPS` say how much (`make model` runs 100 seeds of 10,000
+//! steps); `RINGQ_MODEL_SEED` runs one seed again.
+
+mod coverage;
+mod held;
+mod reference;
+mod run;
+mod steps;
+
+use std::collections::BTreeSet;
+
+use crate::conformance::Backend;
+use run::Run;
+
+/// Seeds of an ordinary `cargo test`, and steps of each.
+const SEEDS: u64 = 10;
+const STEPS: u64 = 3_000;
+/// Steps after which everything must have been tried.
+const STEPS_TO_SEE_ALL: u64 = 20_000;
+/// A file takes an fsync a write: it gets so many times fewer seeds and steps.
+const FILE_SHARE: u64 = 5;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "how much to test is no configuration of the product"
+)]
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is not a number: {value}")))
+}
+
+/// Runs the seeds; what they met together.
+async fn run(backend: Backend, share: u64) {
+    let steps = number("RINGQ_MODEL_STEPS").unwrap_or(STEPS);
+    if let Some(seed) = number("RINGQ_MODEL_SEED") {
+        Run::new(backend, seed).await.take(steps).await;
+        return;
+    }
+    let seeds = number("RINGQ_MODEL_SEEDS").unwrap_or(SEEDS).div_ceil(share);
+    let steps = steps.div_ceil(share);
+    let mut seen = BTreeSet::new();
+    for seed in 0..seeds {
+        seen.extend(Run::new(backend, seed).await.take(steps).await);
+    }
+    if seeds * steps >= STEPS_TO_SEE_ALL {
+        let missing: Vec<_> = coverage::wanted().difference(&seen).cloned().collect();
+        assert!(missing.is_empty(), "never tried: {missing:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_in_memory_does_what_the_reference_does() {
+    run(Backend::SqliteMemory, 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlite_in_a_file_does_what_the_reference_does() {
+    run(Backend::SqliteFile, FILE_SHARE).await;
+}

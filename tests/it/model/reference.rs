@@ -284,7 +284,9 @@ impl Reference {
         let key = &settle.lease.key;
         let lease = match self.lease(&settle.lease) {
             Ok(lease) => lease,
-            Err(refused) => return self.jobs.get(key).map_or(Err(refused), |h| h.repeat(settle, now)),
+            Err(refused) => {
+                return self.jobs.get(key).map_or(Err(refused), |h| h.repeat(settle, now));
+            }
         };
         if settle.deadline.is_some_and(|deadline| deadline != lease.deadline) {
             return Err(Refused::Stale);
@@ -302,10 +304,12 @@ impl Reference {
             _ => {}
         }
         self.tick(now);
-        let gone = if event == Event::Ack && !waits { State::Succeeded } else { State::Expired };
+        let gone = if event == Event::Ack { State::Succeeded } else { State::Expired };
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
         if let End::Ack { follow_ups, .. } = &settle.end {
-            follow_ups.iter().for_each(|job| drop(self.enqueue(job)));
+            for job in follow_ups {
+                self.enqueue(job);
+            }
         }
         Ok(Settled { repeated: false, ran, state })
     }
@@ -330,7 +334,8 @@ impl Reference {
         held.next = None;
         if previous == State::Running {
             let outcome = AttemptOutcome::Revoked;
-            held.end_attempt(now, &Ending { outcome, counted: false, error: "", died: false });
+            let (counted, error, dead_lettered) = (false, "", false);
+            held.end_attempt(now, &Ending { outcome, counted, error, dead_lettered });
         }
         if previous.is_terminal() {
             self.jobs.remove(key);

@@ -230,11 +230,15 @@ impl Failure {
     }
 
     /// The same failure of the message in this field.
-    pub(super) fn within(mut self, field: &str) -> Failure {
-        for violation in &mut self.violations {
-            violation.field = format!("{field}.{}", violation.field);
+    pub(super) fn within(self, field: &str) -> Failure {
+        if self.violations.is_empty() {
+            return self;
         }
-        self
+        let inside = |v: Violation| Violation { field: format!("{field}.{}", v.field), ..v };
+        let violations = self.violations.into_iter().map(inside).collect();
+        let mut failure = Failure::from(Invalid(violations));
+        failure.metadata.extend(self.metadata.into_iter().filter(|(key, _)| *key != "field"));
+        failure
     }
 
     fn details(&self) -> ErrorDetails {
@@ -354,7 +358,8 @@ impl From<EnqueueError> for Failure {
     fn from(error: EnqueueError) -> Failure {
         match error {
             EnqueueError::AlreadyExists { key, state } => {
-                let message = "the id is taken; read the job with Get, or ask for another conflict policy";
+                let message =
+                    "the id is taken; read the job with Get, or ask for another conflict policy";
                 Failure::new(Reason::JobExists, message)
                     .with("state", from_state(state).as_str_name())
                     .about_job(&key)
@@ -382,11 +387,12 @@ impl From<EnqueueError> for Failure {
     }
 }
 
-impl From<OpenError> for Status {
-    fn from(error: OpenError) -> Status {
-        let failure = match error {
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        match error {
             OpenError::TooManyStreams { max } => {
-                let message = "too many streams are open here; close some, or wait as RetryInfo says";
+                let message =
+                    "too many streams are open here; close some, or wait as RetryInfo says";
                 Failure::new(Reason::TooManyStreams, message)
                     .with("limit", max.to_string())
                     .about("limit", "streams")
@@ -395,8 +401,13 @@ impl From<OpenError> for Status {
                 Reason::Draining,
                 "this replica is leaving; repeat on another connection",
             ),
-        };
-        failure.into()
+        }
+    }
+}
+
+impl From<OpenError> for Status {
+    fn from(error: OpenError) -> Status {
+        Failure::from(error).into()
     }
 }
 
@@ -408,3 +419,6 @@ pub(super) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
         EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,10 @@
 //! Wires the server together; the only file that knows every module.
 
+mod drain;
+mod gauges;
+mod listener;
+mod ready_file;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -7,23 +12,32 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::config::{Config, ShardUrl, reason};
-use crate::http;
+use crate::clock::Clock;
+use crate::config::{Config, Shard, ShardUrl, reason};
+use crate::dispatch::{self, Dispatcher};
+use crate::domain::ShardName;
 use crate::metrics::Metrics;
+use crate::scheduler::{Replica, Scheduler};
+use crate::shards::Shards;
+use crate::store::Store;
+use crate::store::sqlite::{self, OpenError, Place, SqliteStore};
+use crate::timer::Timer;
+use crate::{grpc, http};
+
+use listener::Listener;
+use ready_file::ReadyFile;
 
 /// How often histograms sort what they have collected.
-const UPKEEP: Duration = Duration::from_secs(5);
+const UPKEEP: Duration = Duration::from_secs(30);
 
-/// A server that has its listeners, but does not serve yet.
-#[derive(Debug)]
+/// A server that has its listeners and its shards, but does not serve yet.
 pub struct App {
     config: Config,
-    metrics: Metrics,
+    scheduler: Scheduler,
     /// Held so that the address is reserved and known.
     grpc: Listener,
     http: Listener,
@@ -67,25 +81,29 @@ pub enum Error {
         /// What the system said.
         error: io::Error,
     },
+    /// A shard cannot be opened.
+    #[error("cannot open shard {name}: {error}")]
+    Shard {
+        /// The shard.
+        name: ShardName,
+        /// Why, and what to do.
+        error: OpenError,
+    },
     /// A listener failed while it was served.
     #[error("cannot go on serving http: {}", reason(.0))]
     Http(io::Error),
-}
-
-/// A listener and where it is.
-#[derive(Debug)]
-struct Listener {
-    socket: TcpListener,
-    address: SocketAddr,
+    /// The gRPC server failed.
+    #[error("{0}")]
+    Grpc(#[from] grpc::Error),
 }
 
 // === impl App ===
 
 impl App {
-    /// Takes everything that the server needs: its listeners and its directories.
+    /// Takes everything that the server needs: its listeners, its directories and its shards.
     ///
     /// # Errors
-    /// [`Error`], if an address is taken or a directory cannot be written.
+    /// [`Error`], if an address is taken, a directory cannot be written or a shard not be opened.
     pub async fn build(config: Config) -> Result<App, Error> {
         for shard in &config.shards {
             if let ShardUrl::SqliteFile(file) = &shard.url {
@@ -94,7 +112,12 @@ impl App {
         }
         let grpc = Listener::bind(config.listen, "listen").await?;
         let http = Listener::bind(config.http_listen, "http-listen").await?;
-        Ok(App { config, metrics: Metrics::new(), grpc, http })
+        let (clock, metrics) = (Clock::system(), Metrics::new());
+        let stores = config.shards.iter().map(|shard| open(shard, &clock));
+        let shards = Shards::new(stores.collect::<Result<_, _>>()?, &clock, &metrics);
+        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
+        let scheduler = Scheduler::new(shards, clock, metrics, replica);
+        Ok(App { config, scheduler, grpc, http })
     }
 
     /// Where gRPC is served.
@@ -114,27 +137,83 @@ impl App {
     /// # Errors
     /// [`Error`], if a listener or the ready file fails.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+        let App { config, scheduler, grpc: grpc_listener, http: http_listener } = self;
+        let metrics = scheduler.metrics().clone();
+        let (grpc_address, http_address) = (grpc_listener.address, http_listener.address);
         let (ready, is_ready) = watch::channel(false);
-        let stop = CancellationToken::new();
-        let router = http::router(self.metrics.clone(), is_ready, Arc::new(|| Box::pin(async {})));
-        let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(self.metrics.clone())));
-        let (grpc, http) = (self.grpc.address, self.http.address);
-        let serve = http::serve(self.http.socket, router, stop.clone().cancelled_owned());
-        let drain = async {
+        let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
+        let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(metrics.clone())));
+        let streams = dispatch::Config {
+            streams_max: config.max_streams,
+            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+        };
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let timers_stop = CancellationToken::new();
+        let timers = Timer::spawn(&scheduler, &timers_stop);
+        let health = grpc::Health::new().await;
+        let about = grpc::About { store: "sqlite", start_time: scheduler.clock().now() };
+        let services = grpc::Services {
+            scheduler: scheduler.clone(),
+            dispatcher: dispatcher.clone(),
+            health: health.clone(),
+            about,
+        };
+        let bounds = grpc::Config {
+            max_concurrent_requests: config.max_concurrent_requests,
+            request_timeout: config.request_timeout,
+        };
+        let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
+        let router = http::router(metrics, is_ready, refresh);
+        let serve_http =
+            http::serve(http_listener.socket, router, http_stop.clone().cancelled_owned());
+        let serve_grpc = grpc::serve(
+            grpc_listener.socket,
+            services,
+            bounds,
+            grpc_stop.clone().cancelled_owned(),
+        );
+        let serve_until_told = async {
             ready.send_replace(true);
-            let ready_file = ReadyFile::write(self.config.ready_file, grpc, http).await?;
-            tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
+            health.set_serving(true).await;
+            let ready_file =
+                ReadyFile::write(config.ready_file, grpc_address, http_address).await?;
+            tracing::info!(grpc = %grpc_address, http = %http_address, replica = config.replica, "serving");
             shutdown.await;
+            tracing::info!("draining");
             ready.send_replace(false);
-            tokio::time::sleep(self.config.drain_delay).await;
-            stop.cancel();
+            health.set_serving(false).await;
+            tokio::time::sleep(config.drain_delay).await;
+            drain::streams(&dispatcher, config.shutdown_grace).await;
+            grpc_stop.cancel();
             drop(ready_file);
+            Ok::<(), Error>(())
+        };
+        let grpc_and_drain = async {
+            drain::bounded(serve_until_told, serve_grpc).await?;
+            dispatcher.close().await;
+            timers_stop.cancel();
+            timers.stopped().await;
+            scheduler.shards().close().await;
+            http_stop.cancel();
             Ok(())
         };
-        let served = async { serve.await.map_err(Error::Http) };
-        tokio::try_join!(served, drain)?;
+        let serve_http = async { serve_http.await.map_err(Error::Http) };
+        tokio::try_join!(serve_http, grpc_and_drain)?;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+/// Opens the store of a shard.
+fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
+    let (name, clock) = (shard.name.clone(), clock.clone());
+    let place = match &shard.url {
+        ShardUrl::SqliteFile(path) => Place::File(path.clone()),
+        ShardUrl::SqliteMemory => Place::Memory,
+    };
+    match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error) => Err(Error::Shard { name, error }),
     }
 }
 
@@ -157,54 +236,6 @@ async fn prepare_directory(path: &Path) -> Result<(), Error> {
         tokio::fs::remove_file(&probe).await
     };
     prepare.await.map_err(|error| Error::DataDir { path: path.to_owned(), error })
-}
-
-// === impl Listener ===
-
-impl Listener {
-    async fn bind(address: SocketAddr, flag: &'static str) -> Result<Listener, Error> {
-        let bind = async {
-            let socket = TcpListener::bind(address).await?;
-            let address = socket.local_addr()?;
-            Ok(Listener { socket, address })
-        };
-        bind.await.map_err(|error| Error::Listen { address, flag, error })
-    }
-}
-
-/// The ready file; removed with this, so that it never speaks of a server that is gone.
-#[derive(Debug)]
-struct ReadyFile(PathBuf);
-
-// === impl ReadyFile ===
-
-impl ReadyFile {
-    async fn write(
-        path: Option<PathBuf>,
-        grpc: SocketAddr,
-        http: SocketAddr,
-    ) -> Result<Option<ReadyFile>, Error> {
-        let Some(path) = path else { return Ok(None) };
-        let addresses = serde_json::json!({"grpc": grpc.to_string(), "http": http.to_string()});
-        // Written beside and renamed: whoever waits for the file never reads half of it.
-        let mut partial = path.clone().into_os_string();
-        partial.push(".partial");
-        let write = async {
-            tokio::fs::write(&partial, format!("{addresses}\n")).await?;
-            tokio::fs::rename(&partial, &path).await
-        };
-        match write.await {
-            Ok(()) => Ok(Some(ReadyFile(path))),
-            Err(error) => Err(Error::ReadyFile { path, error }),
-        }
-    }
-}
-
-impl Drop for ReadyFile {
-    fn drop(&mut self) {
-        // Somebody may have removed it before.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 #[cfg(test)]

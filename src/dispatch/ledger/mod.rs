@@ -1,5 +1,9 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+#[cfg(test)]
+mod tests;
+mod transport;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -10,9 +14,7 @@ use crate::store::{LeaseRef, Leased};
 
 use super::StreamOptions;
 
-/// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
-/// store: usually the timer has ended it by then.
-const OVERDUE: Duration = Duration::from_secs(1);
+pub(super) use transport::{Look, Remains, Taken};
 
 /// How a stream gets its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,38 +135,6 @@ pub(super) struct Granted {
     pub(super) look_at: Time,
     /// Not taken: the stream is gone or leaves.
     pub(super) refused: Vec<Loose>,
-}
-
-/// What the transport gets.
-#[derive(Default)]
-pub(super) struct Taken {
-    pub(super) jobs: Vec<Unsent>,
-    pub(super) revocations: Vec<Revocation>,
-    /// Their lease ran out while they waited.
-    pub(super) late: Vec<Loose>,
-    pub(super) in_flight: u32,
-    /// Everything that the stream asked for in total has been delivered.
-    pub(super) complete: bool,
-    pub(super) draining: bool,
-    pub(super) rouse: bool,
-}
-
-/// What is left when a transport is gone.
-#[derive(Default)]
-pub(super) struct Remains {
-    pub(super) unsent: Vec<Loose>,
-    /// Sent and not settled.
-    pub(super) sent: Vec<Loose>,
-}
-
-/// What a look at deadlines has found.
-pub(super) struct Look {
-    /// Waited too long for the transport; no longer held.
-    pub(super) stale: Vec<Loose>,
-    /// Past their deadline and still held; the store knows more.
-    pub(super) overdue: Vec<Loose>,
-    /// When to look again.
-    pub(super) next: Time,
 }
 
 // === impl Ledger ===
@@ -310,80 +280,6 @@ impl Ledger {
         Some(held)
     }
 
-    /// What goes into one message of at most `jobs_max` jobs: whatever waits, and at least one job.
-    pub(super) fn take(&mut self, now: Time, jobs_max: usize) -> Taken {
-        self.stuck = false;
-        let mut taken =
-            Taken { revocations: std::mem::take(&mut self.revocations), ..Taken::default() };
-        let mut room = limit::MESSAGE_BYTES_MAX as u64;
-        while let Some(next) = self.outbox.front()
-            && taken.jobs.len() < jobs_max
-            && (next.bytes <= room || taken.jobs.is_empty())
-            && let Some(unsent) = self.outbox.pop_front()
-        {
-            self.outbox_bytes -= unsent.bytes;
-            if unsent.deadline <= now {
-                taken.late.push(self.give_up(unsent));
-                continue;
-            }
-            room = room.saturating_sub(unsent.bytes);
-            if let Some(held) = self.credit.get_mut(unsent.job.token) {
-                held.sent = true;
-            }
-            taken.jobs.push(unsent);
-        }
-        self.delivered += taken.jobs.len() as u64;
-        taken.in_flight = self.credit.in_flight();
-        taken.complete = self.delivered >= self.max_jobs;
-        taken.draining = self.phase == Phase::Draining;
-        taken.rouse = self.rouse();
-        taken
-    }
-
-    /// Nothing more comes; what waits goes back.
-    pub(super) fn drain(&mut self) -> Vec<Loose> {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Draining;
-        }
-        self.outbox_bytes = 0;
-        let unsent = std::mem::take(&mut self.outbox);
-        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
-    }
-
-    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
-    pub(super) fn close(&mut self, keep: bool) -> Remains {
-        let unsent = self.drain();
-        self.phase = Phase::Closed;
-        self.revocations = Vec::new();
-        if keep {
-            return Remains { unsent, sent: Vec::new() };
-        }
-        let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
-        Remains { unsent, sent }
-    }
-
-    /// Looks at deadlines that have come.
-    pub(super) fn look(&mut self, now: Time) -> Look {
-        let mut look = Look { stale: Vec::new(), overdue: Vec::new(), next: self.look_at };
-        if now < self.look_at {
-            return look;
-        }
-        look.stale = self.give_up_stale(now);
-        self.stuck |= !look.stale.is_empty();
-        let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
-        look.next = stale_at.min().unwrap_or(Time::MAX);
-        for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
-            let at = held.deadline.plus(OVERDUE);
-            if at <= now {
-                let lease = LeaseRef { key: held.key.clone(), token };
-                look.overdue.push(Loose { shard: held.shard, lease, deadline: held.deadline });
-            }
-            look.next = look.next.min(at.max(now.plus(OVERDUE)));
-        }
-        self.look_at = look.next;
-        look
-    }
-
     /// The store says that the lease lasts until then.
     pub(super) fn extended(&mut self, token: Token, deadline: Time) {
         if let Some(held) = self.credit.get_mut(token) {
@@ -399,21 +295,6 @@ impl Ledger {
     /// Leases that a worker has.
     pub(super) fn sent_in_flight(&self) -> usize {
         (self.credit.in_flight() as usize).saturating_sub(self.outbox.len())
-    }
-
-    fn give_up_stale(&mut self, now: Time) -> Vec<Loose> {
-        let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
-        self.outbox = fresh;
-        self.outbox_bytes = self.outbox.iter().map(|unsent| unsent.bytes).sum();
-        stale.into_iter().map(|unsent| self.give_up(unsent)).collect()
-    }
-
-    fn give_up(&mut self, unsent: Unsent) -> Loose {
-        self.credit.release(unsent.job.token);
-        self.changes += 1;
-        self.granted -= 1;
-        unsent.into_loose()
     }
 }
 

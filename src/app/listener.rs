@@ -1,0 +1,28 @@
+//! A socket that is taken early, so that its address is known and a taken one is told at once.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use super::Error;
+
+/// A listener and where it is.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    pub(super) address: SocketAddr,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Takes `address`, which the flag called `flag` sets.
+    pub(super) async fn bind(address: SocketAddr, flag: &'static str) -> Result<Listener, Error> {
+        let bind = async {
+            let socket = TcpListener::bind(address).await?;
+            let address = socket.local_addr()?;
+            Ok(Listener { socket, address })
+        };
+        bind.await.map_err(|error| Error::Listen { address, flag, error })
+    }
+}

@@ -1,0 +1,42 @@
+//! The file that tells whoever started the server that it serves, and where.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::Error;
+
+/// The ready file; removed with this, so that it never speaks of a server that is gone.
+#[derive(Debug)]
+pub(super) struct ReadyFile(PathBuf);
+
+// === impl ReadyFile ===
+
+impl ReadyFile {
+    /// Writes the addresses to `path`, if there is one.
+    pub(super) async fn write(
+        path: Option<PathBuf>,
+        grpc: SocketAddr,
+        http: SocketAddr,
+    ) -> Result<Option<ReadyFile>, Error> {
+        let Some(path) = path else { return Ok(None) };
+        let addresses = serde_json::json!({"grpc": grpc.to_string(), "http": http.to_string()});
+        // Written beside and renamed: whoever waits for the file never reads half of it.
+        let mut partial = path.clone().into_os_string();
+        partial.push(".partial");
+        let write = async {
+            tokio::fs::write(&partial, format!("{addresses}\n")).await?;
+            tokio::fs::rename(&partial, &path).await
+        };
+        match write.await {
+            Ok(()) => Ok(Some(ReadyFile(path))),
+            Err(error) => Err(Error::ReadyFile { path, error }),
+        }
+    }
+}
+
+impl Drop for ReadyFile {
+    fn drop(&mut self) {
+        // Somebody may have removed it before.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

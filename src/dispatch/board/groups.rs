@@ -1,0 +1,191 @@
+//! Groups: the distinct patterns that streams ask for, the topics that match them, and who is in line.
+
+use std::collections::{HashSet, VecDeque};
+
+use crate::domain::TopicName;
+
+use super::super::TopicPattern;
+use super::{Board, Place, Status, Topic, WIDTH_MIN};
+
+/// The streams that share a pattern, and the topics that match it.
+pub(super) struct Group {
+    pub(super) pattern: TopicPattern,
+    pub(super) members: usize,
+    pub(super) line: Line,
+    pub(super) parked: HashSet<TopicName>,
+    pub(super) awake: usize,
+}
+
+/// Streams in turn, each once.
+#[derive(Default)]
+pub(super) struct Line {
+    order: VecDeque<u32>,
+    present: HashSet<u32>,
+}
+
+// === impl Board ===
+
+impl Board {
+    /// One more stream asks for this pattern.
+    pub(super) fn join(&mut self, pattern: &TopicPattern) -> u32 {
+        let id = match self.by_pattern.get(pattern) {
+            Some(&id) => id,
+            None => self.add_group(pattern),
+        };
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.members += 1;
+        }
+        id
+    }
+
+    fn add_group(&mut self, pattern: &TopicPattern) -> u32 {
+        while self.groups.contains_key(&self.next_group) {
+            self.next_group = self.next_group.wrapping_add(1);
+        }
+        let id = self.next_group;
+        self.next_group = self.next_group.wrapping_add(1);
+        self.groups.insert(id, Group::new(pattern.clone()));
+        self.by_pattern.insert(pattern.clone(), id);
+        match pattern {
+            TopicPattern::Exact(name) if !self.topics.contains_key(name) => self.add_topic(name),
+            TopicPattern::Exact(name) => self.attach(name, id),
+            TopicPattern::Prefix(prefix) => {
+                self.globbing.insert(id);
+                for name in self.names(prefix) {
+                    self.attach(&name, id);
+                }
+            }
+        }
+        id
+    }
+
+    /// One stream less asks for this group's pattern.
+    pub(super) fn leave(&mut self, id: u32) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        group.members -= 1;
+        if group.members > 0 {
+            let subs = &self.subs;
+            group.line.compact(group.members, |id| subs.contains_key(&id));
+            return;
+        }
+        let Some(group) = self.groups.remove(&id) else { return };
+        self.by_pattern.remove(&group.pattern);
+        self.globbing.remove(&id);
+        let names = match &group.pattern {
+            TopicPattern::Exact(name) => vec![name.clone()],
+            TopicPattern::Prefix(prefix) => self.names(prefix),
+        };
+        for name in names {
+            if let Some(topic) = self.topics.get_mut(&name) {
+                topic.groups.retain(|&other| other != id);
+            }
+            self.forget_if_unneeded(&name);
+        }
+    }
+
+    /// A topic that was not known, in the groups that match it; awake.
+    pub(super) fn add_topic(&mut self, name: &TopicName) {
+        self.topics.insert(name.clone(), Topic::new());
+        let globs = self
+            .globbing
+            .iter()
+            .filter(|id| self.groups.get(id).is_some_and(|group| group.pattern.matches(name)));
+        let exact = self.by_pattern.get(&TopicPattern::Exact(name.clone()));
+        let matching: Vec<u32> = globs.chain(exact).copied().collect();
+        matching.into_iter().for_each(|group| self.attach(name, group));
+        self.set(name, Status::Awake);
+    }
+
+    fn attach(&mut self, name: &TopicName, id: u32) {
+        let Some(topic) = self.topics.get_mut(name) else { return };
+        topic.groups.push(id);
+        if topic.status != Status::Awake {
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.awake += 1;
+        }
+        if topic.place == Place::Parked {
+            topic.place = Place::Ready;
+            self.ready.push_back(name.clone());
+        }
+    }
+
+    /// Drops a topic of which a wake-up would tell all there is to know: asleep without an end, or
+    /// with nobody who could ask for it.
+    pub(super) fn forget_if_unneeded(&mut self, name: &TopicName) {
+        let Some(topic) = self.topics.get(name) else { return };
+        let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
+        let empty = topic.status == Status::Asleep(None);
+        if named || !empty && (self.globs || !topic.groups.is_empty()) {
+            return;
+        }
+        self.set(name, Status::Asleep(None));
+        self.ready.retain(|other| other != name);
+        self.topics.remove(name);
+    }
+
+    fn names(&self, prefix: &str) -> Vec<TopicName> {
+        let from = self.topics.range(TopicName::stored(prefix)..);
+        from.map(|(name, _)| name).take_while(|n| n.as_str().starts_with(prefix)).cloned().collect()
+    }
+
+    pub(super) fn awake_of(&self, group: u32) -> Vec<TopicName> {
+        let Some(Group { pattern: TopicPattern::Prefix(prefix), .. }) = self.groups.get(&group)
+        else {
+            return Vec::new();
+        };
+        let mut names = self.names(prefix);
+        names.retain(|name| self.topics.get(name).is_some_and(|t| t.status == Status::Awake));
+        names
+    }
+}
+
+// === impl Group ===
+
+impl Group {
+    pub(super) fn new(pattern: TopicPattern) -> Group {
+        let (line, parked) = (Line::default(), HashSet::new());
+        Group { pattern, members: 0, line, parked, awake: 0 }
+    }
+}
+
+/// The patterns without those that others of them include, so that no topic counts twice.
+pub(super) fn distinct(patterns: &[TopicPattern]) -> Vec<TopicPattern> {
+    let mut distinct: Vec<TopicPattern> = Vec::with_capacity(patterns.len());
+    for pattern in patterns {
+        if !distinct.iter().any(|other| other.includes(pattern)) {
+            distinct.retain(|other| !pattern.includes(other));
+            distinct.push(pattern.clone());
+        }
+    }
+    distinct
+}
+
+// === impl Line ===
+
+impl Line {
+    pub(super) fn push(&mut self, id: u32) {
+        if self.present.insert(id) {
+            self.order.push_back(id);
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<u32> {
+        let id = self.order.pop_front()?;
+        self.present.remove(&id);
+        Some(id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Drops those that are gone, once they are many.
+    fn compact(&mut self, members: usize, exists: impl Fn(u32) -> bool) {
+        if self.order.len() > 2 * members + WIDTH_MIN {
+            self.order.retain(|&id| exists(id));
+            self.present.retain(|&id| exists(id));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+use super::*;
+use crate::domain::{JobId, Payload, Spec, TopicName};
+
+const NOW: Time = Time(0);
+const AT: Origin = Origin { shard: 0, now: NOW, skew: 0 };
+
+fn seconds(n: i64) -> Time {
+    Time(n * 1_000_000)
+}
+
+fn options(jobs: u32, bytes: u64) -> StreamOptions {
+    StreamOptions {
+        topics: Vec::new(),
+        max_in_flight: jobs,
+        max_in_flight_bytes: bytes,
+        max_batch: 64,
+        lease: Duration::from_secs(30),
+        heartbeat: Duration::from_secs(20),
+        max_jobs: None,
+        idle_timeout: None,
+        orphan_grace: Duration::from_secs(5),
+        worker_id: "".into(),
+        peer: String::new(),
+        user_agent: String::new(),
+    }
+}
+
+fn ledger(jobs: u32) -> Ledger {
+    Ledger::new(&options(jobs, 64 << 20), Mode::Stream, 1)
+}
+
+fn job(token: u64, bytes: usize) -> Leased {
+    let payload = Payload { body: vec![0; bytes].into(), ..Payload::default() };
+    Leased {
+        key: JobKey { topic: TopicName::stored("t"), id: JobId::stored(&token.to_string()) },
+        token: Token(token),
+        deadline: seconds(30),
+        spec: Spec { payload: Some(payload), ..Spec::default() },
+        priority: 0,
+        failures: 0,
+        deliveries: 0,
+        due: NOW,
+        create_time: NOW,
+        last_error: String::new(),
+    }
+}
+
+fn all(want: Want) -> Share {
+    Share { jobs: want.jobs, bytes: want.bytes, oversize: false }
+}
+
+fn claim(ledger: &mut Ledger, jobs: Vec<Leased>) -> Granted {
+    let (share, _) = ledger.reserve(0, all).unwrap();
+    ledger.grant(share, jobs, AT)
+}
+
+fn tokens(taken: &Taken) -> Vec<u64> {
+    taken.jobs.iter().map(|unsent| unsent.job.token.0).collect()
+}
+
+#[test]
+fn what_is_asked_for_is_set_aside_until_it_is_granted() {
+    let mut ledger = ledger(4);
+    let (share, _) = ledger
+        .reserve(0, |want| Share { jobs: 3, bytes: want.bytes / 2, oversize: false })
+        .unwrap();
+    assert_eq!(ledger.want().unwrap().jobs, 1);
+    assert!(ledger.grant(share, vec![job(1, 10)], AT).hungry);
+    assert_eq!(ledger.want().unwrap().jobs, 3);
+}
+
+#[test]
+fn a_message_takes_what_is_there_up_to_its_bounds_and_at_least_one_job() {
+    let mut ledger = ledger(100);
+    claim(&mut ledger, (0..5).map(|token| job(token, 10)).collect());
+    assert_eq!(tokens(&ledger.take(NOW, 3)), [0, 1, 2]);
+    assert_eq!(tokens(&ledger.take(NOW, 3)), [3, 4]);
+    let (large, mib) = (limit::MESSAGE_BYTES_MAX + 8_000, limit::MESSAGE_BYTES_MAX);
+    claim(&mut ledger, vec![job(5, large), job(6, mib / 2), job(7, mib / 2), job(8, 1)]);
+    assert_eq!(tokens(&ledger.take(NOW, 64)), [5]);
+    assert_eq!(tokens(&ledger.take(NOW, 64)), [6, 7]);
+    assert_eq!(tokens(&ledger.take(NOW, 64)), [8]);
+    assert_eq!(ledger.in_flight(), 9);
+}
+
+#[test]
+fn what_the_transport_has_not_taken_bounds_what_is_claimed() {
+    let mut ledger = ledger(100);
+    let half = usize::try_from(limit::PREFETCH_BYTES_MAX / 2).unwrap();
+    claim(&mut ledger, vec![job(1, half)]);
+    assert_eq!(ledger.want().unwrap().bytes, limit::PREFETCH_BYTES_MAX / 2);
+    claim(&mut ledger, vec![job(2, half)]);
+    assert_eq!(ledger.want(), None);
+    assert!(ledger.take(NOW, 1).rouse, "there is room again, and the feed waits to be told");
+}
+
+#[test]
+fn a_stream_of_so_many_jobs_claims_no_more_and_is_complete_when_they_are_sent() {
+    let options = StreamOptions { max_jobs: Some(2), ..options(10, 1_000) };
+    let mut ledger = Ledger::new(&options, Mode::Stream, 1);
+    assert_eq!(ledger.want().unwrap().jobs, 2);
+    claim(&mut ledger, vec![job(1, 10)]);
+    assert_eq!(ledger.want().unwrap().jobs, 1);
+    assert!(!ledger.take(NOW, 64).complete);
+    claim(&mut ledger, vec![job(2, 10)]);
+    assert_eq!(ledger.want(), None);
+    ledger.settle(Token(1));
+    assert_eq!(ledger.want(), None);
+    assert!(ledger.take(NOW, 64).complete);
+}
+
+#[test]
+fn a_revoked_job_is_told_of_only_if_it_was_sent() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
+    ledger.take(NOW, 1);
+    ledger.revoke(Token(1), Revoked::Deleted);
+    ledger.revoke(Token(2), Revoked::Deleted);
+    ledger.revoke(Token(3), Revoked::Deleted);
+    let taken = ledger.take(NOW, 64);
+    assert!(taken.jobs.is_empty());
+    assert_eq!(taken.revocations.iter().map(|r| r.token).collect::<Vec<_>>(), [Token(1)]);
+    assert_eq!(ledger.want().unwrap().jobs, 10);
+}
+
+#[test]
+fn a_lease_that_ran_out_before_it_was_sent_is_not_sent() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10)]);
+    let taken = ledger.take(seconds(30), 64);
+    assert_eq!((taken.jobs.len(), taken.late.len(), ledger.in_flight()), (0, 1, 0));
+}
+
+#[test]
+fn closing_tells_what_was_not_sent_from_what_was() {
+    for keep in [true, false] {
+        let mut ledger = ledger(10);
+        claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
+        ledger.take(NOW, 1);
+        let remains = ledger.close(keep);
+        let of = |loose: &[Loose]| loose.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
+        assert_eq!(of(&remains.unsent), [2]);
+        assert_eq!(of(&remains.sent), if keep { vec![] } else { vec![1] });
+        assert_eq!(ledger.in_flight(), u32::from(keep));
+    }
+}
+
+#[test]
+fn a_transport_that_does_not_read_loses_what_waits_for_it_and_gets_no_more() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
+    ledger.take(NOW, 1);
+    let look = ledger.look(seconds(9));
+    assert_eq!((look.stale.len(), look.next), (0, seconds(10)));
+    let look = ledger.look(seconds(10));
+    assert_eq!(look.stale[0].lease.token, Token(2));
+    assert_eq!(look.next, seconds(31), "then the lease that was sent has run out");
+    assert_eq!(ledger.want(), None);
+    assert!(ledger.take(seconds(10), 64).jobs.is_empty());
+    assert_eq!(ledger.want().unwrap().jobs, 9);
+}
+
+#[test]
+fn a_lease_that_ran_out_without_a_word_is_looked_up() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10)]);
+    ledger.take(NOW, 64);
+    ledger.look(seconds(10));
+    assert_eq!(ledger.look(seconds(31)).overdue[0].lease.token, Token(1));
+    ledger.extended(Token(1), seconds(60));
+    let look = ledger.look(seconds(32));
+    assert_eq!((look.overdue.len(), look.next), (0, seconds(61)));
+}
+
+#[test]
+fn a_pull_is_served_once() {
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
+    claim(&mut ledger, vec![job(1, 10)]);
+    assert_eq!(ledger.want(), None);
+}
+
+#[test]
+fn deadlines_are_kept_on_the_clock_of_the_replica() {
+    let mut ledger = ledger(10);
+    let (share, _) = ledger.reserve(0, all).unwrap();
+    let at = Origin { shard: 0, now: seconds(100), skew: -seconds(100).0 };
+    ledger.grant(share, vec![job(1, 10)], at);
+    let taken = ledger.take(seconds(100), 1);
+    assert_eq!(taken.jobs[0].left(seconds(101)), Duration::from_secs(29));
+}

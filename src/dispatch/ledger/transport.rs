@@ -1,0 +1,138 @@
+//! What leaves the books: to the transport, back to the shard, or to whoever asks the store about it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::domain::{Time, limit};
+use crate::store::LeaseRef;
+
+use super::{Ledger, Loose, Phase, Revocation, Unsent};
+
+/// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
+/// store: usually the timer has ended it by then.
+const OVERDUE: Duration = Duration::from_secs(1);
+
+/// What the transport gets.
+#[derive(Default)]
+pub(in crate::dispatch) struct Taken {
+    pub(in crate::dispatch) jobs: Vec<Unsent>,
+    pub(in crate::dispatch) revocations: Vec<Revocation>,
+    /// Their lease ran out while they waited.
+    pub(in crate::dispatch) late: Vec<Loose>,
+    pub(in crate::dispatch) in_flight: u32,
+    /// Everything that the stream asked for in total has been delivered.
+    pub(in crate::dispatch) complete: bool,
+    pub(in crate::dispatch) draining: bool,
+    pub(in crate::dispatch) rouse: bool,
+}
+
+/// What is left when a transport is gone.
+#[derive(Default)]
+pub(in crate::dispatch) struct Remains {
+    pub(in crate::dispatch) unsent: Vec<Loose>,
+    /// Sent and not settled.
+    pub(in crate::dispatch) sent: Vec<Loose>,
+}
+
+/// What a look at deadlines has found.
+pub(in crate::dispatch) struct Look {
+    /// Waited too long for the transport; no longer held.
+    pub(in crate::dispatch) stale: Vec<Loose>,
+    /// Past their deadline and still held; the store knows more.
+    pub(in crate::dispatch) overdue: Vec<Loose>,
+    /// When to look again.
+    pub(in crate::dispatch) next: Time,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// What goes into one message of at most `jobs_max` jobs: whatever waits, and at least one job.
+    pub(in crate::dispatch) fn take(&mut self, now: Time, jobs_max: usize) -> Taken {
+        self.stuck = false;
+        let mut taken =
+            Taken { revocations: std::mem::take(&mut self.revocations), ..Taken::default() };
+        let mut room = limit::MESSAGE_BYTES_MAX as u64;
+        while let Some(next) = self.outbox.front()
+            && taken.jobs.len() < jobs_max
+            && (next.bytes <= room || taken.jobs.is_empty())
+            && let Some(unsent) = self.outbox.pop_front()
+        {
+            self.outbox_bytes -= unsent.bytes;
+            if unsent.deadline <= now {
+                taken.late.push(self.give_up(unsent));
+                continue;
+            }
+            room = room.saturating_sub(unsent.bytes);
+            if let Some(held) = self.credit.get_mut(unsent.job.token) {
+                held.sent = true;
+            }
+            taken.jobs.push(unsent);
+        }
+        self.delivered += taken.jobs.len() as u64;
+        taken.in_flight = self.credit.in_flight();
+        taken.complete = self.delivered >= self.max_jobs;
+        taken.draining = self.phase == Phase::Draining;
+        taken.rouse = self.rouse();
+        taken
+    }
+
+    /// Nothing more comes; what waits goes back.
+    pub(in crate::dispatch) fn drain(&mut self) -> Vec<Loose> {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+        }
+        self.outbox_bytes = 0;
+        let unsent = std::mem::take(&mut self.outbox);
+        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
+    }
+
+    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
+    pub(in crate::dispatch) fn close(&mut self, keep: bool) -> Remains {
+        let unsent = self.drain();
+        self.phase = Phase::Closed;
+        self.revocations = Vec::new();
+        if keep {
+            return Remains { unsent, sent: Vec::new() };
+        }
+        let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
+        Remains { unsent, sent }
+    }
+
+    /// Looks at deadlines that have come.
+    pub(in crate::dispatch) fn look(&mut self, now: Time) -> Look {
+        let mut look = Look { stale: Vec::new(), overdue: Vec::new(), next: self.look_at };
+        if now < self.look_at {
+            return look;
+        }
+        look.stale = self.give_up_stale(now);
+        self.stuck |= !look.stale.is_empty();
+        let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
+        look.next = stale_at.min().unwrap_or(Time::MAX);
+        for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
+            let at = held.deadline.plus(OVERDUE);
+            if at <= now {
+                let lease = LeaseRef { key: held.key.clone(), token };
+                look.overdue.push(Loose { shard: held.shard, lease, deadline: held.deadline });
+            }
+            look.next = look.next.min(at.max(now.plus(OVERDUE)));
+        }
+        self.look_at = look.next;
+        look
+    }
+
+    fn give_up_stale(&mut self, now: Time) -> Vec<Loose> {
+        let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
+        self.outbox = fresh;
+        self.outbox_bytes = self.outbox.iter().map(|unsent| unsent.bytes).sum();
+        stale.into_iter().map(|unsent| self.give_up(unsent)).collect()
+    }
+
+    fn give_up(&mut self, unsent: Unsent) -> Loose {
+        self.credit.release(unsent.job.token);
+        self.changes += 1;
+        self.granted -= 1;
+        unsent.into_loose()
+    }
+}

@@ -1,0 +1,271 @@
+//! A server without its edges.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::flaky::Flaky;
+use crate::clock::{Clock, ManualClock};
+use crate::dispatch::{
+    Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
+};
+use crate::domain::{OnConflict, ShardName, Spec, Time, TopicName, When};
+use crate::metrics::Metrics;
+use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
+use crate::shards::Shards;
+use crate::store::sqlite::{self, SqliteStore};
+use crate::store::{Stats, Store};
+
+pub(super) const STREAMS_MAX: usize = 10;
+pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
+const SOON: Duration = Duration::from_secs(5);
+const NEVER: Duration = Duration::from_millis(50);
+
+pub(super) struct Server {
+    pub(super) clock: ManualClock,
+    pub(super) store: Arc<Flaky>,
+    pub(super) scheduler: Scheduler,
+    pub(super) dispatcher: Dispatcher,
+}
+
+/// A worker's end of a stream.
+pub(super) struct Worker(Outbox);
+
+impl Server {
+    pub(super) fn start() -> Server {
+        let clock = ManualClock::new(Time(1_700_000_000_000_000));
+        let time = Clock::Manual(clock.clone());
+        Server::over(store(&time), clock, &time, 1)
+    }
+
+    /// With the machine's clock.
+    pub(super) fn start_in_real_time() -> Server {
+        let time = Clock::system();
+        Server::over(store(&time), ManualClock::new(Time(0)), &time, 1)
+    }
+
+    /// The same store under another life.
+    pub(super) fn restart(&self) -> Server {
+        let time = Clock::Manual(self.clock.clone());
+        Server::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
+    }
+
+    fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
+        let metrics = Metrics::new();
+        let shards = Shards::new(vec![Arc::clone(&store) as Arc<dyn Store>], time, &metrics);
+        let replica = Replica { name: "r".into(), nonce };
+        let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
+        let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), config);
+        Server { clock, store, scheduler, dispatcher }
+    }
+
+    pub(super) fn open(&self, options: StreamOptions) -> Worker {
+        Worker(self.dispatcher.open(options).unwrap())
+    }
+
+    pub(super) async fn pull(&self, options: PullOptions) -> Vec<Delivery> {
+        self.dispatcher.pull(options).await.unwrap()
+    }
+
+    pub(super) async fn enqueue(&self, topic: &str, jobs: usize) {
+        self.write(topic, When::Now, jobs).await;
+    }
+
+    pub(super) async fn enqueue_after(&self, topic: &str, delay: Duration) {
+        self.write(topic, When::After(delay), 1).await;
+    }
+
+    async fn write(&self, topic: &str, due: When, jobs: usize) {
+        let draft = Draft {
+            topic: TopicName::stored(topic),
+            id: None,
+            request_id: None,
+            spec: Spec::default(),
+            due,
+            priority: None,
+            expire: None,
+            on_conflict: OnConflict::Keep,
+        };
+        for result in self.scheduler.enqueue(vec![draft; jobs], None).await {
+            result.unwrap();
+        }
+    }
+
+    pub(super) async fn ack(&self, deliveries: &[Delivery]) {
+        let item = |delivery: &Delivery| AckItem {
+            receipt: delivery.receipt.clone(),
+            result: None,
+            follow_ups: Vec::new(),
+        };
+        for result in self.scheduler.ack(deliveries.iter().map(item).collect()).await {
+            result.unwrap();
+        }
+    }
+
+    pub(super) async fn extend(&self, deliveries: &[Delivery]) {
+        let item = |delivery: &Delivery| ExtendItem {
+            receipt: delivery.receipt.clone(),
+            duration: None,
+            progress: None,
+        };
+        for result in self.scheduler.extend(deliveries.iter().map(item).collect()).await {
+            result.unwrap();
+        }
+    }
+
+    pub(super) async fn reap(&self) {
+        self.scheduler.reap(&self.scheduler.shards().all()[0]).await.unwrap();
+    }
+
+    pub(super) async fn stats(&self, topic: &str) -> Stats {
+        let stats = self.store.stats(vec![TopicName::stored(topic)]).await.unwrap();
+        stats[0].unwrap_or_default()
+    }
+
+    pub(super) async fn succeeded(&self, topics: [&str; 3]) -> u64 {
+        let names = topics.iter().map(|topic| TopicName::stored(topic)).collect();
+        let stats = self.store.stats(names).await.unwrap();
+        stats.into_iter().flatten().map(|stats| stats.succeeded_total).sum()
+    }
+
+    pub(super) async fn eventually(&self, topic: &str, holds: impl Fn(&Stats) -> bool) {
+        let waiting = async {
+            while !holds(&self.stats(topic).await) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(SOON, waiting).await.is_err() {
+            panic!("never so: {:?}", self.stats(topic).await);
+        }
+    }
+}
+
+impl Worker {
+    pub(super) async fn batch(&mut self) -> Batch {
+        self.0.next().await.expect("the stream goes on")
+    }
+
+    /// So many jobs, in however many messages.
+    pub(super) async fn jobs(&mut self, n: usize) -> Vec<Delivery> {
+        let mut jobs = Vec::new();
+        while jobs.len() < n {
+            let batch = tokio::time::timeout(SOON, self.batch()).await.expect("a message comes");
+            jobs.extend(batch.deliveries);
+        }
+        assert_eq!(jobs.len(), n);
+        jobs
+    }
+
+    /// What comes in one message that has any.
+    pub(super) async fn some_jobs(&mut self) -> Vec<Delivery> {
+        loop {
+            let batch = tokio::time::timeout(SOON, self.batch()).await.expect("a message comes");
+            if !batch.deliveries.is_empty() {
+                return batch.deliveries;
+            }
+        }
+    }
+
+    pub(super) async fn nothing(&mut self) {
+        let batch = tokio::time::timeout(NEVER, self.0.next()).await;
+        assert!(batch.is_err(), "{batch:?}");
+    }
+
+    pub(super) async fn nothing_now(&mut self) {
+        tokio::task::yield_now().await;
+        assert!(futures::poll!(self.0.next()).is_pending());
+    }
+
+    pub(super) async fn ended(&mut self) -> bool {
+        self.0.next().await.is_none()
+    }
+}
+
+fn store(time: &Clock) -> Arc<Flaky> {
+    let config = sqlite::Config {
+        name: ShardName::try_new("s0").unwrap(),
+        place: sqlite::Place::Memory,
+        clock: time.clone(),
+    };
+    Arc::new(Flaky::new(SqliteStore::open(config).unwrap()))
+}
+
+/// A worker that opens streams and pulls, settles part of what it gets, and leaves.
+pub(super) async fn unsteady(server: Arc<Server>, seed: u64, topics: [&'static str; 3]) {
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    let moment = |n: u64| Duration::from_millis(n);
+    for _ in 0..25 {
+        let topics = if random.random() { vec!["mail.*", "c"] } else { topics.to_vec() };
+        let wait = moment(random.random_range(0..15));
+        if random.random_ratio(1, 3) {
+            let pull = server.dispatcher.pull(pull_options(&topics, 3, moment(10)));
+            if let Ok(got) = tokio::time::timeout(wait, pull).await {
+                server.ack(&got.unwrap()).await;
+            }
+            continue;
+        }
+        let grace = moment(20);
+        let credit = random.random_range(1..5);
+        let settings = options(&topics);
+        let mut stream =
+            server.open(StreamOptions { orphan_grace: grace, max_in_flight: credit, ..settings });
+        let mut held = 0;
+        while let Ok(batch) = tokio::time::timeout(wait, stream.batch()).await {
+            held += batch.deliveries.len();
+            assert!(held <= credit as usize, "{held} of {credit}");
+            let n = random.random_range(0..=batch.deliveries.len());
+            server.ack(&batch.deliveries[..n]).await;
+            held -= n;
+        }
+    }
+}
+
+/// Lets whatever is going on come to rest.
+pub(super) async fn settle_down() {
+    tokio::time::sleep(NEVER).await;
+}
+
+/// Failures and deliveries before this one.
+pub(super) fn attempt(delivery: &Delivery) -> (u32, u32) {
+    (delivery.job.failures, delivery.job.deliveries)
+}
+
+fn patterns(topics: &[&str]) -> Vec<TopicPattern> {
+    let pattern = |topic: &&str| match topic.strip_suffix('*') {
+        Some(prefix) => TopicPattern::Prefix(prefix.into()),
+        None => TopicPattern::Exact(TopicName::stored(topic)),
+    };
+    topics.iter().map(pattern).collect()
+}
+
+pub(super) fn options(topics: &[&str]) -> StreamOptions {
+    StreamOptions {
+        topics: patterns(topics),
+        max_in_flight: 16,
+        max_in_flight_bytes: 64 << 20,
+        max_batch: 64,
+        lease: Duration::from_secs(30),
+        heartbeat: Duration::from_secs(20),
+        max_jobs: None,
+        idle_timeout: None,
+        orphan_grace: Duration::from_secs(5),
+        worker_id: "w".into(),
+        peer: "here".into(),
+        user_agent: "test".into(),
+    }
+}
+
+pub(super) fn pull_options(topics: &[&str], max_jobs: u32, wait: Duration) -> PullOptions {
+    PullOptions {
+        topics: patterns(topics),
+        max_jobs,
+        lease: Duration::from_secs(30),
+        worker_id: "w".into(),
+        wait,
+        peer: "here".into(),
+        user_agent: "test".into(),
+    }
+}

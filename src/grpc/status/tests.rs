@@ -1,0 +1,131 @@
+use super::*;
+use crate::domain::{Durability, ShardName};
+
+fn key() -> JobKey {
+    JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") }
+}
+
+fn violation(field: &str) -> Violation {
+    Violation {
+        field: field.into(),
+        reason: Reason::InvalidField,
+        text: "must not be empty".into(),
+        feature: None,
+    }
+}
+
+fn store(error: store::Error) -> EnqueueError {
+    EnqueueError::Store { error, id: JobId::stored("i") }
+}
+
+/// The table of the contract, a row per error that this server has: code, reason, and the details
+/// beside ErrorInfo.
+#[test]
+fn the_table() {
+    let secret = || "secret".to_owned();
+    let shard = ShardName::try_new("s0").unwrap();
+    let unsupported = EnqueueError::DurabilityUnsupported {
+        asked: Durability::Replicated,
+        reached: Durability::Fsynced,
+    };
+    let exists = EnqueueError::AlreadyExists { key: key(), state: State::Ready };
+    let cases: [(Failure, &str); 18] = [
+        (Invalid(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
+        (Failure::message_too_large(4), "InvalidArgument TOO_LARGE"),
+        (Failure::malformed("x"), "InvalidArgument INVALID_FIELD"),
+        (EnqueueError::NoSuchShard(shard).into(), "InvalidArgument INVALID_FIELD fields"),
+        (Failure::job_not_found(&key()), "NotFound JOB_NOT_FOUND resource"),
+        (Failure::topic_not_found(&TopicName::stored("t")), "NotFound TOPIC_NOT_FOUND resource"),
+        (exists.into(), "AlreadyExists JOB_EXISTS resource"),
+        (
+            Failure::wrong_state(&key(), State::Running),
+            "FailedPrecondition WRONG_JOB_STATE precondition",
+        ),
+        (unsupported.into(), "FailedPrecondition DURABILITY_UNSUPPORTED precondition"),
+        (Failure::too_many_requests(9), "ResourceExhausted RATE_LIMITED quota retry"),
+        (
+            OpenError::TooManyStreams { max: 9 }.into(),
+            "ResourceExhausted TOO_MANY_STREAMS quota retry",
+        ),
+        (store(store::Error::Full(secret())).into(), "ResourceExhausted STORE_FULL quota retry"),
+        (store(store::Error::Unavailable(secret())).into(), "Unavailable SHARD_UNAVAILABLE retry"),
+        (OpenError::Draining.into(), "Unavailable DRAINING retry"),
+        (store(store::Error::Unknown(secret())).into(), "Unavailable OUTCOME_UNKNOWN retry"),
+        (Failure::deadline_exceeded(), "DeadlineExceeded DEADLINE_EXCEEDED"),
+        (Failure::internal(), "Internal INTERNAL"),
+        (store(store::Error::Corrupt(secret())).into(), "Internal STORE_CORRUPT"),
+    ];
+    for (failure, expected) in cases {
+        let status = Status::from(failure);
+        assert!(!status.message().contains("secret"), "{status:?}");
+        let details = status.get_error_details();
+        let info = details.error_info().unwrap();
+        assert_eq!(info.domain, "ringq.dev");
+        let mut row = format!("{:?} {}", status.code(), info.reason);
+        let present = [
+            (details.bad_request().is_some(), " fields"),
+            (details.resource_info().is_some(), " resource"),
+            (details.precondition_failure().is_some(), " precondition"),
+            (details.quota_failure().is_some(), " quota"),
+            (details.retry_info().is_some(), " retry"),
+        ];
+        row.extend(present.iter().filter(|(there, _)| *there).map(|(_, name)| *name));
+        assert_eq!(row, expected);
+    }
+}
+
+#[test]
+fn every_violation_is_told_and_the_first_one_leads() {
+    let mut unsupported = violation("job.group");
+    unsupported.reason = Reason::FeatureUnsupported;
+    unsupported.feature = Some("groups");
+    let status = Status::from(Invalid(vec![unsupported, violation("b"), violation("c")]));
+    assert_eq!(status.message(), "job.group: must not be empty (and 2 more)");
+    let details = status.get_error_details();
+    let info = details.error_info().unwrap();
+    assert_eq!((&*info.reason, &*info.metadata["feature"]), ("FEATURE_UNSUPPORTED", "groups"));
+    let fields = details.bad_request().unwrap().field_violations.iter();
+    assert_eq!(fields.map(|v| &*v.field).collect::<Vec<_>>(), ["job.group", "b", "c"]);
+}
+
+/// Details travel in a header; more of them than clients take would cost the client the status.
+#[test]
+fn the_details_of_the_worst_request_fit_into_a_header() {
+    let path = format!("items[999].enqueue[15].retry.{}", "delays[99]");
+    let worst = Violation { text: "x".repeat(80), ..violation(&path) };
+    let status = Status::from(Invalid(vec![worst; 16_000]));
+    let mut headers = http::HeaderMap::new();
+    status.add_header(&mut headers).unwrap();
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    assert!(bytes < 8 << 10, "{bytes}");
+    assert!(status.message().ends_with("(and 15999 more)"));
+}
+
+#[test]
+fn an_enqueue_of_unknown_outcome_names_the_id_that_makes_a_repeat_safe() {
+    let error = store(store::Error::Unknown(String::new()));
+    assert_eq!(safe_id(&error), Some(&JobId::stored("i")));
+    let details = Status::from(Failure::from(error)).get_error_details();
+    assert_eq!(details.error_info().unwrap().metadata["id"], "i");
+}
+
+#[test]
+fn a_resource_is_named_as_a_path() {
+    let details = Status::from(Failure::wrong_state(&key(), State::Running)).get_error_details();
+    let violation = &details.precondition_failure().unwrap().violations[0];
+    assert_eq!((&*violation.r#type, &*violation.subject), ("WRONG_JOB_STATE", "topics/t/jobs/i"));
+    assert_eq!(details.error_info().unwrap().metadata["state"], "JOB_STATE_RUNNING");
+    let details = Status::from(Failure::job_not_found(&key())).get_error_details();
+    assert_eq!(details.resource_info().unwrap().resource_name, "topics/t/jobs/i");
+}
+
+#[test]
+fn an_item_has_the_same_vocabulary_with_its_field() {
+    let shard = ShardName::try_new("s9").unwrap();
+    let item = pb::ItemError::from(Failure::from(EnqueueError::NoSuchShard(shard.clone())));
+    assert_eq!((item.code, &*item.reason, &*item.field), (3, "INVALID_FIELD", "id"));
+    let status = Status::from(Failure::from(EnqueueError::NoSuchShard(shard)).within("job"));
+    let details = status.get_error_details();
+    assert_eq!(details.bad_request().unwrap().field_violations[0].field, "job.id");
+    assert!(status.message().starts_with("job.id: "), "{}", status.message());
+}

@@ -1,0 +1,251 @@
+//! One run: each step goes to the store and to the reference, and every answer is compared.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Debug;
+
+use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
+use ringq::store::{Claim, Lease, LeaseRef, List, Reaped};
+
+use super::coverage::Seen;
+use super::reference::Reference;
+use super::steps::{Dice, Step, keys, shard, topics};
+use crate::conformance::{Backend, Fixture};
+
+/// Steps shown when a run fails.
+const TAIL: usize = 30;
+/// A step shows no more than this: one with a large payload says little more.
+const STEP_CHARS_MAX: usize = 600;
+/// Steps between two comparisons of everything that can be read.
+const WHOLE_EVERY: u64 = 20;
+
+/// A store and its reference.
+pub(super) struct Run {
+    seed: u64,
+    store: Fixture,
+    reference: Reference,
+    steps: u64,
+    tail: VecDeque<(Time, Step)>,
+}
+
+// === impl Run ===
+
+impl Run {
+    pub(super) async fn new(backend: Backend, seed: u64) -> Run {
+        let store = Fixture::open(backend).await;
+        let reference = Reference::new(shard(), store.store.durability(), store.now());
+        Run { seed, store, reference, steps: 0, tail: VecDeque::new() }
+    }
+
+    /// Takes so many steps; what they met.
+    pub(super) async fn take(mut self, steps: u64) -> BTreeSet<Seen> {
+        let mut dice = Dice::new(self.seed);
+        while self.steps < steps {
+            let step = dice.step(&self.reference, self.store.now());
+            self.tail.push_back((self.store.now(), step.clone()));
+            if self.tail.len() > TAIL {
+                self.tail.pop_front();
+            }
+            self.apply(step).await;
+            self.compare_jobs(keys(), true).await;
+            self.steps += 1;
+            if self.steps.is_multiple_of(WHOLE_EVERY) {
+                self.compare_whole().await;
+            }
+        }
+        std::mem::take(&mut self.reference.seen)
+    }
+
+    async fn apply(&mut self, step: Step) {
+        let Run { reference, store: fixture, .. } = self;
+        let store = &fixture.store;
+        match step {
+            Step::Clock(time) => {
+                fixture.until(time);
+                reference.tick(time);
+            }
+            Step::Enqueue(jobs) => {
+                let expected: Vec<_> = jobs.iter().map(|job| reference.enqueue(job)).collect();
+                same(expected, store.enqueue(jobs).await.unwrap());
+            }
+            Step::Claim(claim) => self.claim(claim).await,
+            Step::Unclaim(what) => {
+                same(reference.unclaim(&what), store.unclaim(what).await.unwrap());
+            }
+            Step::Leases(refs) => {
+                let expected: Vec<_> = refs.iter().map(|lease| reference.lease(lease)).collect();
+                same(expected, store.leases(refs).await.unwrap());
+            }
+            Step::Settle(items) => {
+                let expected: Vec<_> = items.iter().map(|item| reference.settle(item)).collect();
+                same(expected, store.settle(items).await.unwrap());
+            }
+            Step::Extend(items) => {
+                let expected: Vec<_> = items.iter().map(|item| reference.extend(item)).collect();
+                same(expected, store.extend(items).await.unwrap());
+            }
+            Step::Delete(keys) => {
+                let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
+                same(expected, store.delete(keys).await.unwrap());
+            }
+            Step::Reschedule(items) => {
+                let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
+                same(expected, store.reschedule(items).await.unwrap());
+            }
+            Step::Redrive(redrive) => {
+                same(reference.redrive(&redrive), store.redrive(redrive).await.unwrap());
+            }
+            Step::Reap(limit) => {
+                let reaped = store.reap(limit).await.unwrap();
+                self.check_reaped(reaped, limit);
+            }
+            Step::Orphans(owner) => {
+                let orphan = |l: &Lease| l.owner != owner && l.grace.is_some();
+                let expected = reference.running().into_iter().filter(orphan).collect();
+                same(by_key(expected), by_key(store.orphans(owner).await.unwrap()));
+            }
+            Step::Prune(limit) => self.prune(limit).await,
+            Step::List { topic, state, full, limit } => {
+                self.compare_list(&topic, state, full, limit).await;
+            }
+            Step::Topics { prefix, after, limit } => {
+                let mut expected = reference.topics();
+                expected.retain(|topic| topic.name.as_str().starts_with(&prefix));
+                expected.retain(|topic| after.as_ref().is_none_or(|after| topic.name > *after));
+                expected.truncate(limit);
+                same(expected, store.topics(prefix, after, limit).await.unwrap());
+            }
+            Step::Stats => self.compare_stats().await,
+            Step::Reopen => {
+                if fixture.survives_reopening() {
+                    fixture.reopen().await;
+                }
+            }
+        }
+    }
+
+    /// The store makes the tokens; everything else of a claim is known before.
+    async fn claim(&mut self, claim: Claim) {
+        let got = self.store.store.claim(claim.clone()).await.unwrap();
+        let leased = got.topics.iter().flat_map(|topic| topic.leased.iter().flatten());
+        let tokens: Vec<(JobKey, Token)> = leased.map(|l| (l.key.clone(), l.token)).collect();
+        let wrong = tokens.iter().find(|(_, token)| token.nonce() != claim.nonce);
+        assert!(wrong.is_none(), "a token without the claim's nonce: {wrong:?}");
+        let token = |key: &JobKey| {
+            let made = tokens.iter().find(|(leased, _)| leased == key);
+            made.map_or(Token(0), |(_, token)| *token)
+        };
+        let expected = self.reference.claim(&claim, token);
+        let reads_the_same = format!("{expected:?}") == format!("{got:?}");
+        assert!(reads_the_same, "{}", difference(&expected, &got));
+    }
+
+    /// Leases of one deadline may come in any order.
+    fn check_reaped(&self, reaped: Reaped, limit: usize) {
+        let running = self.reference.running();
+        let past = running.iter().filter(|lease| lease.deadline <= self.store.now()).count();
+        let found = past.min(limit);
+        let deadline = |lease: &Lease| lease.deadline;
+        let expected: Vec<_> = running.iter().take(found).map(deadline).collect();
+        same(expected, reaped.leases.iter().map(deadline).collect());
+        same(running.get(found).map(deadline), reaped.next);
+        for lease in reaped.leases {
+            let name = LeaseRef { key: lease.key.clone(), token: lease.token };
+            same(self.reference.lease(&name), Ok(lease));
+        }
+    }
+
+    /// How many records were past their time is the store's own business; none may be left.
+    async fn prune(&self, limit: usize) {
+        let store = &self.store.store;
+        loop {
+            let pruned = store.prune(limit).await.unwrap();
+            assert!(pruned.pruned <= limit as u64, "{pruned:?} by {limit}");
+            if pruned.next.is_none_or(|next| next > self.store.now()) {
+                same(self.reference.next_prune(), pruned.next);
+                same(self.reference.records(), store.info().await.unwrap().jobs);
+                return;
+            }
+            assert!(pruned.pruned > 0, "there is more to prune and nothing was");
+        }
+    }
+}
+
+// === impl Run: everything that can be read ===
+
+impl Run {
+    async fn compare_whole(&self) {
+        self.compare_jobs(keys(), false).await;
+        self.compare_stats().await;
+        for topic in topics() {
+            for state in State::ALL {
+                self.compare_list(&topic, state, true, 2).await;
+            }
+        }
+    }
+
+    async fn compare_jobs(&self, keys: Vec<JobKey>, full: bool) {
+        let expected: Vec<_> = keys.iter().map(|key| self.reference.get(key, full)).collect();
+        let got = self.store.store.get(keys, full).await.unwrap();
+        for (expected, got) in expected.into_iter().zip(got) {
+            same(expected, got);
+        }
+    }
+
+    async fn compare_stats(&self) {
+        let expected: Vec<_> = topics().iter().map(|t| self.reference.stats(t)).collect();
+        same(expected, self.store.store.stats(topics()).await.unwrap());
+    }
+
+    async fn compare_list(&self, topic: &TopicName, state: State, full: bool, limit: usize) {
+        let keys = self.reference.list(topic, state);
+        let expected: Vec<Job> =
+            keys.iter().filter_map(|key| self.reference.get(key, full)).collect();
+        let (mut got, mut after) = (Vec::new(), None);
+        loop {
+            let list = List { topic: topic.clone(), state, full, limit, after };
+            let page = self.store.store.list(list).await.unwrap();
+            assert!(page.jobs.len() <= limit, "{} jobs in a page of {limit}", page.jobs.len());
+            got.extend(page.jobs);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        same(expected, got);
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the last steps before the store and the reference disagreed:");
+            for (now, step) in &self.tail {
+                let step: String = format!("{step:?}").chars().take(STEP_CHARS_MAX).collect();
+                eprintln!("{} {step}", now.0);
+            }
+            let (seed, steps) = (self.seed, self.steps + 1);
+            eprintln!("again: RINGQ_MODEL_SEED={seed} RINGQ_MODEL_STEPS={steps} cargo test model");
+        }
+    }
+}
+
+fn by_key(mut leases: Vec<Lease>) -> Vec<Lease> {
+    leases.sort_by(|a, b| a.key.cmp(&b.key));
+    leases
+}
+
+/// Both sides of an answer: what the reference says, and what the store said.
+fn same<T: PartialEq + Debug>(reference: T, store: T) {
+    assert!(reference == store, "{}", difference(&reference, &store));
+}
+
+/// The lines in which two values differ, or both values when they have not the same shape.
+fn difference<T: Debug>(reference: &T, store: &T) -> String {
+    let (left, right) = (format!("{reference:#?}"), format!("{store:#?}"));
+    if left.lines().count() != right.lines().count() {
+        return format!("\nreference: {reference:?}\n    store: {store:?}");
+    }
+    let lines = left.lines().zip(right.lines()).filter(|(left, right)| left != right);
+    let lines = lines.map(|(left, right)| format!("\nreference: {left}\n    store: {right}"));
+    format!("{}\nin {reference:?}", lines.collect::<String>())
+}

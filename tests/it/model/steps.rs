@@ -1,0 +1,395 @@
+//! What happens next: random steps over every verb, on few ids so that they collide, and at times
+//! that lie on the edges of what there is.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use ringq::domain::lifecycle::{Cause, Record, lease_end};
+use ringq::domain::{
+    JobId, JobKey, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, ShardName, Spec, State,
+    Time, Token, TopicName, When, limit,
+};
+use ringq::store::{
+    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Redrive, Reschedule, Select, Settle, Taker,
+    Unclaim,
+};
+
+use super::reference::Reference;
+
+const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
+const IDS: [&str; 4] = ["a", "b", "c", "d"];
+/// Ids that the server makes, for follow-ups.
+const MADE: u128 = 2;
+/// Old tokens and settles to try again.
+const REMEMBERED: usize = 24;
+
+/// One call, or a move of the clock.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Clock(Time),
+    Enqueue(Vec<NewJob>),
+    Claim(Claim),
+    Unclaim(Unclaim),
+    Leases(Vec<LeaseRef>),
+    Settle(Vec<Settle>),
+    Extend(Vec<Extend>),
+    Delete(Vec<JobKey>),
+    Reschedule(Vec<Reschedule>),
+    Redrive(Redrive),
+    Reap(usize),
+    Orphans(u32),
+    Prune(usize),
+    List { topic: TopicName, state: State, full: bool, limit: usize },
+    Topics { prefix: String, after: Option<TopicName>, limit: usize },
+    Stats,
+    Reopen,
+}
+
+/// The dice, and what they remember to throw again.
+pub(super) struct Dice {
+    rng: StdRng,
+    leases: VecDeque<LeaseRef>,
+    settles: VecDeque<Settle>,
+    nonces: VecDeque<u32>,
+}
+
+/// Every job that a run can touch.
+pub(super) fn keys() -> Vec<JobKey> {
+    let made = (0..MADE).map(|n| JobId::server_made(&shard(), n));
+    let ids: Vec<JobId> = IDS.map(JobId::stored).into_iter().chain(made).collect();
+    let key = |topic: &str, id: &JobId| JobKey { topic: TopicName::stored(topic), id: id.clone() };
+    TOPICS.iter().flat_map(|topic| ids.iter().map(|id| key(topic, id))).collect()
+}
+
+/// Every topic that a run can touch, and one that it cannot.
+pub(super) fn topics() -> Vec<TopicName> {
+    TOPICS.iter().chain(&["none"]).map(|name| TopicName::stored(name)).collect()
+}
+
+pub(super) fn shard() -> ShardName {
+    ShardName::try_new("s0").unwrap()
+}
+
+fn remember<T>(memory: &mut VecDeque<T>, item: T) {
+    memory.push_back(item);
+    if memory.len() > REMEMBERED {
+        memory.pop_front();
+    }
+}
+
+// === impl Dice: steps ===
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        let (leases, settles, nonces) = Default::default();
+        Dice { rng: StdRng::seed_from_u64(seed), leases, settles, nonces }
+    }
+
+    /// The next step of a run that stands where `reference` does.
+    pub(super) fn step(&mut self, reference: &Reference, now: Time) -> Step {
+        let running = reference.running();
+        match self.rng.random_range(0..100) {
+            0..20 => Step::Clock(self.time(reference.edges(), now)),
+            20..40 => Step::Enqueue(self.some(2, |dice| dice.job(now))),
+            40..56 => Step::Claim(self.claim()),
+            56..72 => Step::Settle(self.settles(&running, now)),
+            72..75 => Step::Extend(self.some(2, |dice| dice.extend(&running))),
+            75..78 => Step::Unclaim(self.unclaim(&running)),
+            78..80 => Step::Leases(self.some(3, |dice| dice.lease(&running))),
+            80..84 => Step::Delete(self.some(2, Dice::key)),
+            84..88 => Step::Reschedule(self.some(2, |dice| dice.reschedule(now))),
+            88..92 => Step::Redrive(self.redrive()),
+            92..94 => Step::Reap(self.rng.random_range(1..5)),
+            94 => Step::Orphans(self.rng.random_range(1..4)),
+            95..97 => Step::Prune(self.rng.random_range(1..10)),
+            97 => self.list(),
+            98 => self.topics(),
+            _ if self.rng.random_bool(0.2) => Step::Reopen,
+            _ => Step::Stats,
+        }
+    }
+
+    /// A time that has not come yet: mostly next to an edge, sometimes anywhere.
+    fn time(&mut self, mut edges: Vec<Time>, now: Time) -> Time {
+        edges.retain(|&edge| edge > now);
+        edges.sort();
+        edges.truncate(3);
+        let later = match self.rng.random_range(0..10) {
+            0 => now.plus(self.seconds(100)),
+            1 | 2 => now.plus(self.seconds(3)),
+            _ => match edges.choose(&mut self.rng) {
+                Some(edge) => Time(edge.0 + self.rng.random_range(-1..=1)),
+                None => now.plus(self.seconds(1)),
+            },
+        };
+        Time(later.0.max(now.0 + 1))
+    }
+
+    fn list(&mut self) -> Step {
+        Step::List {
+            topic: self.topic(),
+            state: self.pick(&State::ALL),
+            full: self.rng.random(),
+            limit: self.rng.random_range(1..4),
+        }
+    }
+
+    fn topics(&mut self) -> Step {
+        let after = self.maybe(0.5, Dice::topic);
+        let prefix = self.pick(&["", "t", "t1", "x"]).to_owned();
+        Step::Topics { prefix, after, limit: self.rng.random_range(1..4) }
+    }
+}
+
+// === impl Dice: what is asked ===
+
+impl Dice {
+    fn job(&mut self, now: Time) -> NewJob {
+        let key = self.key();
+        NewJob {
+            key,
+            spec: self.spec(),
+            due: self.when(now),
+            priority: self.maybe(0.3, |dice| dice.pick(&[0, 5, 9])),
+            expire: self.maybe(0.3, |dice| dice.expire(now)),
+            keep: self.keep(),
+            on_conflict: self.policy(),
+            request: self.maybe(0.5, |dice| dice.rng.random_range(1..4)),
+        }
+    }
+
+    fn policy(&mut self) -> OnConflict {
+        use OnConflict::{Keep, Reject, Replace, Reschedule};
+        self.pick(&[Keep, Replace, Replace, Reschedule, Reschedule, Reject])
+    }
+
+    fn keep(&mut self) -> Keep {
+        match self.rng.random_range(0..5) {
+            0 => Keep::Nothing,
+            1 | 2 => Keep::Tombstone(self.pick(&[Duration::from_secs(2), limit::TOMBSTONE])),
+            _ => Keep::Record(self.seconds(20)),
+        }
+    }
+
+    fn spec(&mut self) -> Spec {
+        let bytes = self.pick(&[0, 1, 9, 60, 3_000]);
+        let fill = self.rng.random_range(b'a'..=b'z');
+        let payload = Payload {
+            text: self.rng.random(),
+            body: vec![fill; bytes].into(),
+            content_type: self.pick(&["", "text/plain"]).to_owned(),
+        };
+        let headers = self.maybe(0.2, |_| ("name".to_owned(), "välue".to_owned()));
+        Spec {
+            payload: self.maybe(0.8, |_| payload.clone()),
+            headers: headers.into_iter().collect(),
+            retry: self.maybe(0.6, Dice::retry).unwrap_or_default(),
+            lease: self.maybe(0.3, |dice| dice.seconds(4)),
+            retention: self.maybe(0.1, |dice| dice.seconds(9)),
+        }
+    }
+
+    fn retry(&mut self) -> RetryOverrides {
+        RetryOverrides {
+            max_attempts: self.maybe(0.5, |dice| dice.pick(&[1, 2, -1])),
+            max_deliveries: self.maybe(0.4, |dice| dice.pick(&[1, 2, 3])),
+            delays: self.maybe(0.3, |dice| vec![dice.seconds(3)]).unwrap_or_default(),
+            ignore_expired_leases: self.maybe(0.3, |dice| dice.rng.random()),
+            max_retry_duration: self.maybe(0.1, |dice| dice.seconds(5)),
+            ..RetryOverrides::default()
+        }
+    }
+
+    fn when(&mut self, now: Time) -> When {
+        match self.rng.random_range(0..4) {
+            0 | 1 => When::Now,
+            2 => When::After(self.seconds(5)),
+            _ => When::At(Time(now.0 + self.rng.random_range(-2_000_000..5_000_000))),
+        }
+    }
+
+    fn expire(&mut self, now: Time) -> When {
+        match self.rng.random_range(0..4) {
+            0 => When::At(Time(now.0 + self.rng.random_range(-1_000_000..2))),
+            _ => When::After(self.seconds(6)),
+        }
+    }
+
+    fn claim(&mut self) -> Claim {
+        let nonce = self.rng.random();
+        remember(&mut self.nonces, nonce);
+        let mut names = topics();
+        names.retain(|_| self.rng.random_bool(0.6));
+        let asks = names.into_iter();
+        let asks = asks.map(|topic| Ask { topic, takers: self.some(3, Dice::taker) }).collect();
+        Claim { nonce, owner: self.rng.random_range(1..4), asks }
+    }
+
+    fn taker(&mut self) -> Taker {
+        Taker {
+            stream: self.rng.random_range(1..9),
+            worker_id: self.pick(&["", "w1", "wörker"]).into(),
+            lease: self.seconds(5),
+            grace: self.maybe(0.7, |dice| dice.seconds(5)),
+            jobs: self.rng.random_range(0..4),
+            bytes: self.pick(&[0, 10, 100, 10_000, 10_000]),
+            oversize: self.rng.random(),
+        }
+    }
+
+    fn unclaim(&mut self, running: &[Lease]) -> Unclaim {
+        match self.nonces.back() {
+            Some(&last) if self.rng.random_bool(0.3) => Unclaim::Nonce(last),
+            _ if self.rng.random_bool(0.1) => Unclaim::Nonce(self.rng.random()),
+            _ => Unclaim::Leases(self.some(3, |dice| dice.lease(running))),
+        }
+    }
+
+    /// A lease that holds, mostly; or one that held, or one that never was.
+    fn lease(&mut self, running: &[Lease]) -> LeaseRef {
+        let old = self.maybe(0.3, |dice| dice.leases.iter().cloned().collect::<Vec<_>>());
+        let of = |lease: &Lease| LeaseRef { key: lease.key.clone(), token: lease.token };
+        let live = running.choose(&mut self.rng).map(of);
+        let mut lease = old
+            .and_then(|old| old.choose(&mut self.rng).cloned())
+            .or(live)
+            .unwrap_or_else(|| LeaseRef { key: self.key(), token: Token(0) });
+        remember(&mut self.leases, lease.clone());
+        if self.rng.random_bool(0.05) {
+            lease.token.0 ^= 1;
+        }
+        lease
+    }
+
+    fn settles(&mut self, running: &[Lease], now: Time) -> Vec<Settle> {
+        let mut settles = self.some(2, |dice| dice.settle(running, now));
+        if self.rng.random_bool(0.1) {
+            settles.push(settles[0].clone());
+        }
+        settles
+    }
+
+    fn settle(&mut self, running: &[Lease], now: Time) -> Settle {
+        if self.rng.random_bool(0.15) && !self.settles.is_empty() {
+            let index = self.rng.random_range(0..self.settles.len());
+            return self.settles[index].clone();
+        }
+        let lease = self.lease(running);
+        let held = running.iter().find(|held| held.token == lease.token);
+        let end = if self.rng.random_bool(0.4) { self.ack(now) } else { self.decided(held, now) };
+        let guard = held.filter(|_| matches!(end, End::Decided { .. }));
+        let deadline = guard.map(|held| held.deadline).filter(|_| self.rng.random_bool(0.4));
+        let off = if self.rng.random_bool(0.1) { 1 } else { 0 };
+        let settle = Settle { lease, end, deadline: deadline.map(|at| Time(at.0 + off)) };
+        remember(&mut self.settles, settle.clone());
+        settle
+    }
+
+    fn ack(&mut self, now: Time) -> End {
+        let result = self.spec().payload;
+        let follow_ups = self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now)));
+        End::Ack { result, follow_ups: follow_ups.unwrap_or_default() }
+    }
+
+    fn follow_up(&mut self, now: Time) -> NewJob {
+        let mut job = self.job(now);
+        job.key.id = JobId::server_made(&shard(), self.rng.random_range(0..MADE));
+        NewJob { on_conflict: OnConflict::Keep, ..job }
+    }
+
+    fn decided(&mut self, held: Option<&Lease>, now: Time) -> End {
+        let retry = RetryOverrides::default();
+        let unknown = Record { failures: 0, deliveries: 0, first_start: Time(0), retry };
+        let record = held.map_or(&unknown, |held| &held.record);
+        let policy = RetryPolicy::default().merge(&record.retry);
+        let (cause, entropy) = (self.cause(), self.rng.random());
+        End::Decided {
+            end: lease_end(cause, record, &policy, now, entropy),
+            dead_retention: self.pick(&[Duration::from_secs(5), Duration::from_secs(60)]),
+        }
+    }
+
+    fn cause(&mut self) -> Cause {
+        let error = self.pick(&["", "it fäiled"]).to_owned();
+        let delay = self.maybe(0.3, |dice| dice.pick(&[Duration::ZERO, Duration::from_secs(2)]));
+        match self.rng.random_range(0..10) {
+            0..4 => Cause::Failed { delay, error },
+            4..6 => Cause::Released { delay, error },
+            6..8 => Cause::Expired,
+            8 => Cause::Broken,
+            _ => Cause::DeadLettered { error },
+        }
+    }
+
+    fn extend(&mut self, running: &[Lease]) -> Extend {
+        Extend {
+            lease: self.lease(running),
+            duration: self.maybe(0.5, |dice| dice.seconds(9)),
+            progress: self.maybe(0.5, |dice| dice.pick(&["", "half", "done"]).to_owned()),
+        }
+    }
+
+    fn reschedule(&mut self, now: Time) -> Reschedule {
+        Reschedule {
+            key: self.key(),
+            due: self.maybe(0.7, |dice| dice.when(now)),
+            priority: self.maybe(0.5, |dice| dice.pick(&[0, 5, 9])),
+        }
+    }
+
+    fn redrive(&mut self) -> Redrive {
+        let select = match self.rng.random_range(0..3) {
+            0 => Select::Dead(self.pick(&[0, 1, 2, usize::MAX])),
+            _ => Select::Ids(self.some(3, |dice| dice.key().id)),
+        };
+        Redrive {
+            topic: self.topic(),
+            select,
+            spacing: self.pick(&[Duration::ZERO, Duration::from_millis(300)]),
+            delay: self.pick(&[Duration::ZERO, Duration::from_secs(1)]),
+            target: self.maybe(0.4, |dice| dice.pick(&TOPICS)).map(TopicName::stored),
+            dry_run: self.rng.random_bool(0.2),
+        }
+    }
+}
+
+// === impl Dice: throws ===
+
+impl Dice {
+    /// A whole number of milliseconds up to so many seconds, often a whole second.
+    fn seconds(&mut self, most: u64) -> Duration {
+        match self.rng.random() {
+            true => Duration::from_secs(self.rng.random_range(1..=most)),
+            false => Duration::from_millis(self.rng.random_range(1..=most * 1_000)),
+        }
+    }
+
+    fn topic(&mut self) -> TopicName {
+        self.pick(&topics())
+    }
+
+    /// The last topic is only met now and then.
+    fn key(&mut self) -> JobKey {
+        let rare = self.rng.random_bool(0.95);
+        let mut keys = keys();
+        keys.retain(|key| !rare || key.topic.as_str() != TOPICS[2] && key.id.shard().is_none());
+        self.pick(&keys)
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from.choose(&mut self.rng).unwrap().clone()
+    }
+
+    fn maybe<T>(&mut self, chance: f64, make: impl FnOnce(&mut Dice) -> T) -> Option<T> {
+        self.rng.random_bool(chance).then(|| make(self))
+    }
+
+    /// One to `most` of them, mostly one.
+    fn some<T>(&mut self, most: usize, mut make: impl FnMut(&mut Dice) -> T) -> Vec<T> {
+        let count = if self.rng.random_bool(0.6) { 1 } else { self.rng.random_range(1..=most) };
+        (0..count).map(|_| make(self)).collect()
+    }
+}
