@@ -55,6 +55,12 @@ impl Launch {
             .stdin(Stdio::null())
             .stdout(sink.try_clone()?)
             .stderr(sink);
+        // Ours, not the server's: it refuses variables that it does not know.
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(b"RINGQ_") {
+                command.env_remove(name);
+            }
+        }
         if let Some(library) = &self.preload {
             command.env("LD_PRELOAD", library);
         }

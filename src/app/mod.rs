@@ -82,10 +82,12 @@ pub enum Error {
         error: io::Error,
     },
     /// A shard cannot be opened.
-    #[error("cannot open shard {name}: {error}")]
+    #[error("cannot open shard {name} at {url}: {error}")]
     Shard {
         /// The shard.
         name: ShardName,
+        /// Where it is.
+        url: ShardUrl,
         /// Why, and what to do.
         error: OpenError,
     },
@@ -213,7 +215,7 @@ fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
     };
     match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
         Ok(store) => Ok(Arc::new(store)),
-        Err(error) => Err(Error::Shard { name, error }),
+        Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::dispatch::{Batch, Outbox};
 use crate::pb;
 use crate::scheduler::Scheduler;
 
-use super::convert::stream::to_message;
+use super::convert::delivery::to_message;
 
 pin_project! {
     /// The messages of one stream. Dropped before its end, the stream is broken.

@@ -9,9 +9,10 @@ use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::scheduler::{Draft, EnqueueError, Enqueued, Scheduler};
 
+use super::convert::delivery::to_delivery;
 use super::convert::enums::{self, View};
 use super::convert::spec::{Context, Trace};
-use super::convert::stream::{Caller, to_delivery};
+use super::convert::stream::Caller;
 use super::convert::{Invalid, Path, enqueue, job, names, redrive, settle, stream, time};
 use super::layers::Deadline;
 use super::messages::Messages;

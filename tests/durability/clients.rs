@@ -19,20 +19,12 @@ pub(crate) struct Clients {
 impl Clients {
     /// Starts producers and workers.
     pub(crate) fn start(rig: &Arc<Rig>) -> Self {
-        let Self { runtime, mut tasks } = Self::start_workers(rig);
-        let inside = runtime.enter();
-        producer::start(rig, &mut tasks);
-        drop(inside);
-        Self { runtime, tasks }
-    }
-
-    /// Starts workers only.
-    pub(crate) fn start_workers(rig: &Arc<Rig>) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.expect("a runtime");
         let mut tasks = JoinSet::new();
         let inside = runtime.enter();
         worker::start(rig, &mut tasks);
+        producer::start(rig, &mut tasks);
         drop(inside);
         Self { runtime, tasks }
     }

@@ -18,8 +18,8 @@ use crate::clients::{Clients, reached, settled};
 use crate::history::Event;
 use crate::image::{Mounted, Offer, freeze, offer, run};
 use crate::rig::Rig;
-use crate::server::Launch;
-use crate::setting::{in_ci, number, one_rig_at_a_time, seed};
+use crate::server::{Launch, Server};
+use crate::setting::{free_address, in_ci, number, one_rig_at_a_time, seed};
 use crate::worker::LEASE;
 
 /// More than any round can use up: a cut comes in the middle.
@@ -78,48 +78,55 @@ fn the_rig_notices_a_server_that_does_not_sync() -> Result<()> {
 /// Marks a failure to start on what the cut has left.
 const AFTER_CUT: &str = "no server on what the cut has left";
 
-/// One round: load, cut, restart on the copy, drain, judge.
+/// One round: load, cut, restart on the copy, drain, judge. The clients go on all the while, as they
+/// do when a machine comes back: what had no answer is asked again.
 fn cut(seed: u64, preload: Option<PathBuf>) -> Result<(Arc<Rig>, Verdict)> {
     let dir = tempfile::Builder::new().prefix("ringq-cut-").tempdir()?;
     let disk = Mounted::fresh(dir.path(), "before")?;
-    let launch = Launch {
+    let first = Launch {
         database: disk.path.join("ringq.db"),
+        listen: free_address()?,
         preload,
         ..Launch::in_dir(&sub(dir.path(), "first")?)
     };
-    let mut server = launch.start()?;
+    let mut server = first.start()?;
     let rig = Arc::new(Rig::new(JOBS, seed, &server.address));
     let clients = Clients::start(&rig);
-    let moment = rig.random(9).random_range(CUT_AFTER);
-    ensure!(
-        reached(&rig.enqueued, moment, PATIENCE),
-        "the producers stand still: {}\n{}",
-        rig.trouble(),
-        server.log_tail()
-    );
+    load(&rig, &server)?;
 
     freeze(server.pid())?;
     std::thread::sleep(LAST_ANSWERS);
-    rig.stop();
+    rig.no_more();
+    println!("powercut: {} jobs open", rig.open());
     let copy = disk.after_cut(dir.path(), "after")?;
     rig.history.record([Event::Cut { at: rig.history.now() }]);
     server.kill()?;
-    clients.stop(&rig);
 
-    let launch = Launch {
+    let second = Launch {
         database: copy.path.join("ringq.db"),
+        listen: first.listen,
         ..Launch::in_dir(&sub(dir.path(), "second")?)
     };
-    let server = launch.start().context(AFTER_CUT)?;
-    rig.move_to(&server.address);
-    let clients = Clients::start_workers(&rig);
-    println!("powercut: cut after {moment} answers, {} jobs open", rig.open());
+    let server = second.start().context(AFTER_CUT)?;
     settled(&rig, SILENCE);
     std::thread::sleep(LEASE + Duration::from_secs(1));
     clients.stop(&rig);
     drop(server);
     let verdict = check(rig.jobs, &rig.history.events(), true);
     Ok((rig, verdict))
+}
+
+/// Lets the clients work up to the moment of the cut.
+fn load(rig: &Rig, server: &Server) -> Result<()> {
+    let moment = rig.random(9).random_range(CUT_AFTER);
+    println!("powercut: the cut comes after {moment} answers");
+    ensure!(
+        reached(&rig.enqueued, moment, PATIENCE),
+        "the producers stand still: {}\n{}",
+        rig.trouble(),
+        server.log_tail()
+    );
+    Ok(())
 }
 
 fn sub(dir: &Path, name: &str) -> Result<PathBuf> {

@@ -40,7 +40,8 @@ struct Jobs {
 }
 
 impl Jobs {
-    fn take(&self, count: u32) -> Range<u32> {
+    fn take(&self, rig: &Rig, count: u32) -> Range<u32> {
+        let count = if rig.enough() { 0 } else { count };
         let from = self.next.fetch_add(count, Relaxed).min(self.end);
         from..(from + count).min(self.end)
     }
@@ -58,7 +59,7 @@ impl Producer {
     }
 
     async fn unary(mut self, jobs: Jobs) {
-        while let Some(job) = jobs.take(1).next() {
+        while let Some(job) = jobs.take(&self.rig, 1).next() {
             self.asked(job..job + 1);
             while !self.rig.stopped() && !self.enqueue(job).await {
                 pause(&mut self.random).await;
@@ -80,7 +81,7 @@ impl Producer {
 
     async fn batches(mut self, jobs: Jobs) {
         loop {
-            let batch = jobs.take(self.random.random_range(1..=BATCH_MAX));
+            let batch = jobs.take(&self.rig, self.random.random_range(1..=BATCH_MAX));
             if batch.is_empty() {
                 return;
             }

@@ -45,8 +45,9 @@ pub(crate) struct Rig {
     /// Jobs that have an ack that was answered.
     pub(crate) done: AtomicU32,
     marks: Vec<AtomicU8>,
+    enough: AtomicBool,
     stop: AtomicBool,
-    address: Mutex<String>,
+    address: String,
     trouble: Mutex<String>,
 }
 
@@ -60,16 +61,21 @@ impl Rig {
             enqueued: AtomicU32::new(0),
             done: AtomicU32::new(0),
             marks: (0..jobs).map(|_| AtomicU8::new(0)).collect(),
+            enough: AtomicBool::new(false),
             stop: AtomicBool::new(false),
-            address: Mutex::new(address.to_owned()),
+            address: address.to_owned(),
             trouble: Mutex::default(),
         }
     }
 
-    /// Sends clients that connect from now on elsewhere, and lets them run again.
-    pub(crate) fn move_to(&self, address: &str) {
-        address.clone_into(&mut self.address.lock().unwrap_or_else(PoisonError::into_inner));
-        self.stop.store(false, Relaxed);
+    /// Asks producers for no new jobs; they still finish those that they have begun.
+    pub(crate) fn no_more(&self) {
+        self.enough.store(true, Relaxed);
+    }
+
+    /// Whether producers should begin no new jobs.
+    pub(crate) fn enough(&self) -> bool {
+        self.enough.load(Relaxed)
     }
 
     /// Asks all clients to stop.
@@ -103,7 +109,7 @@ impl Rig {
 
     /// A connection of its own that finds the server again whenever it is back.
     pub(crate) fn connect(&self) -> Queue {
-        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let address = &self.address;
         let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
         QueueServiceClient::new(endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy())
     }

@@ -87,26 +87,20 @@ impl Worker {
 
     /// Acknowledges, again and again until each receipt has a final answer.
     async fn ack(&mut self, mut open: Vec<Held>) {
-        let mut repeated = false;
         while !open.is_empty() && !self.rig.stopped() {
             let items = open.iter().map(|held| held.receipt.clone());
             let items = items.map(|receipt| pb::AckItem { receipt, ..Default::default() });
             let request = pb::AckRequest { items: items.collect() };
             match self.rig.answer(self.queue.ack(request)).await {
-                Some(response) => open = self.settled(open, &response.failures, repeated),
+                Some(response) => open = self.settled(open, &response.failures),
                 None => pause(&mut self.random).await,
             }
-            repeated = true;
         }
     }
 
-    /// Records what is done; what is left must be sent again. NOT_FOUND on a repeat means done.
-    fn settled(
-        &self,
-        open: Vec<Held>,
-        failures: &[pb::SettleFailure],
-        repeated: bool,
-    ) -> Vec<Held> {
+    /// Records what is done; what is left must be sent again. NOT_FOUND is no proof here: a job whose
+    /// id was chosen by the client leaves a tombstone, which must answer a repeat.
+    fn settled(&self, open: Vec<Held>, failures: &[pb::SettleFailure]) -> Vec<Held> {
         let of = |error| -> HashSet<&str> {
             let failed = failures.iter().filter(|failure| failure.error() == error);
             failed.map(|failure| failure.receipt.as_str()).collect()
@@ -120,7 +114,7 @@ impl Worker {
             let receipt = held.receipt.as_str();
             if again.contains(receipt) {
                 left.push(held);
-            } else if !stale.contains(receipt) && (repeated || !gone.contains(receipt)) {
+            } else if !stale.contains(receipt) && !gone.contains(receipt) {
                 self.rig.acked(held.job);
                 let Held { job, delivery, receipt } = held;
                 self.rig.history.record([Event::Acked { job, at, delivery, receipt }]);

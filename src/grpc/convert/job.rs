@@ -3,8 +3,8 @@
 use crate::domain::{Attempt, Job, Spec, Time};
 use crate::pb;
 
+use super::delivery::int;
 use super::enums::{self, View};
-use super::stream::int;
 use super::time::{to_duration, to_timestamp};
 use super::{payload, retry};
 

@@ -5,6 +5,7 @@
 //! A conversion notes every violation of its message in [`Checks`] and goes on, so that a client
 //! hears of all of them at once.
 
+pub(super) mod delivery;
 pub(super) mod enqueue;
 pub(super) mod enums;
 pub(super) mod job;
@@ -13,6 +14,7 @@ pub(super) mod page;
 pub(super) mod payload;
 pub(super) mod redrive;
 pub(super) mod retry;
+pub(super) mod schedule;
 pub(super) mod settle;
 pub(super) mod spec;
 pub(super) mod stream;

@@ -4,7 +4,7 @@ use crate::domain::{JobKey, Time, When};
 use crate::pb;
 use crate::scheduler::RedriveJobs;
 
-use super::{Checks, Invalid, Path, names, page, spec, time};
+use super::{Checks, Invalid, Path, names, page, schedule, spec};
 
 /// Slowest redrive in jobs per second: one a day. Slower ones would be due beyond all limits.
 const RATE_MIN: f64 = 1.0 / 86_400.0;
@@ -54,7 +54,7 @@ pub(in crate::grpc) fn reschedule(
 ) -> Result<Move, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let key = names::key_in(&mut checks, &request.topic, &request.id);
-    let due = time::due(&mut checks, root, request.schedule.map(Into::into), now);
+    let due = schedule::due(&mut checks, root, request.schedule.map(Into::into), now);
     let priority = spec::priority(&mut checks, root.field("priority"), request.priority);
     checks.finish(key.map(|key| Move { key, due, priority }))
 }

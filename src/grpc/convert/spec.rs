@@ -8,7 +8,7 @@ use crate::scheduler::Draft;
 
 use super::payload::payload;
 use super::time::{self, LEASE, RETENTION};
-use super::{Checks, Path, names, retry};
+use super::{Checks, Path, names, retry, schedule};
 
 /// What a spec is read with.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub(in crate::grpc) fn draft(
 ) -> Option<Draft> {
     refuse_features(checks, path, &spec);
     let topic = names::topic(checks, path.field("topic"), &spec.topic);
-    let due = time::due(checks, path, spec.schedule.map(Into::into), context.now);
+    let due = schedule::due(checks, path, spec.schedule.map(Into::into), context.now);
     let due = due.unwrap_or(When::Now);
     let lease = path.field("lease_duration");
     let retention = path.field("retention");
@@ -62,7 +62,7 @@ pub(in crate::grpc) fn draft(
         id: id(checks, path.field("id"), &spec.id, call),
         request_id: call.request_id.map(str::to_owned),
         priority: priority(checks, path.field("priority"), spec.priority),
-        expire: time::expiration(checks, path, spec.expiration, due, context.now),
+        expire: schedule::expiration(checks, path, spec.expiration, due, context.now),
         due,
         on_conflict: call.on_conflict,
         spec: Spec {

@@ -7,7 +7,7 @@ use crate::pb;
 use crate::scheduler::{ShardInfo, TopicRow};
 use crate::store;
 
-use super::stream::int;
+use super::delivery::int;
 use super::time::{to_duration, to_timestamp};
 
 /// Share of a shard among its equals.

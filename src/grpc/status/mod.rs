@@ -1,64 +1,27 @@
 //! Errors as clients see them: one place where each gets its code, its stable reason and its
 //! details. The table of reasons is in the contract, at `ItemError`.
 
+mod errors;
+mod reason;
+
 use std::collections::HashMap;
-use std::time::Duration;
 
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
-use crate::dispatch::OpenError;
-use crate::domain::{JobId, JobKey, State, TopicName};
+use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
-use crate::scheduler::EnqueueError;
-use crate::store;
 
-use super::convert::enums::{from_durability, from_state};
+use super::convert::enums::from_state;
 use super::convert::{Invalid, Violation};
+
+pub(super) use errors::safe_id;
+pub(super) use reason::Reason;
 
 /// Whose reasons these are.
 const DOMAIN: &str = "ringq.dev";
 /// Most violations that one error names: its details travel in a header, and clients take 8 KiB.
 const VIOLATIONS_MAX: usize = 24;
-
-/// Why something failed: the stable part of an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Reason {
-    /// A field holds what it must not.
-    InvalidField,
-    /// A limit on a size or a count is exceeded.
-    TooLarge,
-    /// A field needs what this server does not have.
-    FeatureUnsupported,
-    /// There is no such job.
-    JobNotFound,
-    /// There is no such topic.
-    TopicNotFound,
-    /// The id is taken.
-    JobExists,
-    /// The state of the job does not allow it.
-    WrongJobState,
-    /// The shard cannot reach what was asked.
-    DurabilityUnsupported,
-    /// Too many requests are under way.
-    RateLimited,
-    /// Too many streams are open.
-    TooManyStreams,
-    /// The store has no room.
-    StoreFull,
-    /// The shard does not answer; nothing was applied.
-    ShardUnavailable,
-    /// This replica is leaving; nothing was applied.
-    Draining,
-    /// It may have been applied.
-    OutcomeUnknown,
-    /// The caller's deadline passed.
-    DeadlineExceeded,
-    /// A fault of the server.
-    Internal,
-    /// The store holds what cannot be read.
-    StoreCorrupt,
-}
 
 /// An error on its way to a client: the same for a call and for one item of a batch.
 #[derive(Clone, Debug)]
@@ -75,75 +38,6 @@ pub(super) struct Failure {
 struct Subject {
     kind: &'static str,
     name: String,
-}
-
-// === impl Reason ===
-
-impl Reason {
-    /// Its name in the contract.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Reason::InvalidField => "INVALID_FIELD",
-            Reason::TooLarge => "TOO_LARGE",
-            Reason::FeatureUnsupported => "FEATURE_UNSUPPORTED",
-            Reason::JobNotFound => "JOB_NOT_FOUND",
-            Reason::TopicNotFound => "TOPIC_NOT_FOUND",
-            Reason::JobExists => "JOB_EXISTS",
-            Reason::WrongJobState => "WRONG_JOB_STATE",
-            Reason::DurabilityUnsupported => "DURABILITY_UNSUPPORTED",
-            Reason::RateLimited => "RATE_LIMITED",
-            Reason::TooManyStreams => "TOO_MANY_STREAMS",
-            Reason::StoreFull => "STORE_FULL",
-            Reason::ShardUnavailable => "SHARD_UNAVAILABLE",
-            Reason::Draining => "DRAINING",
-            Reason::OutcomeUnknown => "OUTCOME_UNKNOWN",
-            Reason::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Reason::Internal => "INTERNAL",
-            Reason::StoreCorrupt => "STORE_CORRUPT",
-        }
-    }
-
-    /// Its code.
-    pub(super) fn code(self) -> Code {
-        match self {
-            Reason::InvalidField | Reason::TooLarge | Reason::FeatureUnsupported => {
-                Code::InvalidArgument
-            }
-            Reason::JobNotFound | Reason::TopicNotFound => Code::NotFound,
-            Reason::JobExists => Code::AlreadyExists,
-            Reason::WrongJobState | Reason::DurabilityUnsupported => Code::FailedPrecondition,
-            Reason::RateLimited | Reason::TooManyStreams | Reason::StoreFull => {
-                Code::ResourceExhausted
-            }
-            Reason::ShardUnavailable | Reason::Draining | Reason::OutcomeUnknown => {
-                Code::Unavailable
-            }
-            Reason::DeadlineExceeded => Code::DeadlineExceeded,
-            Reason::Internal | Reason::StoreCorrupt => Code::Internal,
-        }
-    }
-
-    /// How long to wait before a repeat, where one can succeed: as long as its cause usually lasts.
-    fn retry_delay(self) -> Option<Duration> {
-        match self {
-            Reason::RateLimited | Reason::Draining => Some(Duration::from_millis(100)),
-            Reason::OutcomeUnknown => Some(Duration::from_millis(500)),
-            Reason::ShardUnavailable => Some(Duration::from_secs(1)),
-            Reason::TooManyStreams => Some(Duration::from_secs(2)),
-            Reason::StoreFull => Some(Duration::from_secs(5)),
-            Reason::InvalidField
-            | Reason::TooLarge
-            | Reason::FeatureUnsupported
-            | Reason::JobNotFound
-            | Reason::TopicNotFound
-            | Reason::JobExists
-            | Reason::WrongJobState
-            | Reason::DurabilityUnsupported
-            | Reason::DeadlineExceeded
-            | Reason::Internal
-            | Reason::StoreCorrupt => None,
-        }
-    }
 }
 
 // === impl Failure ===
@@ -295,128 +189,6 @@ impl From<Failure> for pb::ItemError {
             message: failure.message,
             field: field.unwrap_or_default(),
         }
-    }
-}
-
-// === the errors of the other modules ===
-
-impl From<Invalid> for Failure {
-    fn from(Invalid(violations): Invalid) -> Failure {
-        let Some(first) = violations.first() else { return Failure::internal() };
-        let more = match violations.len() - 1 {
-            0 => String::new(),
-            more => format!(" (and {more} more)"),
-        };
-        let message = format!("{}: {}{more}", first.field, first.text);
-        let mut failure = Failure::new(first.reason, message).with("field", first.field.clone());
-        if let Some(feature) = first.feature {
-            failure = failure.with("feature", feature);
-        }
-        Failure { violations, ..failure }
-    }
-}
-
-impl From<Invalid> for Status {
-    fn from(invalid: Invalid) -> Status {
-        Failure::from(invalid).into()
-    }
-}
-
-/// What a shard answers. Its own words stay in the server's log.
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Failure {
-        let (reason, message) = match error {
-            store::Error::Full(_) => (
-                Reason::StoreFull,
-                "the store is full and nothing was written; wait as RetryInfo says",
-            ),
-            store::Error::Unavailable(_) => (
-                Reason::ShardUnavailable,
-                "the shard does not answer and nothing was applied; repeat as RetryInfo says",
-            ),
-            store::Error::Unknown(_) => (
-                Reason::OutcomeUnknown,
-                "the shard did not answer in time and may have applied it; repeat with the same id",
-            ),
-            store::Error::Corrupt(_) => (
-                Reason::StoreCorrupt,
-                "the store holds something that cannot be read; an operator must look at the log",
-            ),
-        };
-        let failure = Failure::new(reason, message);
-        if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
-    }
-}
-
-impl From<store::Error> for Status {
-    fn from(error: store::Error) -> Status {
-        Failure::from(error).into()
-    }
-}
-
-impl From<EnqueueError> for Failure {
-    fn from(error: EnqueueError) -> Failure {
-        match error {
-            EnqueueError::AlreadyExists { key, state } => {
-                let message =
-                    "the id is taken; read the job with Get, or ask for another conflict policy";
-                Failure::new(Reason::JobExists, message)
-                    .with("state", from_state(state).as_str_name())
-                    .about_job(&key)
-            }
-            EnqueueError::DurabilityUnsupported { asked, reached } => {
-                let [asked, reached] = [asked, reached].map(|d| from_durability(d).as_str_name());
-                let message = format!("the shard reaches {reached}, not {asked}; ask for less");
-                Failure::new(Reason::DurabilityUnsupported, message)
-                    .with("asked", asked)
-                    .with("reached", reached)
-                    .about("durability", "durability")
-            }
-            EnqueueError::NoSuchShard(shard) => {
-                let text = format!("names the shard {shard}, which this server does not have");
-                let violation = Violation {
-                    field: "id".into(),
-                    reason: Reason::InvalidField,
-                    text,
-                    feature: None,
-                };
-                Failure::from(Invalid(vec![violation])).with("shard", shard.as_str())
-            }
-            EnqueueError::Store { error, id } => Failure::from(error).with("id", id.as_str()),
-        }
-    }
-}
-
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Failure {
-        match error {
-            OpenError::TooManyStreams { max } => {
-                let message =
-                    "too many streams are open here; close some, or wait as RetryInfo says";
-                Failure::new(Reason::TooManyStreams, message)
-                    .with("limit", max.to_string())
-                    .about("limit", "streams")
-            }
-            OpenError::Draining => Failure::new(
-                Reason::Draining,
-                "this replica is leaving; repeat on another connection",
-            ),
-        }
-    }
-}
-
-impl From<OpenError> for Status {
-    fn from(error: OpenError) -> Status {
-        Failure::from(error).into()
-    }
-}
-
-/// The id with which a repeat of this failed enqueue is safe, if it tells one.
-pub(super) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
-    match error {
-        EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
-        EnqueueError::Store { id, .. } => Some(id),
-        EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
     }
 }
 

@@ -1,5 +1,8 @@
 use super::*;
-use crate::domain::{Durability, ShardName};
+use crate::dispatch::OpenError;
+use crate::domain::{Durability, JobId, ShardName};
+use crate::scheduler::EnqueueError;
+use crate::store;
 
 fn key() -> JobKey {
     JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") }

@@ -100,9 +100,22 @@ pub enum OpenError {
         /// Known here.
         known: usize,
     },
+    /// The file is the database of something else.
+    #[error("the file is a database, but not of ringq, and was left as it is; choose another file")]
+    Foreign,
     /// SQLite refuses the file.
-    #[error("the database cannot be opened: {0}; restore it from a backup or choose another file")]
+    #[error("the database cannot be opened: {0}; {hint}", hint = hint(.0))]
     Sqlite(#[from] rusqlite::Error),
+}
+
+/// What to do about a file that SQLite refuses.
+fn hint(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
+            "stop the process that holds it or choose another file"
+        }
+        _ => "restore it from a backup or choose another file",
+    }
 }
 
 /// A SQLite shard.

@@ -27,15 +27,20 @@ const CLOCK_WENT_BACK: &str =
 const HEAL: &str =
     "UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failures = 0";
 
+/// All tables, and those that only a shard has: the first migration makes them at once.
+const TABLES: &str = "SELECT count(*), coalesce(sum(name = 'shard'), 0) FROM sqlite_schema \
+     WHERE type = 'table'";
+
 /// Opens the connection that writes.
 pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    connection.execute_batch(&format!("PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}"))?;
+    refuse_foreign(&connection)?;
     connection.execute_batch(&format!(
-        "PRAGMA busy_timeout = {BUSY_TIMEOUT_MS};
-         PRAGMA journal_mode = WAL;
+        "PRAGMA journal_mode = WAL;
          PRAGMA synchronous = FULL;
          PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES};
          PRAGMA journal_size_limit = 67108864;
@@ -45,6 +50,13 @@ pub(super) fn open_writer(path: &Path) -> Result<Connection, OpenError> {
     ))?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
+}
+
+/// Refuses the database of something else before anything is written to it.
+fn refuse_foreign(connection: &Connection) -> Result<(), OpenError> {
+    let (tables, ours): (i64, i64) =
+        connection.query_row(TABLES, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if tables > 0 && ours == 0 { Err(OpenError::Foreign) } else { Ok(()) }
 }
 
 /// Opens a connection that reads beside the writer.

@@ -5,9 +5,10 @@ use std::time::Duration;
 use ringq::domain::{Spec, State, Time, limit};
 use ringq::store::{Ask, Claim, Claimed, NewJob, Rest, Taker};
 
-use super::fixture::{
-    Fixture, LEASE, OWNER, TOPIC, after, failed, failed_for, ids_of, job_in, new_job, one, plus,
-    released, taker, text, topic,
+use super::fixture::Fixture;
+use super::values::{
+    LEASE, OWNER, TOPIC, after, failed, failed_for, ids_of, job_in, new_job, one, plus, released,
+    taker, text, topic,
 };
 
 /// Claims of [`TOPIC`] by taker, as ids.

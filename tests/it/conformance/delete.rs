@@ -1,12 +1,11 @@
 //! Delete: waiting and running jobs become CANCELLED, finished and dead ones are forgotten.
 
-use std::time::Duration;
-
 use ringq::domain::{AttemptOutcome, Keep, Outcome, State, limit};
 use ringq::store::{Deleted, NewJob, Refused};
 
-use super::fixture::{
-    Fixture, OWNER, TOPIC, ack, after, dead_lettered, failed_for, key, new_job, one, text,
+use super::fixture::Fixture;
+use super::values::{
+    OWNER, RETENTION, TOPIC, ack, after, dead_lettered, failed_for, key, new_job, one, text,
 };
 
 pub(crate) async fn a_waiting_job_is_cancelled(q: Fixture) {
@@ -32,7 +31,7 @@ pub(crate) async fn a_job_in_backoff_is_cancelled(q: Fixture) {
 }
 
 pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture) {
-    let keep = Keep::Record(Duration::from_secs(600));
+    let keep = Keep::Record(RETENTION);
     let leased = q.run(NewJob { keep, ..new_job("a") }).await;
     let deleted = one(q.store.delete(vec![key(TOPIC, "a")]).await.unwrap());
     let revoked = Some((OWNER, 1, leased.token));
@@ -55,7 +54,7 @@ pub(crate) async fn only_a_running_job_has_a_lease_to_revoke(q: Fixture) {
 }
 
 pub(crate) async fn a_cancelled_job_is_kept_like_a_finished_one(q: Fixture) {
-    let retention = Duration::from_secs(600);
+    let retention = RETENTION;
     q.put(new_job("tombstone")).await;
     q.put(NewJob { keep: Keep::Record(retention), ..new_job("record") }).await;
     q.put(NewJob { keep: Keep::Nothing, ..new_job("nothing") }).await;

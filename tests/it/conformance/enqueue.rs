@@ -6,7 +6,8 @@ use std::time::Duration;
 use ringq::domain::{Job, Keep, Outcome, Payload, RetryOverrides, Spec, State, When};
 use ringq::store::{Enqueue, NewJob};
 
-use super::fixture::{Fixture, TOPIC, after, job_in, key, new_job, one, plus, text};
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, job_in, key, new_job, one, plus, text};
 
 pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
     let put = q.put(new_job("a")).await;

@@ -6,9 +6,8 @@ use ringq::domain::{OnConflict, Time, limit};
 use ringq::store::{Event, NewJob, Redrive, Reschedule, Select};
 use tokio::sync::broadcast::Receiver;
 
-use super::fixture::{
-    Fixture, TOPIC, after, dead_lettered, failed_for, key, new_job, plus, released, topic,
-};
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, plus, released, topic};
 
 /// Waits for an event that `wanted` takes; panics when none comes.
 async fn expect(events: &mut Receiver<Event>, what: &str, wanted: impl Fn(&Event) -> bool) {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use ringq::domain::{Spec, State};
 use ringq::store::{Extend, NewJob, Refused};
 
-use super::fixture::{Fixture, LEASE, TOPIC, key, lease_ref, new_job, one, plus, released};
+use super::fixture::Fixture;
+use super::values::{LEASE, TOPIC, key, lease_ref, new_job, one, plus, released};
 
 const LONGER: Option<Duration> = Some(Duration::from_secs(600));
 

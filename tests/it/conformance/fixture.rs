@@ -6,23 +6,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
-use ringq::domain::lifecycle::{Cause, lease_end};
-use ringq::domain::{
-    Job, JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, ShardName, Spec, State, Time,
-    TopicName, When, limit,
-};
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{Job, ShardName, State, Time};
 use ringq::store::{
-    Ask, Claim, Claimed, End, Enqueue, Extend, Lease, LeaseRef, Leased, NewJob, Refused, Settle,
-    Settled, Stats, Store, Taker, Unclaim, sqlite,
+    Ask, Claim, Claimed, Enqueue, Extend, Lease, Leased, NewJob, Refused, Settle, Settled, Stats,
+    Store, Taker, Unclaim, sqlite,
 };
 use tempfile::TempDir;
 
-/// The topic of a case that needs only one.
-pub(crate) const TOPIC: &str = "t";
-/// The replica that claims, where a case does not say.
-pub(crate) const OWNER: u32 = 7;
-/// Lease of [`taker`], for jobs that name none.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+use super::values::{
+    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
+};
+
 /// Where every clock starts: some microsecond that is no round number.
 pub(crate) const START: Time = Time(1_800_000_000_123_457);
 
@@ -85,13 +80,13 @@ impl Fixture {
         self.backend.survives_reopening()
     }
 
-    /// Whether this store can be reopened; says so when a case is skipped for it.
-    pub(crate) fn can_reopen(&self) -> bool {
-        let can = self.survives_reopening();
-        if !can {
+    /// This fixture if its store survives reopening; says so when a case is skipped for it.
+    pub(crate) fn lasting(self) -> Option<Fixture> {
+        let lasts = self.survives_reopening();
+        if !lasts {
             println!("skipped: {:?} does not survive reopening", self.backend);
         }
-        can
+        lasts.then_some(self)
     }
 
     /// Closes the store and opens it again, as a new process would.
@@ -253,117 +248,4 @@ impl Fixture {
     pub(crate) fn nonce(&self) -> u32 {
         self.nonces.fetch_add(1, Ordering::Relaxed)
     }
-}
-
-// === values ===
-
-/// A plain job of [`TOPIC`]: ready at once, with a payload, remembered by a tombstone.
-pub(crate) fn new_job(id: &str) -> NewJob {
-    job_in(TOPIC, id)
-}
-
-/// A plain job.
-pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
-    NewJob {
-        key: key(topic, id),
-        spec: Spec { payload: Some(text(id)), ..Spec::default() },
-        due: When::Now,
-        priority: None,
-        expire: None,
-        keep: Keep::Tombstone(limit::TOMBSTONE),
-        on_conflict: OnConflict::Keep,
-        request: None,
-    }
-}
-
-/// A payload of text.
-pub(crate) fn text(body: &str) -> Payload {
-    Payload { text: true, body: body.to_owned().into(), content_type: String::new() }
-}
-
-/// A taker of [`LEASE`] with room for everything.
-pub(crate) fn taker() -> Taker {
-    Taker {
-        stream: 1,
-        worker_id: "worker-1".into(),
-        lease: LEASE,
-        grace: Some(limit::ORPHAN_GRACE_DEFAULT),
-        jobs: 10_000,
-        bytes: u64::MAX >> 1,
-        oversize: true,
-    }
-}
-
-/// The settle that acknowledges a lease.
-pub(crate) fn ack(leased: &Leased) -> Settle {
-    let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: lease_ref(leased), end, deadline: None }
-}
-
-/// The settle that ends a lease for `cause`, without jitter.
-pub(crate) fn decide(lease: &Lease, cause: Cause) -> Settle {
-    let policy = RetryPolicy::default().merge(&lease.record.retry);
-    let end = lease_end(cause, &lease.record, &policy, lease.now, 0.0);
-    Settle {
-        lease: LeaseRef { key: lease.key.clone(), token: lease.token },
-        end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
-        deadline: None,
-    }
-}
-
-/// A failed attempt, retried by policy.
-pub(crate) fn failed() -> Cause {
-    Cause::Failed { delay: None, error: "it failed".into() }
-}
-
-/// A failed attempt, retried after so many seconds.
-pub(crate) fn failed_for(seconds: u64) -> Cause {
-    Cause::Failed { delay: Some(Duration::from_secs(seconds)), error: "it failed".into() }
-}
-
-/// An attempt handed back.
-pub(crate) fn released() -> Cause {
-    Cause::Released { delay: None, error: String::new() }
-}
-
-/// An attempt that ends its job.
-pub(crate) fn dead_lettered() -> Cause {
-    Cause::DeadLettered { error: "hopeless".into() }
-}
-
-/// Names a lease.
-pub(crate) fn lease_ref(leased: &Leased) -> LeaseRef {
-    LeaseRef { key: leased.key.clone(), token: leased.token }
-}
-
-/// The identity of a job.
-pub(crate) fn key(name: &str, id: &str) -> JobKey {
-    JobKey { topic: topic(name), id: JobId::stored(id) }
-}
-
-/// A topic's name.
-pub(crate) fn topic(name: &str) -> TopicName {
-    TopicName::try_new(name).unwrap()
-}
-
-/// So many seconds from now.
-pub(crate) fn after(seconds: u64) -> When {
-    When::After(Duration::from_secs(seconds))
-}
-
-/// `time` plus so many seconds.
-pub(crate) fn plus(time: Time, seconds: u64) -> Time {
-    time.plus(Duration::from_secs(seconds))
-}
-
-/// The ids of leases, in order.
-pub(crate) fn ids_of(leased: &[Leased]) -> Vec<String> {
-    leased.iter().map(|leased| leased.key.id.to_string()).collect()
-}
-
-/// The only item.
-pub(crate) fn one<T>(items: Vec<T>) -> T {
-    let [item] = <[T; 1]>::try_from(items)
-        .unwrap_or_else(|items| panic!("{} items where one is expected", items.len()));
-    item
 }

@@ -3,7 +3,8 @@
 use ringq::domain::{Keep, State, limit};
 use ringq::store::NewJob;
 
-use super::fixture::{Fixture, LEASE, TOPIC, failed_for, key, new_job, one, released};
+use super::fixture::Fixture;
+use super::values::{LEASE, TOPIC, failed_for, key, new_job, one, released};
 
 pub(crate) async fn a_running_job_reads_with_its_lease_and_this_delivery(q: Fixture) {
     let leased = q.running("a").await;
@@ -34,10 +35,10 @@ pub(crate) async fn a_brief_read_has_neither_payload_nor_result_nor_attempts(q: 
     let keep = Keep::Record(limit::TOMBSTONE);
     let leased = q.run(NewJob { keep, ..new_job("a") }).await;
     let end = ringq::store::End::Ack {
-        result: Some(super::fixture::text("result")),
+        result: Some(super::values::text("result")),
         follow_ups: Vec::new(),
     };
-    q.settle(ringq::store::Settle { end, ..super::fixture::ack(&leased) }).await.unwrap();
+    q.settle(ringq::store::Settle { end, ..super::values::ack(&leased) }).await.unwrap();
     let brief = one(q.store.get(vec![key(TOPIC, "a")], false).await.unwrap()).unwrap();
     let mut full = q.job("a").await;
     assert!(full.result.is_some() && full.spec.payload.is_some() && !full.attempts.is_empty());

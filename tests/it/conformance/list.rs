@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ringq::domain::{Job, State};
 use ringq::store::{Cursor, List, NewJob, Page};
 
-use super::fixture::{Fixture, TOPIC, after, dead_lettered, failed_for, job_in, new_job, topic};
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, topic};
 
 async fn page(q: &Fixture, state: State, limit: usize, after: Option<Cursor>) -> Page {
     let list = List { topic: topic(TOPIC), state, full: true, limit, after };

@@ -2,6 +2,7 @@
 //! A case is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file
 //! lists every case once, and every store once.
 
+mod attempts;
 mod claim;
 mod conflict;
 mod delete;
@@ -9,6 +10,7 @@ mod enqueue;
 mod events;
 mod extend;
 mod fixture;
+mod generations;
 mod get;
 mod list;
 mod orphans;
@@ -18,10 +20,13 @@ mod redrive;
 mod reschedule;
 mod restart;
 mod settle;
+mod together;
 mod topics_stats;
 mod unclaim;
+mod values;
 
-pub(crate) use fixture::{Backend, Fixture, key, taker};
+pub(crate) use fixture::{Backend, Fixture};
+use values::{key, taker};
 
 /// Makes a module `$store` with a test for every case of `$verb { $case … }`.
 macro_rules! instantiate {
@@ -77,9 +82,11 @@ macro_rules! conformance {
                 a_repeated_deferral_is_recognized
                 a_request_is_remembered_by_the_tombstone
                 a_repeat_within_the_tombstone_is_unchanged_and_after_it_created
-                generations_count_what_is_enqueued_over
                 a_reschedule_without_priority_keeps_it
                 a_reschedule_moves_neither_payload_nor_policy
+            }
+            generations {
+                generations_count_what_is_enqueued_over
                 a_waiting_generation_starts_when_the_lease_ends_however_it_ends
                 a_waiting_generation_waits_for_its_due_time
                 a_waiting_generation_never_runs_beside_the_running_one
@@ -155,6 +162,9 @@ macro_rules! conformance {
                 a_job_or_topic_that_is_not_there_is_not_found
                 a_lease_of_a_former_life_of_the_id_is_stale
                 a_guarded_settle_is_refused_once_the_lease_was_extended
+                a_settled_lease_is_no_lease
+            }
+            attempts {
                 every_end_counts_a_delivery_and_only_failures_count_as_such
                 a_failed_job_backs_off_until_its_wait_is_over
                 the_first_release_keeps_the_place_and_the_next_waits
@@ -164,7 +174,6 @@ macro_rules! conformance {
                 an_end_without_an_error_keeps_the_last_one
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not
                 a_retry_that_waits_beyond_the_expire_time_expires_then
-                a_settled_lease_is_no_lease
                 a_job_that_expires_with_its_lease_is_kept_from_then_on
             }
             extend {
@@ -293,6 +302,13 @@ macro_rules! conformance {
                 a_deadline_is_announced_and_a_nearer_one_again
                 the_end_of_a_retention_is_announced
                 upkeep_is_announced_again_after_it_was_done
+            }
+            together {
+                of_many_enqueues_of_one_id_one_creates_it
+                no_job_is_claimed_twice
+                of_many_acks_of_one_lease_one_counts
+                an_ack_and_a_delete_leave_one_end
+                a_reader_sees_all_of_a_call_or_nothing
             }
             restart {
                 everything_reads_the_same_after_reopening

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ringq::store::{Ask, Claim, Leased, Taker};
 
-use super::fixture::{Fixture, OWNER, TOPIC, new_job, one, released, taker, topic};
+use super::fixture::Fixture;
+use super::values::{OWNER, TOPIC, new_job, one, released, taker, topic};
 
 /// Claims one job for a stream of `owner`.
 async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {

@@ -6,9 +6,8 @@ use std::time::Duration;
 use ringq::domain::{Keep, Spec, State};
 use ringq::store::NewJob;
 
-use super::fixture::{
-    Fixture, TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text,
-};
+use super::fixture::Fixture;
+use super::values::{TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text};
 
 /// Prunes until there is nothing left to do now; how many jobs that were.
 async fn prune_all(q: &Fixture) -> u64 {

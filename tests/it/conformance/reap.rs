@@ -6,7 +6,8 @@ use ringq::domain::lifecycle::Cause;
 use ringq::domain::{Spec, State};
 use ringq::store::{Lease, NewJob, Refused, Settle};
 
-use super::fixture::{Fixture, ack, decide, new_job, one, plus, released};
+use super::fixture::Fixture;
+use super::values::{ack, decide, new_job, one, plus, released};
 
 /// A job whose lease lasts so many seconds.
 fn lasting(id: &str, seconds: u64) -> NewJob {

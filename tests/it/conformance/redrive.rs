@@ -5,8 +5,9 @@ use std::time::Duration;
 use ringq::domain::{Job, JobId, Keep, Spec, State};
 use ringq::store::{NewJob, Redrive, Redriven, Select};
 
-use super::fixture::{
-    Fixture, TOPIC, after, dead_lettered, failed_for, job_in, key, new_job, plus, text, topic,
+use super::fixture::Fixture;
+use super::values::{
+    TOPIC, after, dead_lettered, failed_for, job_in, key, new_job, plus, text, topic,
 };
 
 const KEEP: Keep = Keep::Record(Duration::from_secs(600));
@@ -111,7 +112,7 @@ pub(crate) async fn ids_select_any_terminal_state(q: Fixture) {
 pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
     let leased = q.run(NewJob { keep: KEEP, ..new_job("a") }).await;
     let end = ringq::store::End::Ack { result: Some(text("r")), follow_ups: Vec::new() };
-    let settle = ringq::store::Settle { end, ..super::fixture::ack(&leased) };
+    let settle = ringq::store::Settle { end, ..super::values::ack(&leased) };
     q.settle(settle).await.unwrap();
     redrive(&q, ids(&["a"])).await;
     let job = q.job("a").await;
@@ -189,7 +190,7 @@ pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {
     assert_eq!(q.stats(TOPIC).await.dead, 0);
     assert_eq!(q.stats("u").await.ready, 2);
     let claimed = q.claim_for("u", vec![super::taker()]).await;
-    assert_eq!(super::fixture::ids_of(&claimed.leased[0]), ["a", "b"]);
+    assert_eq!(super::values::ids_of(&claimed.leased[0]), ["a", "b"]);
 }
 
 pub(crate) async fn an_id_that_is_taken_in_the_target_stays(q: Fixture) {

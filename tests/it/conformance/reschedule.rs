@@ -5,7 +5,8 @@ use std::time::Duration;
 use ringq::domain::{Job, Keep, State, Time, When};
 use ringq::store::{NewJob, Reschedule, Rescheduled};
 
-use super::fixture::{Fixture, TOPIC, after, dead_lettered, failed_for, key, new_job, one, plus};
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, one, plus};
 
 async fn reschedule(q: &Fixture, id: &str, due: Option<When>, priority: Option<u8>) -> Rescheduled {
     let item = Reschedule { key: key(TOPIC, id), due, priority };

@@ -4,14 +4,13 @@ use ringq::domain::lifecycle::Cause;
 use ringq::domain::{OnConflict, Outcome, State};
 use ringq::store::{Error, NewJob};
 
-use super::fixture::{
-    Fixture, OWNER, TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, topic,
+use super::fixture::Fixture;
+use super::values::{
+    OWNER, TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, topic,
 };
 
-pub(crate) async fn everything_reads_the_same_after_reopening(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn everything_reads_the_same_after_reopening(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     let leased = q.running("retried").await;
     q.end(&leased, failed_for(900)).await;
     let leased = q.running("dead").await;
@@ -36,10 +35,8 @@ pub(crate) async fn everything_reads_the_same_after_reopening(mut q: Fixture) {
     assert_eq!(q.claim_ids().await, ["a", "b"]);
 }
 
-pub(crate) async fn a_lease_of_the_former_life_can_be_settled(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn a_lease_of_the_former_life_can_be_settled(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
     assert!(q.claim_ids().await.is_empty());
@@ -49,10 +46,8 @@ pub(crate) async fn a_lease_of_the_former_life_can_be_settled(mut q: Fixture) {
     assert!(q.settle(ack(&leased)).await.unwrap().repeated);
 }
 
-pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
     assert!(q.store.orphans(OWNER).await.unwrap().is_empty());
@@ -62,10 +57,8 @@ pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go
     assert_eq!((job.state, job.failures, job.deliveries), (State::Ready, 0, 1));
 }
 
-pub(crate) async fn a_lease_that_ran_out_meanwhile_is_reaped(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn a_lease_that_ran_out_meanwhile_is_reaped(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
     assert_eq!(q.store.reap(10).await.unwrap().next, Some(leased.deadline));
@@ -73,10 +66,8 @@ pub(crate) async fn a_lease_that_ran_out_meanwhile_is_reaped(mut q: Fixture) {
     assert_eq!(one(q.store.reap(10).await.unwrap().leases).token, leased.token);
 }
 
-pub(crate) async fn arrival_goes_on_where_it_was(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn arrival_goes_on_where_it_was(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     q.put_ids(&["a", "b"]).await;
     q.claim_one().await;
     q.reopen().await;
@@ -84,10 +75,8 @@ pub(crate) async fn arrival_goes_on_where_it_was(mut q: Fixture) {
     assert_eq!(q.claim_ids().await, ["b", "c"]);
 }
 
-pub(crate) async fn a_job_becomes_due_while_nobody_serves(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn a_job_becomes_due_while_nobody_serves(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     q.put(NewJob { due: after(60), ..new_job("a") }).await;
     q.store.close().await;
     q.until(plus(q.now(), 60));
@@ -95,10 +84,8 @@ pub(crate) async fn a_job_becomes_due_while_nobody_serves(mut q: Fixture) {
     assert_eq!(q.claim_ids().await, ["a"]);
 }
 
-pub(crate) async fn a_repeat_over_a_restart_is_recognized(mut q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
     let job =
         || NewJob { request: Some(u64::MAX), on_conflict: OnConflict::Replace, ..new_job("a") };
     q.put(job()).await;
@@ -107,9 +94,7 @@ pub(crate) async fn a_repeat_over_a_restart_is_recognized(mut q: Fixture) {
 }
 
 pub(crate) async fn a_shard_is_refused_under_another_name(q: Fixture) {
-    if !q.can_reopen() {
-        return;
-    }
+    let Some(q) = q.lasting() else { return };
     q.put(new_job("a")).await;
     q.store.close().await;
     let refused = q.open_as("other").map(drop).unwrap_err();

@@ -1,20 +1,17 @@
-//! Settle: how a lease ends, what is counted, what is remembered, and what a repeat finds.
-//! What a waiting generation makes of it is in `conflict`.
+//! Settle: how a lease ends by its worker's word, and what a repeat or a stranger hears. What is
+//! counted is in `attempts`, what a waiting generation makes of it in `generations`.
 
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{
-    Attempt, AttemptOutcome, JobId, Keep, RetryOverrides, Spec, State, Time, limit,
-};
+use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, State, limit};
 use ringq::store::{End, Leased, NewJob, Refused, Settle, Settled};
 
-use super::fixture::{
-    Fixture, TOPIC, ack, after, dead_lettered, decide, failed, failed_for, job_in, key, lease_ref,
-    new_job, plus, released, text,
+use super::fixture::Fixture;
+use super::values::{
+    RETENTION, TOPIC, ack, after, dead_lettered, decide, failed, failed_for, job_in, key,
+    lease_ref, new_job, released, text,
 };
-
-const RETENTION: Duration = Duration::from_secs(600);
 
 /// An ack with a result.
 fn ack_with(leased: &Leased, result: &str) -> Settle {
@@ -236,168 +233,10 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
     assert_eq!(settled.state, State::Backoff);
 }
 
-// === counters and what follows ===
-
-pub(crate) async fn every_end_counts_a_delivery_and_only_failures_count_as_such(q: Fixture) {
-    let ignore = RetryOverrides { ignore_expired_leases: Some(true), ..Default::default() };
-    for (id, retry, cause, failures) in [
-        ("failed", RetryOverrides::default(), failed_for(900), 1),
-        ("released", RetryOverrides::default(), released(), 0),
-        ("expired", RetryOverrides::default(), Cause::Expired, 1),
-        ("ignored", ignore, Cause::Expired, 0),
-        ("broken", RetryOverrides::default(), Cause::Broken, 0),
-        ("dead", RetryOverrides::default(), dead_lettered(), 1),
-    ] {
-        let spec = Spec { retry, ..Spec::default() };
-        let leased = q.run(NewJob { spec, ..job_in(id, id) }).await;
-        assert_eq!(q.get_in(id, id).await.unwrap().deliveries, 1, "{id} while running");
-        q.end(&leased, cause).await;
-        let job = q.get_in(id, id).await.unwrap();
-        assert_eq!((job.deliveries, job.failures), (1, failures), "{id}");
-        assert_eq!((job.lease_expire_time, job.attempts.len()), (None, 1), "{id}");
-    }
-}
-
-pub(crate) async fn a_failed_job_backs_off_until_its_wait_is_over(q: Fixture) {
-    let leased = q.running("a").await;
-    let settled = q.end(&leased, failed()).await;
-    assert_eq!(settled.state, State::Backoff);
-    let job = q.job("a").await;
-    assert_eq!((job.state, job.due_time), (State::Backoff, plus(q.now(), 1)));
-    assert_eq!((&*job.last_error, job.finish_time), ("it failed", None));
-    q.until_just_before(job.due_time);
-    assert_eq!(q.state("a").await, Some(State::Backoff));
-    q.until(job.due_time);
-    assert_eq!(q.state("a").await, Some(State::Ready));
-}
-
-pub(crate) async fn the_first_release_keeps_the_place_and_the_next_waits(q: Fixture) {
-    q.put_ids(&["a", "b"]).await;
-    let due = q.now();
-    for (wait, state) in [(0, State::Ready), (1, State::Scheduled), (2, State::Scheduled)] {
-        let leased = q.claim_one().await;
-        assert_eq!(leased.key.id.as_str(), "a");
-        assert_eq!(q.end(&leased, released()).await.state, state);
-        let expected = if wait == 0 { due } else { plus(q.now(), wait) };
-        assert_eq!(q.job("a").await.due_time, expected);
-        q.sleep(wait);
-        if wait == 1 {
-            assert_eq!(q.claim_one().await.key.id.as_str(), "b");
-        }
-    }
-}
-
-pub(crate) async fn a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead(q: Fixture) {
-    let leased = q.run(NewJob { keep: Keep::Nothing, ..new_job("a") }).await;
-    q.sleep(1);
-    assert_eq!(q.end(&leased, dead_lettered()).await.state, State::Dead);
-    let finished = q.now();
-    let job = q.job("a").await;
-    assert_eq!((job.state, job.finish_time), (State::Dead, Some(finished)));
-    assert_eq!((job.spec.payload, &*job.last_error), (Some(text("a")), "hopeless"));
-    assert_eq!(job.attempts[0].outcome, AttemptOutcome::Failed);
-    assert!(q.claim_ids().await.is_empty());
-    q.until_just_before(finished.plus(limit::DEAD_RETENTION));
-    assert_eq!(q.state("a").await, Some(State::Dead));
-    q.until(finished.plus(limit::DEAD_RETENTION));
-    assert_eq!(q.get("a").await, None);
-}
-
-pub(crate) async fn attempts_are_the_last_ten_newest_first(q: Fixture) {
-    q.put(new_job("a")).await;
-    let mut starts: Vec<Time> = Vec::new();
-    for n in 0..12 {
-        let leased = q.claim_one().await;
-        starts.push(q.now());
-        q.sleep(1);
-        let error = format!("error {n}");
-        q.end(&leased, Cause::Failed { delay: Some(Duration::from_secs(1)), error }).await;
-        q.sleep(1);
-    }
-    let expected: Vec<_> = (2..12)
-        .rev()
-        .map(|n: u32| Attempt {
-            number: n + 1,
-            start_time: starts[n as usize],
-            finish_time: plus(starts[n as usize], 1),
-            worker_id: "worker-1".into(),
-            outcome: AttemptOutcome::Failed,
-            error: format!("error {n}"),
-        })
-        .collect();
-    let job = q.job("a").await;
-    assert_eq!(job.attempts, expected);
-    assert_eq!(expected.len(), limit::ATTEMPTS_KEPT);
-    assert_eq!((job.failures, job.deliveries, &*job.last_error), (12, 12, "error 11"));
-}
-
-pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) {
-    use AttemptOutcome::{Failed, LeaseExpired, Released};
-    q.put(NewJob { keep: Keep::Record(RETENTION), ..new_job("a") }).await;
-    let causes = [(failed_for(0), Failed), (Cause::Expired, LeaseExpired), (released(), Released)];
-    let mut expected = Vec::new();
-    for (cause, outcome) in causes.into_iter().chain([(Cause::Broken, Released)]) {
-        q.sleep(100);
-        let leased = q.claim_one().await;
-        q.end(&leased, cause).await;
-        expected.insert(0, outcome);
-    }
-    q.sleep(100);
-    let leased = q.claim_one().await;
-    q.ack(&leased).await;
-    expected.insert(0, AttemptOutcome::Succeeded);
-    let outcomes: Vec<_> = q.job("a").await.attempts.iter().map(|a| a.outcome).collect();
-    assert_eq!(outcomes, expected);
-}
-
-pub(crate) async fn an_end_without_an_error_keeps_the_last_one(q: Fixture) {
-    let leased = q.running("a").await;
-    q.end(&leased, failed_for(0)).await;
-    let leased = q.claim_one().await;
-    q.end(&leased, released()).await;
-    assert_eq!(q.job("a").await.last_error, "it failed");
-}
-
-pub(crate) async fn a_running_job_outlives_its_expire_time_but_its_retry_does_not(q: Fixture) {
-    let expire = plus(q.now(), 10);
-    let run = async |id: &str| q.run(NewJob { expire: Some(after(10)), ..new_job(id) }).await;
-    let (acked, retried) = (run("acked").await, run("retried").await);
-    q.until(expire);
-    q.sleep(1);
-    assert_eq!(q.ack(&acked).await.state, State::Succeeded);
-    assert_eq!(q.end(&retried, failed()).await.state, State::Expired);
-    assert_eq!(q.state("retried").await, Some(State::Expired));
-    q.sleep(10);
-    assert!(q.claim_ids().await.is_empty());
-}
-
-pub(crate) async fn a_retry_that_waits_beyond_the_expire_time_expires_then(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
-    let expire = plus(q.now(), 10);
-    assert_eq!(q.end(&leased, failed_for(60)).await.state, State::Backoff);
-    q.until_just_before(expire);
-    assert_eq!(q.state("a").await, Some(State::Backoff));
-    q.until(expire);
-    assert_eq!(q.state("a").await, Some(State::Expired));
-}
-
 pub(crate) async fn a_settled_lease_is_no_lease(q: Fixture) {
     let leased = q.running("a").await;
     q.ack(&leased).await;
     let refs = vec![lease_ref(&leased)];
     assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::Stale)]);
     assert_eq!(q.store.reap(10).await.unwrap().next, None);
-}
-
-pub(crate) async fn a_job_that_expires_with_its_lease_is_kept_from_then_on(q: Fixture) {
-    let leased = q.run(NewJob { expire: Some(after(10)), ..new_job("a") }).await;
-    q.sleep(1_000);
-    q.end(&leased, released()).await;
-    let finished = q.now();
-    let job = q.job("a").await;
-    assert_eq!((job.state, job.finish_time), (State::Expired, Some(finished)));
-    q.until_just_before(finished.plus(limit::TOMBSTONE));
-    assert_eq!(q.state("a").await, Some(State::Expired));
-    q.until(finished.plus(limit::TOMBSTONE));
-    assert_eq!(q.get("a").await, None);
 }

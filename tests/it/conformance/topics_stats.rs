@@ -5,9 +5,8 @@ use std::time::Duration;
 use ringq::domain::{Durability, OnConflict, Time};
 use ringq::store::{NewJob, Stats};
 
-use super::fixture::{
-    Fixture, TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic,
-};
+use super::fixture::Fixture;
+use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
 
 async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
     let found = q.store.topics(prefix.to_owned(), after.map(topic), limit).await.unwrap();
@@ -157,7 +156,7 @@ pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
 }
 
 pub(crate) async fn a_file_is_fsynced_and_memory_is_memory(q: Fixture) {
-    let expected = if q.can_reopen() { Durability::Fsynced } else { Durability::Memory };
+    let expected = if q.survives_reopening() { Durability::Fsynced } else { Durability::Memory };
     assert_eq!(q.store.durability(), expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected);
     assert_ne!(q.now(), Time(0));

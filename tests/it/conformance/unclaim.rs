@@ -3,8 +3,9 @@
 use ringq::domain::{OnConflict, State};
 use ringq::store::{Ask, Claim, LeaseRef, Leased, NewJob, Refused, Unclaim};
 
-use super::fixture::{
-    Fixture, OWNER, TOPIC, ack, after, job_in, lease_ref, new_job, plus, released, taker, topic,
+use super::fixture::Fixture;
+use super::values::{
+    OWNER, TOPIC, ack, after, job_in, lease_ref, new_job, plus, released, taker, topic,
 };
 
 /// Claims everything of these topics under `nonce`.

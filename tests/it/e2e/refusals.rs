@@ -15,6 +15,7 @@ use tonic::Status;
 
 use crate::harness::{
     Client, JobExt as _, Server, Worker, job, millis, nack, proto, refusal, request, take,
+    timestamp, wall_now,
 };
 
 /// A request and the way to send it; answers with the refusal, or with what came instead.
@@ -68,7 +69,7 @@ fn enqueue_rows() -> Vec<Row> {
         request(JobSpec { payload: Some(Payload { kind, content_type }), ..job("t") })
     };
     let wide = |bytes: usize| request(job("t").with_header("k", &long(bytes - 1)));
-    let far = at(4_000_000_000);
+    let far = timestamp(wall_now() + millis(3_600_000));
     let target = HttpTarget { url: "https://example.com".into(), ..Default::default() };
     vec![
         row!("no job", queue.enqueue(EnqueueRequest::default()), INVALID "job"),

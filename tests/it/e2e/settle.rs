@@ -149,7 +149,7 @@ async fn what_is_no_receipt_is_malformed_and_no_rpc_error() {
     let client = server.connect().await;
     client.enqueue(job("mail")).await;
     let good = client.pull_one("mail").await.receipt;
-    let cut = good[..good.len() / 2].to_owned();
+    let cut = good[..12].to_owned();
     let wrong: Vec<String> = vec![
         "x".into(),
         "AAAA".into(),

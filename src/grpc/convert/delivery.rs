@@ -1,0 +1,100 @@
+//! Deliveries and revocations: what a worker gets.
+
+use crate::dispatch::{Batch, Delivery};
+use crate::domain::{Receipt, RetryOverrides, RetryPolicy};
+use crate::pb;
+
+use super::{enums, payload, time};
+
+/// A count as the contract writes it.
+pub(in crate::grpc) fn int(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// One message of a stream; `policy` tells the retry policy in force for what a job says.
+pub(in crate::grpc) fn to_message(
+    batch: Batch,
+    policy: impl Fn(&RetryOverrides) -> RetryPolicy,
+) -> pb::StreamResponse {
+    let revocation = |(receipt, reason): (Receipt, _)| pb::Revocation {
+        receipt: receipt.encode(),
+        reason: enums::from_revoked(reason).into(),
+    };
+    pb::StreamResponse {
+        deliveries: batch.deliveries.into_iter().map(|d| to_delivery(d, &policy)).collect(),
+        revocations: batch.revocations.into_iter().map(revocation).collect(),
+        info: None,
+        in_flight: int(batch.in_flight),
+        draining: batch.draining,
+    }
+}
+
+/// One job for its worker.
+pub(in crate::grpc) fn to_delivery(
+    delivery: Delivery,
+    policy: impl Fn(&RetryOverrides) -> RetryPolicy,
+) -> pb::Delivery {
+    let Delivery { receipt, job, lease_left } = delivery;
+    let max_attempts = policy(&job.spec.retry).max_attempts;
+    pb::Delivery {
+        receipt: receipt.encode(),
+        topic: job.key.topic.as_str().to_owned(),
+        id: job.key.id.as_str().to_owned(),
+        payload: job.spec.payload.map(payload::to_pb),
+        headers: job.spec.headers.into_iter().collect(),
+        attempt: int(job.failures.saturating_add(1)),
+        max_attempts: max_attempts.map_or(-1, int),
+        lease_duration: Some(time::to_duration(lease_left)),
+        due_time: Some(time::to_timestamp(job.due)),
+        create_time: Some(time::to_timestamp(job.create_time)),
+        priority: i32::from(job.priority),
+        last_error: job.last_error,
+        delivery: int(job.deliveries.saturating_add(1)),
+        group: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::domain::{JobId, JobKey, ShardName, Spec, Time, Token, TopicName};
+    use crate::scheduler::Revoked;
+    use crate::store::Leased;
+
+    #[test]
+    fn a_delivery_counts_attempts_and_hand_overs_from_one() {
+        let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") };
+        let shard = ShardName::try_new("s0").unwrap();
+        let receipt = Receipt { shard, owner: 1, stream: 2, token: Token(3), key: key.clone() };
+        let job = Leased {
+            key,
+            token: Token(3),
+            deadline: Time(9),
+            spec: Spec::default(),
+            priority: 4,
+            failures: 2,
+            deliveries: 5,
+            due: Time(1_000_000),
+            create_time: Time(0),
+            last_error: "no".into(),
+        };
+        let delivery =
+            Delivery { receipt: receipt.clone(), job, lease_left: Duration::from_secs(7) };
+        let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
+        let told = to_delivery(delivery.clone(), unlimited);
+        assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
+        assert_eq!(told.lease_duration, Some(prost_types::Duration { seconds: 7, nanos: 0 }));
+        let batch = Batch {
+            deliveries: vec![delivery],
+            revocations: vec![(receipt.clone(), Revoked::Deleted)],
+            in_flight: 1,
+            draining: true,
+        };
+        let told = to_message(batch, |_| RetryPolicy::default());
+        assert_eq!((told.deliveries[0].max_attempts, told.in_flight, told.draining), (25, 1, true));
+        assert_eq!(told.revocations[0].receipt, receipt.encode());
+        assert_eq!(told.revocations[0].reason(), pb::RevocationReason::Deleted);
+    }
+}

@@ -1,0 +1,133 @@
+//! The errors of the other modules: one exhaustive match each, so that a new one cannot go out
+//! without a reason.
+
+use tonic::Status;
+
+use crate::dispatch::OpenError;
+use crate::domain::JobId;
+use crate::scheduler::EnqueueError;
+use crate::store;
+
+use super::super::convert::enums::{from_durability, from_state};
+use super::super::convert::{Invalid, Violation};
+use super::{Failure, Reason};
+
+impl From<Invalid> for Failure {
+    fn from(Invalid(violations): Invalid) -> Failure {
+        let Some(first) = violations.first() else { return Failure::internal() };
+        let more = match violations.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let message = format!("{}: {}{more}", first.field, first.text);
+        let mut failure = Failure::new(first.reason, message).with("field", first.field.clone());
+        if let Some(feature) = first.feature {
+            failure = failure.with("feature", feature);
+        }
+        Failure { violations, ..failure }
+    }
+}
+
+impl From<Invalid> for Status {
+    fn from(invalid: Invalid) -> Status {
+        Failure::from(invalid).into()
+    }
+}
+
+/// What a shard answers. Its own words stay in the server's log.
+impl From<store::Error> for Failure {
+    fn from(error: store::Error) -> Failure {
+        let (reason, message) = match error {
+            store::Error::Full(_) => (
+                Reason::StoreFull,
+                "the store is full and nothing was written; wait as RetryInfo says",
+            ),
+            store::Error::Unavailable(_) => (
+                Reason::ShardUnavailable,
+                "the shard does not answer and nothing was applied; repeat as RetryInfo says",
+            ),
+            store::Error::Unknown(_) => (
+                Reason::OutcomeUnknown,
+                "the shard did not answer in time and may have applied it; repeat with the same id",
+            ),
+            store::Error::Corrupt(_) => (
+                Reason::StoreCorrupt,
+                "the store holds something that cannot be read; an operator must look at the log",
+            ),
+        };
+        let failure = Failure::new(reason, message);
+        if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
+    }
+}
+
+impl From<store::Error> for Status {
+    fn from(error: store::Error) -> Status {
+        Failure::from(error).into()
+    }
+}
+
+impl From<EnqueueError> for Failure {
+    fn from(error: EnqueueError) -> Failure {
+        match error {
+            EnqueueError::AlreadyExists { key, state } => {
+                let message =
+                    "the id is taken; read the job with Get, or ask for another conflict policy";
+                Failure::new(Reason::JobExists, message)
+                    .with("state", from_state(state).as_str_name())
+                    .about_job(&key)
+            }
+            EnqueueError::DurabilityUnsupported { asked, reached } => {
+                let [asked, reached] = [asked, reached].map(|d| from_durability(d).as_str_name());
+                let message = format!("the shard reaches {reached}, not {asked}; ask for less");
+                Failure::new(Reason::DurabilityUnsupported, message)
+                    .with("asked", asked)
+                    .with("reached", reached)
+                    .about("durability", "durability")
+            }
+            EnqueueError::NoSuchShard(shard) => {
+                let text = format!("names the shard {shard}, which this server does not have");
+                let violation = Violation {
+                    field: "id".into(),
+                    reason: Reason::InvalidField,
+                    text,
+                    feature: None,
+                };
+                Failure::from(Invalid(vec![violation])).with("shard", shard.as_str())
+            }
+            EnqueueError::Store { error, id } => Failure::from(error).with("id", id.as_str()),
+        }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Failure {
+        match error {
+            OpenError::TooManyStreams { max } => {
+                let message =
+                    "too many streams are open here; close some, or wait as RetryInfo says";
+                Failure::new(Reason::TooManyStreams, message)
+                    .with("limit", max.to_string())
+                    .about("limit", "streams")
+            }
+            OpenError::Draining => Failure::new(
+                Reason::Draining,
+                "this replica is leaving; repeat on another connection",
+            ),
+        }
+    }
+}
+
+impl From<OpenError> for Status {
+    fn from(error: OpenError) -> Status {
+        Failure::from(error).into()
+    }
+}
+
+/// The id with which a repeat of this failed enqueue is safe, if it tells one.
+pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
+    match error {
+        EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
+        EnqueueError::Store { id, .. } => Some(id),
+        EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
+    }
+}

@@ -1,0 +1,173 @@
+//! Generations: how they are numbered, and what becomes of one that waits behind a running one.
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{Keep, OnConflict, Outcome, State};
+use ringq::store::{Leased, NewJob, Refused};
+
+use super::conflict::{LATER, POLICIES, URGENT, first, second, take};
+use super::fixture::Fixture;
+use super::values::{
+    RETENTION, ack, after, dead_lettered, failed, lease_ref, new_job, plus, released,
+};
+
+pub(crate) async fn generations_count_what_is_enqueued_over(q: Fixture) {
+    let put = async |on_conflict| {
+        q.put(NewJob { on_conflict, ..new_job("a") }).await;
+        q.job("a").await.generation
+    };
+    assert_eq!(put(OnConflict::Keep).await, 1, "created");
+    assert_eq!(put(OnConflict::Keep).await, 1, "unchanged");
+    assert_eq!(put(OnConflict::Reschedule).await, 1, "rescheduled");
+    assert_eq!(put(OnConflict::Replace).await, 2, "replaced");
+    let running = q.claim_one().await;
+    assert_eq!(put(OnConflict::Replace).await, 3, "deferred");
+    assert_eq!(put(OnConflict::Reschedule).await, 4, "deferred over a deferral");
+    q.ack(&running).await;
+    assert_eq!(q.job("a").await.generation, 4, "the waiting one started");
+    assert_eq!(q.delete("a").await, Some(State::Ready));
+    assert_eq!(put(OnConflict::Keep).await, 5, "created over a cancelled one");
+}
+
+/// Every way in which a lease can end.
+fn ends() -> Vec<(&'static str, Option<Cause>)> {
+    vec![
+        ("ack", None),
+        ("retry", Some(failed())),
+        ("release", Some(released())),
+        ("die", Some(dead_lettered())),
+        ("expiry", Some(Cause::Expired)),
+        ("broken", Some(Cause::Broken)),
+    ]
+}
+
+async fn end(q: &Fixture, leased: &Leased, cause: Option<Cause>) -> State {
+    match cause {
+        Some(cause) => q.end(leased, cause).await.state,
+        None => q.ack(leased).await.state,
+    }
+}
+
+pub(crate) async fn a_waiting_generation_starts_when_the_lease_ends_however_it_ends(q: Fixture) {
+    for (id, cause) in ends() {
+        let keep = Keep::Record(RETENTION);
+        let running = take(&q, NewJob { keep, ..first(id) }).await;
+        let deferred = q.now();
+        let next = NewJob { due: after(0), priority: Some(9), ..second(id) };
+        q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+        q.sleep(3);
+        assert_eq!(end(&q, &running, cause).await, State::Ready, "{id}");
+        let job = q.job(id).await;
+        assert_eq!((job.state, job.generation), (State::Ready, 2), "{id}");
+        assert_eq!(job.spec, second("").spec, "{id}");
+        assert_eq!((job.create_time, job.due_time), (deferred, deferred), "{id}");
+        assert_eq!((job.failures, job.deliveries, job.attempts.len()), (0, 0, 0), "{id}");
+        assert_eq!((job.last_error, job.result, job.finish_time), ("".into(), None, None), "{id}");
+        assert_eq!(q.claim_one().await.key, job.key, "{id}");
+    }
+    assert_eq!(q.stats("t").await.dead, 0);
+    assert_eq!(q.stats("t").await.dead_total, 0, "the old generation is no dead letter");
+    assert_eq!(q.stats("t").await.backoff, 0, "the old generation is not retried");
+}
+
+pub(crate) async fn a_waiting_generation_waits_for_its_due_time(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let put = q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    q.sleep(1);
+    assert_eq!(q.ack(&running).await.state, State::Scheduled);
+    assert_eq!(q.job("a").await.due_time, put.due);
+    q.until_just_before(put.due);
+    assert!(q.claim_ids().await.is_empty());
+    q.until(put.due);
+    assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn a_waiting_generation_never_runs_beside_the_running_one(q: Fixture) {
+    take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    q.sleep(10_000);
+    assert!(q.claim_ids().await.is_empty());
+    assert_eq!(q.state("a").await, Some(State::Running));
+}
+
+pub(crate) async fn a_replacing_deferral_takes_the_place_of_the_waiting_one(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let replace = |job| NewJob { on_conflict: OnConflict::Replace, ..job };
+    q.put(replace(NewJob { priority: Some(3), due: after(0), ..new_job("a") })).await;
+    q.put(replace(second("a"))).await;
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (second("").spec, 3));
+    assert_eq!((job.priority, job.due_time), (URGENT, plus(q.now(), LATER)));
+}
+
+pub(crate) async fn a_rescheduling_deferral_runs_the_same_payload_again(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let again = NewJob { on_conflict: OnConflict::Reschedule, priority: None, ..second("a") };
+    q.put(again).await;
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (first("").spec, 2));
+    assert_eq!((job.priority, job.due_time), (9, plus(q.now(), LATER)));
+}
+
+pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    let again = NewJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
+    let put = q.put(NewJob { request: Some(3), ..again }).await;
+    assert_eq!((put.outcome, put.due), (Some(Outcome::Deferred), plus(q.now(), 2)));
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.spec, job.generation), (second("").spec, 3));
+    assert_eq!((job.priority, job.due_time), (URGENT, put.due));
+}
+
+pub(crate) async fn a_waiting_generation_can_expire_before_it_starts(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    let next = NewJob { due: after(0), expire: Some(after(5)), ..second("a") };
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..next }).await;
+    q.sleep(5);
+    assert_eq!(q.state("a").await, Some(State::Running), "the running one has no expire time");
+    assert_eq!(q.ack(&running).await.state, State::Expired);
+    assert_eq!(q.state("a").await, Some(State::Expired));
+    assert!(q.claim_ids().await.is_empty());
+}
+
+pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    let retry = q.decide(&running, failed()).await;
+    q.ack(&running).await;
+    let started = q.job("a").await;
+    assert_eq!(q.settle(retry).await, Err(Refused::Stale));
+    assert_eq!(q.extend(&running, None, None).await, Err(Refused::Stale));
+    assert!(!q.unclaim(&running).await);
+    assert_eq!(q.job("a").await, started);
+    let repeat = q.settle(ack(&running)).await.unwrap();
+    assert!(repeat.repeated, "a repeated ack is success while the record lives");
+    assert_eq!(q.job("a").await, started);
+}
+
+pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") }).await;
+    assert_eq!(q.delete("a").await, Some(State::Running));
+    assert_eq!(q.state("a").await, Some(State::Cancelled));
+    assert!(q.claim_ids().await.is_empty());
+    let refs = vec![lease_ref(&running)];
+    assert_eq!(q.store.leases(refs).await.unwrap(), [Err(Refused::NotFound)]);
+    assert_eq!(q.settle(ack(&running)).await, Err(Refused::NotFound));
+    assert_eq!(q.state("a").await, Some(State::Cancelled));
+}
+
+pub(crate) async fn an_id_is_free_after_both_its_generations_were_deleted(q: Fixture) {
+    for policy in POLICIES {
+        let id = format!("{policy:?}");
+        take(&q, first(&id)).await;
+        q.put(NewJob { on_conflict: OnConflict::Replace, ..second(&id) }).await;
+        q.delete(&id).await;
+        let put = q.put(NewJob { on_conflict: policy, priority: Some(9), ..new_job(&id) }).await;
+        assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Ready), "{id}");
+        assert_eq!(q.claim_one().await.key.id.as_str(), id);
+    }
+}
