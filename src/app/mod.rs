@@ -242,6 +242,7 @@ async fn prepare_directory(path: &Path) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -255,13 +256,21 @@ mod tests {
         Config::from_toml(&text).unwrap()
     }
 
+    /// What a server says that cannot start.
+    async fn refused(config: Config) -> String {
+        match App::build(config).await {
+            Ok(_) => panic!("the server starts"),
+            Err(error) => error.to_string(),
+        }
+    }
+
     #[tokio::test]
     async fn a_taken_port_is_told_with_the_way_out() {
         let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = taken.local_addr().unwrap();
         let mut config = config("");
         config.http_listen = address;
-        let error = App::build(config).await.unwrap_err().to_string();
+        let error = refused(config).await;
         let want = format!(
             "cannot listen on {address}: address already in use; \
              free it or choose another with --http-listen"
@@ -274,7 +283,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let directory = file.path().join("data");
         let text = format!("data_dir = {directory:?}");
-        let error = App::build(Config::from_toml(&text).unwrap()).await.unwrap_err().to_string();
+        let error = refused(Config::from_toml(&text).unwrap()).await;
         assert!(
             error.starts_with(&format!("cannot write to {}: ", directory.display())),
             "{error}"

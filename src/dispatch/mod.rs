@@ -8,10 +8,10 @@
 //!   scheduler ── hints ──▶ streams ─────┘          └─broken─▶ orphans ──release──▶ shard
 //! ```
 //!
-//! - [`feed`] and [`board`]: what to ask a shard for, and when; one claim per shard at a time
-//! - [`ledger`], [`stream`], [`streams`]: credit and outbox of one stream; all streams of this replica
-//! - [`outbox`], [`pull`]: the two ways out
-//! - [`returns`], [`orphans`], [`watch`]: what was not sent, what nobody speaks for, what ran out
+//! - `feed` and `board`: what to ask a shard for, and when; one claim per shard at a time
+//! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
+//! - `outbox`, `pull`: the two ways out
+//! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out
 //!
 //! # Invariants
 //! - What is held and asked for on behalf of a stream never exceeds its credit.

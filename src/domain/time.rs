@@ -55,6 +55,13 @@ fn micros(duration: Duration) -> i64 {
 // === impl When ===
 
 impl When {
+    /// The instant from which on a job can run, for a store whose clock says `now`. A time that has
+    /// passed is now: who names one does not overtake those who have waited since then.
+    #[must_use]
+    pub fn due(self, now: Time) -> Time {
+        self.at(now).max(now)
+    }
+
     /// The instant meant, for a store whose clock says `now`.
     #[must_use]
     pub fn at(self, now: Time) -> Time {

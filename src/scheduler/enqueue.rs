@@ -198,7 +198,8 @@ fn enqueued(shard: &Shard, key: JobKey, written: store::Enqueue) -> Result<Enque
 }
 
 fn new_job(draft: Draft, id: JobId) -> NewJob {
-    let repeatable = id.shard().is_none();
+    // Who chose the id, or named the request, may repeat it.
+    let repeatable = id.shard().is_none() || draft.request_id.is_some();
     NewJob {
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },

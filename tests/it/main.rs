@@ -1,4 +1,10 @@
 //! The integration tests: one binary, one link. Only a list of modules; what belongs where:
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a panic is how a test fails, and what it prints is shown then"
+)]
 
 /// What every store must do, one file per verb; each case runs against every store.
 mod conformance;

@@ -49,7 +49,7 @@ pub(super) struct Ledger {
     granted: u64,
     delivered: u64,
     revocations: Vec<Revocation>,
-    /// Raised whenever credit comes back.
+    /// Raised whenever credit comes back or the transport makes room.
     changes: u64,
     /// By feed: whether it waits to be told that there is credit again.
     dozing: Box<[bool]>,

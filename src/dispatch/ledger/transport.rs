@@ -70,6 +70,8 @@ impl Ledger {
             taken.jobs.push(unsent);
         }
         self.delivered += taken.jobs.len() as u64;
+        // Room in the outbox is news as credit is: a feed that saw none must not doze off over it.
+        self.changes += u64::from(!taken.jobs.is_empty());
         taken.in_flight = self.credit.in_flight();
         taken.complete = self.delivered >= self.max_jobs;
         taken.draining = self.phase == Phase::Draining;

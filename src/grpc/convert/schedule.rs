@@ -48,7 +48,8 @@ pub(in crate::grpc) fn due(
             if time > now.plus(limit::DELAY_MAX) {
                 checks.invalid(path, "must be at most 10 years ahead");
             }
-            Some(When::At(time))
+            // A place in the order that has passed cannot be had any more: now is what is left.
+            Some(if time > now { When::At(time) } else { When::Now })
         }
         Schedule::Delay(delay) => {
             duration(checks, parent.field("delay"), Some(&delay), &DELAY).map(When::After)

@@ -74,7 +74,7 @@ fn reschedule_one(session: &mut Session<'_>, item: &Reschedule) -> Done<Reschedu
     let revived = state == State::Dead;
     let now = session.now;
     let due = match item.due {
-        Some(when) => when.at(now),
+        Some(when) => when.due(now),
         None if revived => now,
         None => row.due,
     };

@@ -69,7 +69,7 @@ impl Prepared {
     fn schedule(&self, now: Time, rank: u8) -> Schedule {
         Schedule {
             rank: self.job.priority.map_or(rank, rank_of),
-            due: self.job.due.at(now),
+            due: self.job.due.due(now),
             expire: self.job.expire.map(|expire| expire.at(now)),
         }
     }

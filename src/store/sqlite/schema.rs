@@ -111,3 +111,52 @@ fn check_name(connection: &Connection, name: &ShardName) -> Result<(), OpenError
         Some(found) => Err(OpenError::OtherName { found, asked: name.to_string() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every statement of every verb, by file.
+    const FILES: [&str; 10] = [
+        include_str!("claim.sql"),
+        include_str!("delete.sql"),
+        include_str!("enqueue.sql"),
+        include_str!("lifecycle.sql"),
+        include_str!("prune.sql"),
+        include_str!("query.sql"),
+        include_str!("reap.sql"),
+        include_str!("row.sql"),
+        include_str!("settle.sql"),
+        include_str!("topics.sql"),
+    ];
+
+    /// The statements that may look at many rows: lists of what runs, which credit bounds, and the
+    /// size of the shard, which is asked for by people.
+    const MAY_SCAN: [&str; 2] = ["list_running", "count"];
+
+    /// The plan of one statement, a line per step.
+    fn plan(connection: &Connection, sql: &str) -> String {
+        let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let none = vec![rusqlite::types::Null; explain.parameter_count()];
+        let steps = explain.query_map(rusqlite::params_from_iter(none), |row| row.get(3)).unwrap();
+        steps.collect::<rusqlite::Result<Vec<String>>>().unwrap().join("; ")
+    }
+
+    #[test]
+    fn no_statement_sorts_or_scans() {
+        let mut connection = open_writer(Path::new(":memory:")).unwrap();
+        let name = ShardName::try_new("s0").unwrap();
+        prepare(&mut connection, &name, Time(0)).unwrap();
+        let mut seen = 0;
+        for statement in FILES.iter().flat_map(|file| file.split("-- :").skip(1)) {
+            let (name, sql) = statement.split_once('\n').unwrap();
+            let plan = plan(&connection, sql);
+            seen += 1;
+            if !MAY_SCAN.contains(&name) {
+                let slow = plan.contains("TEMP B-TREE") || plan.contains("SCAN jobs");
+                assert!(!slow, "{name}: {plan}");
+            }
+        }
+        assert!(seen > 20, "{seen}");
+    }
+}

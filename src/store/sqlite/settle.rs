@@ -13,12 +13,14 @@ use super::enqueue::{Prepared, enqueue};
 use super::fault::Done;
 use super::lifecycle::{self, Ended, settled_code};
 use super::reap::lease_of;
-use super::row::{BY_ID, BY_KEY, Phase, Row, micros, signed};
+use super::row::{self, BY_ID, BY_KEY, Phase, Row, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 
 const FILE: &str = include_str!("settle.sql");
+const PLAIN: &str = statement(FILE, "plain");
 const ACK: &str = statement(FILE, "ack");
+const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
 
 /// A settle with its follow-ups encoded.
@@ -42,18 +44,37 @@ impl Prepare {
     }
 }
 
+/// The statements of the hot path.
+struct Plain<'c> {
+    find: CachedStatement<'c>,
+    ack: CachedStatement<'c>,
+}
+
+// === impl Plain ===
+
+impl Plain<'_> {
+    /// Removes the job if this is its lease and nothing of it stays; when the attempt began.
+    fn ack(&mut self, topic: i64, lease: &LeaseRef) -> Done<Option<Time>> {
+        let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
+        let found = self.find.query_row(key, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
+        let Some((key, started)) = found.optional()? else { return Ok(None) };
+        self.ack.execute(params![key])?;
+        Ok(Some(Time(started)))
+    }
+}
+
 /// The verb.
 pub(super) fn settle(
     session: &mut Session<'_>,
     items: &Vec<Prepare>,
 ) -> Done<Vec<Answer<Settled>>> {
-    let mut ack = session.prepare(ACK)?;
-    items.iter().map(|item| settle_one(session, &mut ack, item)).collect()
+    let mut plain = Plain { find: session.prepare(PLAIN)?, ack: session.prepare(ACK)? };
+    items.iter().map(|item| settle_one(session, &mut plain, item)).collect()
 }
 
 fn settle_one(
     session: &mut Session<'_>,
-    plain: &mut CachedStatement<'_>,
+    plain: &mut Plain<'_>,
     item: &Prepare,
 ) -> Done<Answer<Settled>> {
     let Settle { lease, end, deadline } = &item.settle;
@@ -72,16 +93,14 @@ fn settle_one(
 
 fn ack(
     session: &mut Session<'_>,
-    plain: &mut CachedStatement<'_>,
+    plain: &mut Plain<'_>,
     topic: i64,
     lease: &LeaseRef,
     result: Option<&Payload>,
 ) -> Done<Answer<Settled>> {
-    let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
-    let started: Option<i64> = plain.query_row(key, |row| row.get(0)).optional()?;
-    if let Some(started) = started {
+    if let Some(started) = plain.ack(topic, lease)? {
         session.count(topic, Total::Succeeded);
-        return Ok(Ok(ended(session, Time(started), State::Succeeded)));
+        return Ok(Ok(ended(session, started, State::Succeeded)));
     }
     let row = match leased(session, topic, lease)? {
         Ok(row) => row,
@@ -191,20 +210,17 @@ pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec
 fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
     let key = &item.lease.key;
     let Some(topic) = session.topic(&key.topic)? else { return Ok(Err(Refused::NotFound)) };
-    let mut extend = session.prepare(EXTEND)?;
-    let arguments = params![
-        topic,
-        key.id.as_str(),
-        signed(item.lease.token.0),
-        session.now.0,
-        item.duration.map(micros),
-        item.progress,
-    ];
-    let alarm: Option<i64> = extend.query_row(arguments, |row| row.get(0)).optional()?;
-    match alarm {
-        Some(deadline) => {
-            session.reap_at(Time(deadline));
-            Ok(Ok(Time(deadline)))
+    let mut lease = session.prepare(LEASE)?;
+    let arguments = params![topic, key.id.as_str(), signed(item.lease.token.0)];
+    let found = lease.query_row(arguments, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
+    match found.optional()? {
+        Some((row, lease)) => {
+            let duration = item.duration.unwrap_or_else(|| row::duration(lease));
+            let deadline = session.now.plus(duration);
+            let mut extend = session.prepare(EXTEND)?;
+            extend.execute(params![row, deadline.0, session.now.0, item.progress])?;
+            session.reap_at(deadline);
+            Ok(Ok(deadline))
         }
         None => Ok(Err(match leased(session, topic, &item.lease)? {
             Err(Instead::Refused(refused)) => refused,

@@ -22,4 +22,4 @@ FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 -- :running
 SELECT count(*) FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND topic = ?1;
 -- :dead
-SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3;
+SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3 AND phase >= 2;

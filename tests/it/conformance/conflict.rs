@@ -284,6 +284,13 @@ pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
     assert_eq!(q.put(replace(Some(1))).await.outcome, Some(Outcome::Replaced));
 }
 
+pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixture) {
+    let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
+    q.put(replace(Some(1))).await;
+    assert_eq!(q.put(replace(None)).await.outcome, Some(Outcome::Replaced));
+    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(Outcome::Unchanged));
+}
+
 pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {
     let replace = || NewJob { on_conflict: OnConflict::Replace, request: None, ..new_job("a") };
     q.put(replace()).await;

@@ -59,11 +59,14 @@ pub(crate) async fn a_delay_is_rounded_up_to_the_microsecond_never_cut(q: Fixtur
     assert!(q.claim_ids().await.is_empty());
 }
 
-pub(crate) async fn a_due_time_in_the_past_is_kept_and_ready(q: Fixture) {
+pub(crate) async fn a_due_time_that_has_passed_is_now_and_overtakes_nobody(q: Fixture) {
+    q.put(new_job("waits")).await;
+    q.sleep(5);
     let past = q.now().minus(Duration::from_secs(9));
-    let put = q.put(NewJob { due: When::At(past), ..new_job("a") }).await;
-    assert_eq!((put.state, put.due), (State::Ready, past));
-    assert_eq!(q.job("a").await.due_time, past);
+    let put = q.put(NewJob { due: When::At(past), ..new_job("late") }).await;
+    assert_eq!((put.state, put.due), (State::Ready, q.now()));
+    assert_eq!(q.job("late").await.due_time, q.now());
+    assert_eq!(q.claim_ids().await, ["waits", "late"]);
 }
 
 pub(crate) async fn an_absent_priority_is_zero(q: Fixture) {

@@ -91,6 +91,15 @@ pub(crate) async fn only_leases_that_hold_are_extended(q: Fixture) {
     assert_eq!(q.job("b").await.lease_expire_time, Some(leased[1].deadline));
 }
 
+pub(crate) async fn another_lease_of_the_job_was_not_extended(q: Fixture) {
+    let leased = q.running("a").await;
+    q.extend(&leased, LONGER, None).await.unwrap();
+    q.end(&leased, released()).await;
+    let leased = q.claim_one().await;
+    let lease = q.lease(&leased).await.unwrap();
+    assert_eq!((lease.extend_time, lease.deadline), (None, q.now().plus(LEASE)));
+}
+
 pub(crate) async fn a_finished_job_cannot_be_extended(q: Fixture) {
     let leased = q.running("a").await;
     q.ack(&leased).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Job, ShardName, State, Time};
+use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
     Ask, Claim, Claimed, Enqueue, Extend, Lease, Leased, NewJob, Refused, Settle, Settled, Stats,
     Store, Taker, Unclaim, sqlite,
@@ -39,7 +39,8 @@ pub(crate) struct Fixture {
     pub(crate) store: Arc<dyn Store>,
     /// Its clock.
     pub(crate) clock: ManualClock,
-    backend: Backend,
+    /// Which store it is.
+    pub(crate) backend: Backend,
     dir: TempDir,
     nonces: AtomicU32,
 }
@@ -47,6 +48,21 @@ pub(crate) struct Fixture {
 // === impl Backend ===
 
 impl Backend {
+    /// What the store calls itself.
+    pub(crate) fn kind(self) -> &'static str {
+        match self {
+            Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
+        }
+    }
+
+    /// What a write to it reaches.
+    pub(crate) fn durability(self) -> Durability {
+        match self {
+            Backend::SqliteFile => Durability::Fsynced,
+            Backend::SqliteMemory => Durability::Memory,
+        }
+    }
+
     /// Whether what was written is there when the store is opened again.
     fn survives_reopening(self) -> bool {
         self == Backend::SqliteFile

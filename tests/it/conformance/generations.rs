@@ -122,6 +122,16 @@ pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
     assert_eq!((job.priority, job.due_time), (URGENT, put.due));
 }
 
+pub(crate) async fn a_rescheduling_deferral_moves_the_priority_of_the_waiting_one(q: Fixture) {
+    let running = take(&q, first("a")).await;
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
+    let on_conflict = OnConflict::Reschedule;
+    q.put(NewJob { on_conflict, priority: Some(2), ..new_job("a") }).await;
+    q.ack(&running).await;
+    let job = q.job("a").await;
+    assert_eq!((job.priority, job.state), (2, State::Ready));
+}
+
 pub(crate) async fn a_waiting_generation_can_expire_before_it_starts(q: Fixture) {
     let running = take(&q, first("a")).await;
     let next = NewJob { due: after(0), expire: Some(after(5)), ..second("a") };

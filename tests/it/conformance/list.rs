@@ -99,6 +99,7 @@ pub(crate) async fn pages_follow_each_other_without_gaps_or_repeats(q: Fixture) 
                 assert!(page.jobs.len() <= limit);
                 found.extend(page.jobs);
                 after = page.next;
+                assert_eq!(after.is_some(), found.len() < whole.jobs.len(), "by {limit}");
                 if after.is_none() {
                     break;
                 }

@@ -52,7 +52,7 @@ macro_rules! conformance {
                 a_new_job_reads_as_it_was_written
                 a_delayed_job_is_scheduled_until_its_time
                 a_delay_is_rounded_up_to_the_microsecond_never_cut
-                a_due_time_in_the_past_is_kept_and_ready
+                a_due_time_that_has_passed_is_now_and_overtakes_nobody
                 an_absent_priority_is_zero
                 every_shape_of_payload_comes_back_as_it_was_sent
                 every_field_of_a_spec_comes_back_as_it_was_sent
@@ -77,6 +77,7 @@ macro_rules! conformance {
                 an_expired_job_found
                 a_dead_job_found
                 only_the_last_request_applied_makes_a_repeat
+                a_call_without_a_request_leaves_the_last_one_applied
                 a_call_without_a_request_is_never_a_repeat
                 a_repeated_reschedule_does_not_move_the_job_again
                 a_repeated_deferral_is_recognized
@@ -93,6 +94,7 @@ macro_rules! conformance {
                 a_replacing_deferral_takes_the_place_of_the_waiting_one
                 a_rescheduling_deferral_runs_the_same_payload_again
                 a_rescheduling_deferral_moves_the_waiting_one
+                a_rescheduling_deferral_moves_the_priority_of_the_waiting_one
                 a_waiting_generation_can_expire_before_it_starts
                 the_old_lease_has_no_power_over_the_started_generation
                 delete_removes_the_running_and_the_waiting_generation
@@ -185,6 +187,7 @@ macro_rules! conformance {
                 an_extension_counts_nothing
                 a_lease_that_ran_out_can_be_extended_until_it_is_reaped
                 only_leases_that_hold_are_extended
+                another_lease_of_the_job_was_not_extended
                 a_finished_job_cannot_be_extended
             }
             get {
@@ -222,6 +225,7 @@ macro_rules! conformance {
                 a_job_moved_beyond_its_expire_time_expires
                 the_items_of_a_call_are_answered_in_their_order
                 a_job_that_died_after_its_expire_time_is_revived_all_the_same
+                a_due_time_that_has_passed_is_now
             }
             redrive {
                 a_redriven_job_is_like_new_but_for_what_it_is
@@ -282,7 +286,7 @@ macro_rules! conformance {
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
                 a_shard_tells_what_it_is
-                a_file_is_fsynced_and_memory_is_memory
+                a_store_says_what_a_write_reaches
             }
             orphans {
                 leases_of_other_replicas_that_carry_a_grace_are_orphans
@@ -317,6 +321,7 @@ macro_rules! conformance {
                 a_lease_that_ran_out_meanwhile_is_reaped
                 arrival_goes_on_where_it_was
                 a_job_becomes_due_while_nobody_serves
+                an_undelayed_job_is_ready_though_the_clock_went_back
                 a_repeat_over_a_restart_is_recognized
                 a_shard_is_refused_under_another_name
                 a_closed_store_refuses_every_call

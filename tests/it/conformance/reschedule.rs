@@ -154,3 +154,10 @@ pub(crate) async fn a_job_that_died_after_its_expire_time_is_revived_all_the_sam
     assert_eq!(moved(&q, "a", Some(When::Now), None).await.state, State::Ready);
     assert_eq!(q.claim_ids().await, ["a"]);
 }
+
+pub(crate) async fn a_due_time_that_has_passed_is_now(q: Fixture) {
+    q.put(NewJob { due: after(60), ..new_job("a") }).await;
+    let past = When::At(q.now().minus(Duration::from_secs(9)));
+    let job = moved(&q, "a", Some(past), None).await;
+    assert_eq!((job.state, job.due_time), (State::Ready, q.now()));
+}

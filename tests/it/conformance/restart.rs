@@ -1,7 +1,7 @@
 //! What a store that is opened again still knows. A capability: stores in memory skip these.
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{OnConflict, Outcome, State};
+use ringq::domain::{OnConflict, Outcome, State, Time};
 use ringq::store::{Error, NewJob};
 
 use super::fixture::Fixture;
@@ -82,6 +82,18 @@ pub(crate) async fn a_job_becomes_due_while_nobody_serves(q: Fixture) {
     q.until(plus(q.now(), 60));
     q.reopen().await;
     assert_eq!(q.claim_ids().await, ["a"]);
+}
+
+pub(crate) async fn an_undelayed_job_is_ready_though_the_clock_went_back(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    q.put(NewJob { due: after(60), ..new_job("delayed") }).await;
+    q.put(new_job("a")).await;
+    q.store.close().await;
+    q.until(Time(q.now().0 - 3_600_000_000));
+    q.reopen().await;
+    assert_eq!(q.claim_ids().await, ["a"]);
+    q.sleep(3_660);
+    assert_eq!(q.claim_ids().await, ["delayed"]);
 }
 
 pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {

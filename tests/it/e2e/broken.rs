@@ -2,6 +2,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use ringq::pb::{JobState, NackAction, PullRequest, StreamRequest};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::harness::{
@@ -10,6 +11,34 @@ use crate::harness::{
 
 fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
     StreamRequest { orphan_grace: Some(proto(grace)), ..take(topic) }
+}
+
+/// A client on a runtime of its own. Cut off, that is gone at once: the socket closes without a
+/// cancel, a window update or any other goodbye, as when a machine dies.
+struct Elsewhere {
+    cut: oneshot::Sender<()>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// Runs `work`, which ends when it is told.
+fn elsewhere<W>(server: &Server, work: W) -> Elsewhere
+where
+    W: AsyncFnOnce(Client, oneshot::Receiver<()>) + Send + 'static,
+{
+    let (cut, told) = oneshot::channel();
+    let grpc = server.grpc;
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { work(Client::connect(grpc).await, told).await });
+    });
+    Elsewhere { cut, thread }
+}
+
+impl Elsewhere {
+    fn cut(self) {
+        self.cut.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
 }
 
 #[tokio::test]
@@ -42,28 +71,36 @@ async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
         client.enqueue_all(vec![job("files").with_bytes(BYTES); 20]).await;
     }
     // A worker that does not read: the transport takes what its windows allow, the rest stays.
-    let request = StreamRequest { max_in_flight: 1_000, ..with_grace("files", millis(1_500)) };
-    let reader = server.connect().await;
-    let mut worker = reader.stream(request).await;
-    let received: HashSet<_> = worker.next_many(3).await.into_iter().map(|d| d.id).collect();
-    let mut last = 0;
+    let grace = millis(2_000);
+    let request = StreamRequest { max_in_flight: 1_000, ..with_grace("files", grace) };
+    let (sent, first) = oneshot::channel();
+    let worker = elsewhere(&server, async move |client, cut| {
+        let mut worker = client.stream(request).await;
+        let ids: HashSet<_> = worker.next_many(3).await.into_iter().map(|d| d.id).collect();
+        sent.send(ids).unwrap();
+        cut.await.unwrap();
+    });
+    let received = first.await.unwrap();
+    let mut samples = Vec::new();
     let claimed = eventually("the claims come to rest", async || {
-        let running = client.stats("files").await.running;
-        let rest = (running == last).then_some(running);
-        last = running;
+        samples.push(client.stats("files").await.running);
         tokio::time::sleep(millis(100)).await;
-        rest
+        let last = samples.last_chunk::<5>()?;
+        last.iter().all(|&sample| sample == last[0]).then_some(last[0])
     })
     .await;
     assert!(claimed < JOBS as i64, "{claimed} claimed: what is not read is not claimed");
-    drop((worker, reader));
+    let cut = Instant::now();
+    worker.cut();
     // Within the grace: only what went out is still leased.
     let sent = eventually("what was never sent is ready again", async || {
         let running = client.stats("files").await.running;
         (running < claimed).then_some(running)
     })
     .await;
-    assert!(sent >= 3);
+    let took = cut.elapsed();
+    assert!(took < grace, "{took:?}, {sent} of {claimed} left, claimed over time: {samples:?}");
+    assert!(sent >= 3, "{sent} of {claimed} claimed jobs are kept for the grace");
     let stats = eventually("all is back", async || {
         let stats = client.stats("files").await;
         (stats.ready == JOBS as i64).then_some(stats)
@@ -283,17 +320,14 @@ async fn a_vanished_connection_breaks_its_streams_like_a_cancel() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a")).await;
-    // A connection of its own runtime: when that goes, the socket closes without any goodbye.
-    let grpc = server.grpc;
-    let first = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = Client::connect(grpc).await;
-            let mut worker = client.stream(with_grace("mail", millis(300))).await;
-            worker.next().await.receipt
-        })
+    let (sent, first) = oneshot::channel();
+    let worker = elsewhere(&server, async move |client, cut| {
+        let mut worker = client.stream(with_grace("mail", millis(300))).await;
+        sent.send(worker.next().await.receipt).unwrap();
+        cut.await.unwrap();
     });
-    let receipt = first.join().unwrap();
+    let receipt = first.await.unwrap();
+    worker.cut();
     let again = client.pull_one("mail").await;
     assert_ne!(again.receipt, receipt);
     assert_eq!((again.attempt, again.delivery), (1, 2));

@@ -231,6 +231,25 @@ async fn a_batch_is_never_waited_for_and_holds_at_most_max_batch_and_one_mebibyt
 }
 
 #[tokio::test]
+async fn all_that_fits_the_credit_comes_without_a_settle_in_between() {
+    const JOBS: usize = 50;
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for round in 0..12 {
+        let topic = format!("files.{round}");
+        for _ in 0..2 {
+            client.enqueue_all(vec![job(&topic).with_bytes(90_000); JOBS / 2]).await;
+        }
+        // More than waits for a transport at once: what it takes must make room for the next.
+        let begin = Instant::now();
+        let mut worker = client.stream(credit(&topic, 1_000)).await;
+        worker.next_many(JOBS).await;
+        let took = begin.elapsed();
+        assert!(took < millis(5_000), "the stream stood still: {JOBS} jobs took {took:?}");
+    }
+}
+
+#[tokio::test]
 async fn silence_is_filled_with_empty_messages() {
     let server = Server::start().await;
     let client = server.connect().await;

@@ -41,6 +41,8 @@ pub(crate) enum Seen {
     Transition(State, String),
     /// How a lease ended, and whether a generation waited behind it.
     End(String, bool),
+    /// A job that can be redriven: whether to another topic, and whether its id is taken there.
+    Redrive { moves: bool, taken: bool },
     /// How an end of a lease was refused, or that it was a repeat.
     Answer(String),
 }
@@ -67,6 +69,10 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
     for (end, waits) in ENDS.iter().flat_map(|end| [(end, false), (end, true)]) {
         wanted.insert(Seen::End((*end).to_owned(), waits));
     }
+    wanted.extend(
+        [(false, false), (true, false), (true, true)]
+            .map(|(moves, taken)| Seen::Redrive { moves, taken }),
+    );
     wanted.extend(ANSWERS.map(|answer| Seen::Answer(answer.to_owned())));
     wanted
 }

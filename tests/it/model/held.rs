@@ -58,7 +58,7 @@ impl Held {
             deliveries: 0,
             generation: 1,
             create_time: now,
-            due_time: new.due.at(now),
+            due_time: new.due.due(now),
             lease_expire_time: None,
             worker_id: String::new(),
             finish_time: None,

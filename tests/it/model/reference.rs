@@ -352,7 +352,7 @@ impl Reference {
         let Some(held) = self.jobs.get_mut(&item.key) else { return Ok(None) };
         let state = held.state(now);
         next(state, Event::Reschedule).map_err(|rejection| rejection.0)?;
-        let due = item.due.map(|due| due.at(now));
+        let due = item.due.map(|due| due.due(now));
         if state == State::Dead {
             held.revive(due.unwrap_or(now), item.priority, now);
         } else {
@@ -392,8 +392,12 @@ impl Reference {
         let state = held.state(self.now);
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
         let to = JobKey { topic: target.clone(), id: key.id.clone() };
-        let taken = to != *key && self.jobs.contains_key(&to);
-        if next(state, Event::Redrive).is_err() || held.is_tombstone() || taken {
+        let (moves, taken) = (to != *key, self.jobs.contains_key(&to));
+        if next(state, Event::Redrive).is_err() || held.is_tombstone() {
+            return false;
+        }
+        self.seen.insert(Seen::Redrive { moves, taken: moves && taken });
+        if moves && taken {
             return false;
         }
         if redrive.dry_run {

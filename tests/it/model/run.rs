@@ -207,6 +207,7 @@ impl Run {
             assert!(page.jobs.len() <= limit, "{} jobs in a page of {limit}", page.jobs.len());
             got.extend(page.jobs);
             after = page.next;
+            same(got.len() < expected.len(), after.is_some());
             if after.is_none() {
                 break;
             }

@@ -58,8 +58,8 @@ CREATE TABLE jobs (
 
 -- The identity.
 CREATE UNIQUE INDEX jobs_id ON jobs (topic, id);
--- The order of a topic. failures is there to count and list without touching the rows.
-CREATE INDEX jobs_waiting ON jobs (topic, rank, due, failures) WHERE phase = 0;
+-- The order of a topic; failures is there to count and list without touching the rows.
+CREATE INDEX jobs_waiting ON jobs (topic, rank, due, key, failures) WHERE phase = 0;
 -- What happens by itself, by time; and all running leases. topic is there to count by it.
 CREATE INDEX jobs_alarm ON jobs (phase, alarm, topic) WHERE alarm IS NOT NULL;
 -- Finished jobs by due time.
