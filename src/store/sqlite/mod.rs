@@ -6,6 +6,8 @@
 //!
 //! What is due is decided by the process's clock; see [`crate::clock::Clock`].
 
+#![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
+
 mod claim;
 mod delete;
 mod enqueue;

@@ -71,7 +71,7 @@ async fn what_a_cut_stream_was_never_sent_goes_back_at_once_and_uncounted() {
         client.enqueue_all(vec![job("files").with_bytes(BYTES); 20]).await;
     }
     // A worker that does not read: the transport takes what its windows allow, the rest stays.
-    let grace = millis(2_000);
+    let grace = millis(3_500);
     let request = StreamRequest { max_in_flight: 1_000, ..with_grace("files", grace) };
     let (sent, first) = oneshot::channel();
     let worker = elsewhere(&server, async move |client, cut| {
