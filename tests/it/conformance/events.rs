@@ -33,7 +33,11 @@ async fn expect_claimable(events: &mut Receiver<Event>, what: &str, at: Time) {
 
 /// Waits for the hint that [`TOPIC`] can be claimed now.
 async fn expect_ready(q: &Fixture, events: &mut Receiver<Event>, what: &str) {
-    let ready = |event: &Event| matches!(event, Event::Claimable { topic: t, at } if t.as_str() == TOPIC && *at <= q.now());
+    let now = q.now();
+    let ready = |event: &Event| match event {
+        Event::Claimable { topic, at } => topic.as_str() == TOPIC && *at <= now,
+        Event::Upkeep { .. } => false,
+    };
     expect(events, what, ready).await;
 }
 

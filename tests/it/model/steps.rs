@@ -157,7 +157,7 @@ impl Dice {
             expire: self.maybe(0.3, |dice| dice.expire(now)),
             keep: self.keep(),
             on_conflict: self.policy(),
-            request: self.maybe(0.5, |dice| dice.rng.random_range(1..4)),
+            request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
         }
     }
 
@@ -308,7 +308,7 @@ impl Dice {
         let (cause, entropy) = (self.cause(), self.rng.random());
         End::Decided {
             end: lease_end(cause, record, &policy, now, entropy),
-            dead_retention: self.pick(&[Duration::from_secs(5), Duration::from_secs(60)]),
+            dead_retention: self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]),
         }
     }
 
@@ -316,10 +316,10 @@ impl Dice {
         let error = self.pick(&["", "it fäiled"]).to_owned();
         let delay = self.maybe(0.3, |dice| dice.pick(&[Duration::ZERO, Duration::from_secs(2)]));
         match self.rng.random_range(0..10) {
-            0..4 => Cause::Failed { delay, error },
-            4..6 => Cause::Released { delay, error },
-            6..8 => Cause::Expired,
-            8 => Cause::Broken,
+            0..3 => Cause::Failed { delay, error },
+            3 | 4 => Cause::Released { delay, error },
+            5 | 6 => Cause::Expired,
+            7 => Cause::Broken,
             _ => Cause::DeadLettered { error },
         }
     }
