@@ -176,7 +176,8 @@ impl Hub {
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
             let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
             claiming.tracker.spawn(feed.run());
-            let former = orphans::of_former_lives(scheduler.clone(), shard.clone(), stop);
+            let former =
+                orphans::of_former_lives(scheduler.clone(), shard.clone(), self.now(), stop);
             claiming.tracker.spawn(former);
             let (streams, stop) = (Arc::clone(&self.streams), returning.stop.clone());
             returning.tracker.spawn(returns::run(scheduler, shard, streams, index, stop));

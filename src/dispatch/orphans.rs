@@ -41,9 +41,14 @@ pub(super) async fn of_stream(
     orphans.release(leases).await;
 }
 
-/// The leases that streams of former lives left on the shard; their grace begins now.
-pub(super) async fn of_former_lives(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
-    let broke = scheduler.clock().now();
+/// The leases that streams of former lives left on the shard; their grace begins at `broke`, when
+/// this life began.
+pub(super) async fn of_former_lives(
+    scheduler: Scheduler,
+    shard: Shard,
+    broke: Time,
+    stop: CancellationToken,
+) {
     let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
     let found = repeat(scheduler.clock(), Time::MAX, &stop, || scheduler.orphans(&shard)).await;
     let Some(leases) = found else { return };

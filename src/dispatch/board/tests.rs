@@ -336,30 +336,3 @@ fn lines_do_not_grow_with_those_who_left() {
     let group = board.groups.values().next().unwrap();
     assert!(group.line.len() < 32, "{}", group.line.len());
 }
-
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    let streams: Vec<_> = (1..=2_000).map(|id| stream(id, &["a"], 1_000)).collect();
-    let mut board = board(&streams.iter().collect::<Vec<_>>());
-    let begun = tokio::time::Instant::now();
-    let (mut spent_answering, mut jobs) = (Duration::ZERO, 0);
-    while jobs < 500_000 {
-        let Some(plan) = board.plan() else { break };
-        let a = tokio::time::Instant::now();
-        let found = answer(&plan, 600, 200, Rest::More);
-        spent_answering += a.elapsed();
-        let takers: Vec<_> = plan.asks[0].takers.iter().map(|t| Arc::clone(&t.stream)).collect();
-        board.apply(plan, found, AT);
-        for stream in takers {
-            let taken = stream.take(NOW);
-            let batch = stream.batch(taken, NOW);
-            jobs += batch.deliveries.len();
-            let tokens: Vec<_> = batch.deliveries.iter().map(|d| d.job.token).collect();
-            if stream.settle(&tokens).rouse {
-                board.hear(&stream);
-            }
-        }
-    }
-    println!("{jobs} in {:?}", begun.elapsed() - spent_answering);
-}

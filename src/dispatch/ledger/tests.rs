@@ -95,6 +95,17 @@ fn what_the_transport_has_not_taken_bounds_what_is_claimed() {
 }
 
 #[test]
+fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
+    let mut ledger = ledger(100);
+    claim(&mut ledger, vec![job(1, 2_000_000)]);
+    // What is left of the outbox is too small for the next job, so the claim will find nothing.
+    let (share, changes) = ledger.reserve(0, all).unwrap();
+    assert_eq!(tokens(&ledger.take(NOW, 64)), [1]);
+    ledger.grant(share, Vec::new(), AT);
+    assert!(!ledger.doze(0, changes), "there is room by now, and nobody would tell");
+}
+
+#[test]
 fn a_stream_of_so_many_jobs_claims_no_more_and_is_complete_when_they_are_sent() {
     let options = StreamOptions { max_jobs: Some(2), ..options(10, 1_000) };
     let mut ledger = Ledger::new(&options, Mode::Stream, 1);

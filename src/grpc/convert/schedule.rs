@@ -123,6 +123,18 @@ mod tests {
     }
 
     #[test]
+    fn a_due_time_that_has_passed_means_now() {
+        let at = |seconds| Some(Schedule::DueTime(instant(NOW.0 / 1_000_000 + seconds, 0)));
+        for (given, expected) in [
+            (at(-5), When::Now),
+            (at(0), When::Now),
+            (at(5), When::At(NOW.plus(Duration::from_secs(5)))),
+        ] {
+            assert_eq!(due(&mut Checks::default(), Path::ROOT, given, NOW), Some(expected));
+        }
+    }
+
+    #[test]
     fn what_expires_expires_after_it_is_due() {
         use pb::job_spec::Expiration::{ExpireTime, Ttl};
         let after = |seconds| When::After(Duration::from_secs(seconds));

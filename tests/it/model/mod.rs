@@ -19,7 +19,7 @@ use run::Run;
 const SEEDS: u64 = 10;
 const STEPS: u64 = 3_000;
 /// Steps after which everything must have been tried.
-const STEPS_TO_SEE_ALL: u64 = 20_000;
+const STEPS_TO_SEE_ALL: u64 = 30_000;
 /// A file takes an fsync a write: it gets so many times fewer seeds and steps.
 const FILE_SHARE: u64 = 5;
 

@@ -62,6 +62,17 @@ impl Reference {
         edges.flatten().collect()
     }
 
+    /// The last request applied to a job.
+    pub(crate) fn request(&self, key: &JobKey) -> Option<u64> {
+        self.jobs.get(key).and_then(|held| held.request)
+    }
+
+    /// Jobs that came to an end.
+    pub(crate) fn terminal(&self) -> Vec<JobKey> {
+        let ended = self.jobs.iter().filter(|(_, held)| held.state(self.now).is_terminal());
+        ended.map(|(key, _)| key.clone()).collect()
+    }
+
     /// When something is to be pruned next.
     pub(crate) fn next_prune(&self) -> Option<Time> {
         let expire = |held: &Held| held.job.expire_time.filter(|_| held.waits());

@@ -93,7 +93,7 @@ impl Dice {
         let running = reference.running();
         match self.rng.random_range(0..100) {
             0..20 => Step::Clock(self.time(reference.edges(), now)),
-            20..40 => Step::Enqueue(self.some(2, |dice| dice.job(now))),
+            20..40 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
             40..56 => Step::Claim(self.claim()),
             56..72 => Step::Settle(self.settles(&running, now)),
             72..75 => Step::Extend(self.some(2, |dice| dice.extend(&running))),
@@ -101,7 +101,7 @@ impl Dice {
             78..80 => Step::Leases(self.some(3, |dice| dice.lease(&running))),
             80..84 => Step::Delete(self.some(2, Dice::key)),
             84..88 => Step::Reschedule(self.some(2, |dice| dice.reschedule(now))),
-            88..92 => Step::Redrive(self.redrive()),
+            88..92 => Step::Redrive(self.redrive(&reference.terminal())),
             92..94 => Step::Reap(self.rng.random_range(1..5)),
             94 => Step::Orphans(self.rng.random_range(1..4)),
             95..97 => Step::Prune(self.rng.random_range(1..10)),
@@ -161,9 +161,16 @@ impl Dice {
         }
     }
 
+    /// A job that repeats the last request of its id now and then.
+    fn job_on(&mut self, reference: &Reference, now: Time) -> NewJob {
+        let job = self.job(now);
+        let repeated = reference.request(&job.key).filter(|_| self.rng.random_bool(0.3));
+        NewJob { request: repeated.or(job.request), ..job }
+    }
+
     fn policy(&mut self) -> OnConflict {
         use OnConflict::{Keep, Reject, Replace, Reschedule};
-        self.pick(&[Keep, Replace, Replace, Reschedule, Reschedule, Reject])
+        self.pick(&[Keep, Replace, Reschedule, Reject])
     }
 
     fn keep(&mut self) -> Keep {
@@ -340,13 +347,17 @@ impl Dice {
         }
     }
 
-    fn redrive(&mut self) -> Redrive {
+    /// Mostly of a job that came to an end.
+    fn redrive(&mut self, terminal: &[JobKey]) -> Redrive {
+        let ended = terminal.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
+        let first = ended.unwrap_or_else(|| self.key());
         let select = match self.rng.random_range(0..3) {
             0 => Select::Dead(self.pick(&[0, 1, 2, usize::MAX])),
-            _ => Select::Ids(self.some(3, |dice| dice.key().id)),
+            1 => Select::Ids(vec![first.id]),
+            _ => Select::Ids(vec![self.key().id, first.id, self.key().id]),
         };
         Redrive {
-            topic: self.topic(),
+            topic: first.topic,
             select,
             spacing: self.pick(&[Duration::ZERO, Duration::from_millis(300)]),
             delay: self.pick(&[Duration::ZERO, Duration::from_secs(1)]),
