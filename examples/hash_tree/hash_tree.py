@@ -4,10 +4,10 @@ import grpc
 from ringq.v1 import queue_service_pb2 as api, queue_service_pb2_grpc, topic_service_pb2, topic_service_pb2_grpc
 
 # For enqueue and check: gRPC repeats their calls, with jitter, while the server is away.
-RETRY = """{"methodConfig": [{
-    "name": [{"service": "ringq.v1.QueueService", "method": "BatchEnqueue"}, {"service": "ringq.v1.TopicService"}],
-    "waitForReady": true, "timeout": "60s", "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.5s",
-        "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}}]}"""
+RETRY = """{"methodConfig": [{"waitForReady": true, "timeout": "60s", "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "2s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"]}, "name": [{"service": "ringq.v1.TopicService"},
+    {"service": "ringq.v1.QueueService", "method": "BatchEnqueue"}]}]}"""
 host = os.environ.get("RINGQ_SERVER", "http://127.0.0.1:7700").removeprefix("http://")
 channel = grpc.insecure_channel(host, [("grpc.service_config", RETRY), ("grpc.max_reconnect_backoff_ms", 1000)])
 jobs = queue_service_pb2_grpc.QueueServiceStub(channel)
@@ -27,8 +27,8 @@ def line(path):
 def enqueue(directory):
     specs = [{"topic": "hash-tree", "id": hashlib.sha256(path.encode()).hexdigest(), "payload": {"text": path},
               "retention": {"seconds": 3600}} for path in files(directory)]
-    for start in range(0, len(specs), 500):
-        if failed := jobs.BatchEnqueue(api.BatchEnqueueRequest(jobs=specs[start:start + 500])).failed_count:
+    for i in range(0, len(specs), 500):
+        if failed := jobs.BatchEnqueue(api.BatchEnqueueRequest(jobs=specs[i:i + 500])).failed_count:
             sys.exit(f"{failed} jobs refused; enqueue again: nothing doubles")
     print(f"{len(specs)} files enqueued")
 
