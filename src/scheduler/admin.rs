@@ -1,6 +1,9 @@
 //! What producers and operators ask about jobs, topics and shards, and do to them.
 
+use std::time::Duration;
+
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When, limit};
+use crate::shards::Shard;
 use crate::store::{
     self, Cursor, Info, List, Redrive, Redriven, Reschedule, Rescheduled, Select, Stats, Topic,
 };
@@ -104,42 +107,45 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<Redriven> {
-        let spacing = redrive.rate.map_or(std::time::Duration::ZERO, |rate| {
-            std::time::Duration::from_secs_f64(1.0 / rate)
-        });
         let mut total = Redriven::default();
         for shard in self.inner.shards.all() {
-            let mut ids = redrive.ids.iter().filter(|&id| self.lies_on(&redrive.topic, id, shard));
-            loop {
-                let select = if redrive.ids.is_empty() {
-                    // A count needs no chunks, and could not go on from one.
-                    let all = usize::MAX;
-                    Select::Dead(if redrive.dry_run { all } else { limit::CALL_JOBS_MAX })
-                } else {
-                    Select::Ids(ids.by_ref().take(limit::CALL_JOBS_MAX).cloned().collect())
-                };
-                if matches!(&select, Select::Ids(ids) if ids.is_empty()) {
-                    break;
+            if !redrive.ids.is_empty() {
+                let here = redrive.ids.iter().filter(|&id| self.lies_on(&redrive.topic, id, shard));
+                let ids: Vec<JobId> = here.cloned().collect();
+                for ids in ids.chunks(limit::CALL_JOBS_MAX) {
+                    redrive.part(shard, Select::Ids(ids.to_vec()), &mut total).await?;
                 }
-                let by_id = matches!(select, Select::Ids(_));
-                let moved = u32::try_from(total.redriven).unwrap_or(u32::MAX);
-                let part = Redrive {
-                    topic: redrive.topic.clone(),
-                    select,
-                    spacing,
-                    delay: spacing.saturating_mul(moved),
-                    target: redrive.target.clone(),
-                    dry_run: redrive.dry_run,
-                };
-                let done = shard.observe("redrive", shard.store().redrive(part)).await?;
-                total.redriven += done.redriven;
-                total.skipped += done.skipped;
-                if !by_id && (redrive.dry_run || done.redriven == 0) {
-                    break;
-                }
+            } else if redrive.target.is_some() {
+                self.redrive_listed(shard, &redrive, &mut total).await?;
+            } else {
+                redrive.all_dead(shard, &mut total).await?;
             }
         }
         Ok(total)
+    }
+
+    /// Moves the dead letters of one shard page by page, by id: those that stay, because their id is
+    /// taken in the target, must not stand in the way of the next page.
+    async fn redrive_listed(
+        &self,
+        shard: &Shard,
+        redrive: &RedriveJobs,
+        total: &mut Redriven,
+    ) -> store::Result<()> {
+        let mut after = None;
+        loop {
+            let (topic, state, limit) = (redrive.topic.clone(), State::Dead, limit::CALL_JOBS_MAX);
+            let list = List { topic, state, full: false, limit, after };
+            let page = shard.observe("list", shard.store().list(list)).await?;
+            let ids: Vec<JobId> = page.jobs.into_iter().map(|job| job.key.id).collect();
+            if !ids.is_empty() {
+                redrive.part(shard, Select::Ids(ids), total).await?;
+            }
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// A page of a topic's jobs in one state.
@@ -218,9 +224,44 @@ impl Scheduler {
         Ok(names.into_iter().zip(sums).map(row).collect())
     }
 
-    fn lies_on(&self, topic: &TopicName, id: &JobId, shard: &crate::shards::Shard) -> bool {
+    fn lies_on(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
         let key = JobKey { topic: topic.clone(), id: id.clone() };
         self.inner.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
+    }
+}
+
+// === impl RedriveJobs ===
+
+impl RedriveJobs {
+    /// Puts back every dead letter of one shard: each chunk empties what the next one looks at.
+    async fn all_dead(&self, shard: &Shard, total: &mut Redriven) -> store::Result<()> {
+        // A count changes nothing, so it has to see everything at once.
+        let limit = if self.dry_run { usize::MAX } else { limit::CALL_JOBS_MAX };
+        loop {
+            let before = total.redriven;
+            self.part(shard, Select::Dead(limit), total).await?;
+            if self.dry_run || total.redriven == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// One chunk; the due times go on where the last chunk ended.
+    async fn part(&self, shard: &Shard, select: Select, total: &mut Redriven) -> store::Result<()> {
+        let spacing = self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate));
+        let moved = u32::try_from(total.redriven).unwrap_or(u32::MAX);
+        let part = Redrive {
+            topic: self.topic.clone(),
+            select,
+            spacing,
+            delay: spacing.saturating_mul(moved),
+            target: self.target.clone(),
+            dry_run: self.dry_run,
+        };
+        let done = shard.observe("redrive", shard.store().redrive(part)).await?;
+        total.redriven += done.redriven;
+        total.skipped += done.skipped;
+        Ok(())
     }
 }
 

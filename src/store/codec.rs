@@ -9,13 +9,13 @@ use prost::Message;
 
 use crate::domain::{Attempt, AttemptOutcome, Payload, RetryOverrides, Spec, Time};
 
-/// What every attempt sees again.
+/// What is read with the job's row, apart from the payload: small, and empty for most jobs.
 #[derive(Clone, PartialEq, Message)]
-struct StoredSpec {
-    #[prost(message, optional, tag = "1")]
-    payload: Option<StoredPayload>,
-    #[prost(message, repeated, tag = "2")]
+struct StoredTerms {
+    #[prost(message, repeated, tag = "1")]
     headers: Vec<StoredHeader>,
+    #[prost(message, optional, tag = "2")]
+    retry: Option<StoredRetry>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -89,22 +89,27 @@ pub(super) struct Undecodable {
     source: prost::DecodeError,
 }
 
-/// Payload and headers as bytes.
-pub(super) fn encode_spec(spec: &Spec) -> Vec<u8> {
-    let headers = spec
-        .headers
-        .iter()
-        .map(|(name, value)| StoredHeader { name: name.clone(), value: value.clone() });
-    let payload = spec.payload.as_ref().map(stored_payload);
-    StoredSpec { payload, headers: headers.collect() }.encode_to_vec()
+/// Headers and retry policy as bytes; `None` when there is neither, which is the usual case.
+pub(super) fn encode_terms(spec: &Spec) -> Option<Vec<u8>> {
+    if spec.headers.is_empty() && spec.retry == RetryOverrides::default() {
+        return None;
+    }
+    let header = |(name, value): &(String, String)| StoredHeader {
+        name: name.clone(),
+        value: value.clone(),
+    };
+    let retry = (spec.retry != RetryOverrides::default()).then(|| stored_retry(&spec.retry));
+    let headers = spec.headers.iter().map(header).collect();
+    Some(StoredTerms { headers, retry }.encode_to_vec())
 }
 
-/// Payload and headers from bytes, into an otherwise empty spec.
-pub(super) fn decode_spec(blob: Bytes) -> Result<Spec, Undecodable> {
-    let stored = decode::<StoredSpec>("spec", blob)?;
+/// Headers and retry policy from bytes, into an otherwise empty spec.
+pub(super) fn decode_terms(blob: Option<&[u8]>) -> Result<Spec, Undecodable> {
+    let Some(blob) = blob else { return Ok(Spec::default()) };
+    let stored = decode::<StoredTerms>("terms", blob)?;
     Ok(Spec {
-        payload: stored.payload.map(payload),
         headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+        retry: stored.retry.map(retry).unwrap_or_default(),
         ..Spec::default()
     })
 }
@@ -117,42 +122,6 @@ pub(super) fn encode_payload(payload: &Payload) -> Vec<u8> {
 /// A payload from bytes.
 pub(super) fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
     decode::<StoredPayload>("payload", blob).map(payload)
-}
-
-/// Overrides as bytes; `None` when they say nothing, which is the usual case.
-pub(super) fn encode_retry(retry: &RetryOverrides) -> Option<Vec<u8>> {
-    if *retry == RetryOverrides::default() {
-        return None;
-    }
-    let stored = StoredRetry {
-        max_attempts: retry.max_attempts,
-        delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),
-        initial_delay_us: retry.initial_delay.map(micros),
-        multiplier: retry.multiplier,
-        max_delay_us: retry.max_delay.map(micros),
-        jitter: retry.jitter,
-        max_retry_duration_us: retry.max_retry_duration.map(micros),
-        ignore_expired_leases: retry.ignore_expired_leases,
-        max_deliveries: retry.max_deliveries,
-    };
-    Some(stored.encode_to_vec())
-}
-
-/// Overrides from bytes.
-pub(super) fn decode_retry(blob: Option<&[u8]>) -> Result<RetryOverrides, Undecodable> {
-    let Some(blob) = blob else { return Ok(RetryOverrides::default()) };
-    let stored = decode::<StoredRetry>("retry policy", blob)?;
-    Ok(RetryOverrides {
-        max_attempts: stored.max_attempts,
-        delays: stored.delays_us.into_iter().map(Duration::from_micros).collect(),
-        initial_delay: stored.initial_delay_us.map(Duration::from_micros),
-        multiplier: stored.multiplier,
-        max_delay: stored.max_delay_us.map(Duration::from_micros),
-        jitter: stored.jitter,
-        max_retry_duration: stored.max_retry_duration_us.map(Duration::from_micros),
-        ignore_expired_leases: stored.ignore_expired_leases,
-        max_deliveries: stored.max_deliveries,
-    })
 }
 
 /// Attempts as bytes.
@@ -204,9 +173,37 @@ fn outcome(code: u32) -> AttemptOutcome {
     }
 }
 
-/// Whole microseconds, as every store counts.
+/// Whole microseconds, as every store counts, rounded up: no wait is ever cut.
 pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+fn stored_retry(retry: &RetryOverrides) -> StoredRetry {
+    StoredRetry {
+        max_attempts: retry.max_attempts,
+        delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),
+        initial_delay_us: retry.initial_delay.map(micros),
+        multiplier: retry.multiplier,
+        max_delay_us: retry.max_delay.map(micros),
+        jitter: retry.jitter,
+        max_retry_duration_us: retry.max_retry_duration.map(micros),
+        ignore_expired_leases: retry.ignore_expired_leases,
+        max_deliveries: retry.max_deliveries,
+    }
+}
+
+fn retry(stored: StoredRetry) -> RetryOverrides {
+    RetryOverrides {
+        max_attempts: stored.max_attempts,
+        delays: stored.delays_us.into_iter().map(Duration::from_micros).collect(),
+        initial_delay: stored.initial_delay_us.map(Duration::from_micros),
+        multiplier: stored.multiplier,
+        max_delay: stored.max_delay_us.map(Duration::from_micros),
+        jitter: stored.jitter,
+        max_retry_duration: stored.max_retry_duration_us.map(Duration::from_micros),
+        ignore_expired_leases: stored.ignore_expired_leases,
+        max_deliveries: stored.max_deliveries,
+    }
 }
 
 fn stored_payload(payload: &Payload) -> StoredPayload {
@@ -239,13 +236,6 @@ mod tests {
             body: Bytes::from_static("žluťoučký".as_bytes()),
             content_type: "text/plain".into(),
         };
-        let spec = Spec {
-            payload: Some(payload.clone()),
-            headers: vec![("a".into(), "1".into()), ("b".into(), String::new())],
-            ..Spec::default()
-        };
-        assert_eq!(decode_spec(encode_spec(&spec).into()).unwrap(), spec);
-        assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
         let retry = RetryOverrides {
             max_attempts: Some(-1),
             delays: vec![Duration::from_secs(60), Duration::from_millis(1)],
@@ -253,17 +243,25 @@ mod tests {
             ignore_expired_leases: Some(true),
             ..RetryOverrides::default()
         };
-        assert_eq!(decode_retry(encode_retry(&retry).as_deref()).unwrap(), retry);
-        assert_eq!(encode_retry(&RetryOverrides::default()), None);
+        let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
+        let spec = Spec { headers, retry, ..Spec::default() };
+        assert_eq!(decode_terms(encode_terms(&spec).as_deref()).unwrap(), spec);
+        assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
+        assert_eq!(encode_terms(&Spec { payload: Some(payload), ..Spec::default() }), None);
     }
 
     /// Frozen: what version 0.1 wrote must be readable for ever.
     #[test]
     fn the_first_format_is_still_read() {
-        let blob = Bytes::from_static(b"\x0a\x08\x08\x01\x12\x04body\x12\x06\x0a\x01k\x12\x01v");
-        let spec = decode_spec(blob.clone()).unwrap();
-        assert_eq!(spec.payload.as_ref().map(|p| &p.body[..]), Some(&b"body"[..]));
-        assert_eq!(spec.headers, [("k".to_owned(), "v".to_owned())]);
-        assert_eq!(encode_spec(&spec), blob);
+        let blob = Bytes::from_static(b"\x08\x01\x12\x04body");
+        let payload = decode_payload(blob.clone()).unwrap();
+        assert!(payload.text);
+        assert_eq!(payload.body, "body");
+        assert_eq!(encode_payload(&payload), blob);
+        let blob = b"\x0a\x06\x0a\x01k\x12\x01v\x12\x02\x08\x06";
+        let terms = decode_terms(Some(blob)).unwrap();
+        assert_eq!(terms.headers, [("k".to_owned(), "v".to_owned())]);
+        assert_eq!(terms.retry.max_attempts, Some(3));
+        assert_eq!(encode_terms(&terms).as_deref(), Some(&blob[..]));
     }
 }

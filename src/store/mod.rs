@@ -55,8 +55,8 @@ pub trait Store: Send + Sync {
     /// Reads running leases, to decide what follows from them.
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>>;
 
-    /// Ends leases as decided. Repeating a settle that was applied is success while the record
-    /// lives.
+    /// Ends leases as decided. Repeating the last settle that was applied to a job is success while
+    /// the record lives and nobody has claimed the job again.
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>>;
 
     /// Moves deadlines of running leases.

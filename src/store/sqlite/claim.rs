@@ -317,25 +317,25 @@ impl Taken {
 /// The spec with its payload still encoded: decoding is not the writer's work, see [`decode`].
 fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> {
     let large: bool = row.get(9)?;
-    let blob = if large { row::body(session.connection, key)? } else { row.get(13)? };
-    let retry: Option<Vec<u8>> = row.get(11)?;
-    let encoded = Payload { body: Bytes::from(blob.unwrap_or_default()), ..Payload::default() };
+    let blob: Option<Vec<u8>> =
+        if large { row::body(session.connection, key)? } else { row.get(13)? };
+    let terms = row.get_ref(11)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+    let encoded = blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() });
     Ok(Spec {
-        payload: Some(encoded),
-        headers: Vec::new(),
-        retry: codec::decode_retry(retry.as_deref())?,
+        payload: encoded,
         lease: row.get::<_, Option<i64>>(7)?.map(row::duration),
         retention: row.get::<_, Option<i64>>(12)?.map(row::duration),
+        ..codec::decode_terms(terms)?
     })
 }
 
 /// Decodes what [`claim`] left undecoded.
 pub(super) fn decode(mut claims: Claims) -> crate::store::Result<Claims> {
     for job in claims.topics.iter_mut().flat_map(|topic| topic.leased.iter_mut().flatten()) {
-        let blob = job.spec.payload.take().unwrap_or_default().body;
-        let stored = codec::decode_spec(blob).map_err(super::fault::Fault::from)?;
-        job.spec.payload = stored.payload;
-        job.spec.headers = stored.headers;
+        if let Some(encoded) = job.spec.payload.take() {
+            let payload = codec::decode_payload(encoded.body);
+            job.spec.payload = Some(payload.map_err(super::fault::Fault::from)?);
+        }
     }
     Ok(claims)
 }

@@ -1,8 +1,8 @@
 -- claim: take what waits at one rank of a topic, in its order, up to and including the first job
 -- that is not due, behind those that are taken already; then lease what was taken, one by one.
 -- :take
-SELECT key, id, due, failures, deliveries, created, expire, own_lease, bytes, large, error, retry,
-       retention, spec
+SELECT key, id, due, failures, deliveries, created, expire, own_lease, bytes, large, error, terms,
+       retention, payload
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2
 ORDER BY due, key LIMIT ?3 OFFSET ?4;
 -- :lease

@@ -22,7 +22,7 @@ const DEFERRED: &str = statement(FILE, "deferred");
 const NEXT: &str = statement(FILE, "next");
 const MOVE_NEXT: &str = statement(FILE, "move_next");
 const DELETE_NEXT: &str = statement(FILE, "delete_next");
-const SPEC: &str = statement(FILE, "spec");
+const PAYLOAD: &str = statement(FILE, "payload");
 
 /// A job with its blobs encoded, which happens before it reaches the writer.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(super) struct Prepared {
 /// What is stored of a spec.
 #[derive(Debug)]
 struct Body {
-    spec: Vec<u8>,
-    retry: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
+    terms: Option<Vec<u8>>,
     bytes: i64,
     keep: i64,
     own_lease: Option<i64>,
@@ -55,8 +55,8 @@ struct Schedule {
 impl Prepared {
     pub(super) fn new(job: NewJob) -> Prepared {
         let body = Body {
-            spec: codec::encode_spec(&job.spec),
-            retry: codec::encode_retry(&job.spec.retry),
+            payload: job.spec.payload.as_ref().map(codec::encode_payload),
+            terms: codec::encode_terms(&job.spec),
             bytes: i64::try_from(job.spec.bytes()).unwrap_or(i64::MAX),
             keep: keep_code(job.keep),
             own_lease: job.spec.lease.map(micros),
@@ -83,12 +83,12 @@ impl Prepared {
 
 impl Body {
     fn is_large(&self) -> bool {
-        self.spec.len() > INLINE_BYTES_MAX
+        self.payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX)
     }
 
-    /// The part of the spec that lies in the row.
+    /// The payload, if it lies in the row.
     fn inline(&self) -> Option<&[u8]> {
-        (!self.is_large()).then_some(&self.spec)
+        self.payload.as_deref().filter(|_| !self.is_large())
     }
 }
 
@@ -142,7 +142,7 @@ fn insert_new(
         body.is_large(),
         body.own_lease,
         body.retention,
-        body.retry,
+        body.terms,
         body.inline(),
     ])?;
     if inserted == 0 {
@@ -150,7 +150,7 @@ fn insert_new(
     }
     let key = session.connection.last_insert_rowid();
     if body.is_large() {
-        session.prepare(INSERT_BODY)?.execute(params![key, body.spec])?;
+        session.prepare(INSERT_BODY)?.execute(params![key, body.payload])?;
     }
     announce(session, topic, key, new, schedule)?;
     Ok(true)
@@ -210,7 +210,7 @@ fn overwrite(session: &mut Session<'_>, row: &Row, new: &Prepared, schedule: Sch
         body.is_large(),
         body.own_lease,
         body.retention,
-        body.retry,
+        body.terms,
         body.inline(),
         1,
     ])?;
@@ -218,10 +218,10 @@ fn overwrite(session: &mut Session<'_>, row: &Row, new: &Prepared, schedule: Sch
     announce(session, row.topic, row.key, new, schedule)
 }
 
-/// Brings the table of large specs in line with what the row says now.
+/// Brings the table of large payloads in line with what the row says now.
 fn put_body(session: &Session<'_>, row: &Row, body: &Body) -> Done<()> {
     if body.is_large() {
-        session.prepare(INSERT_BODY)?.execute(params![row.key, body.spec])?;
+        session.prepare(INSERT_BODY)?.execute(params![row.key, body.payload])?;
     } else if row.large {
         session.prepare(DELETE_BODY)?.execute(params![row.key])?;
     }
@@ -289,25 +289,23 @@ fn write_next(session: &Session<'_>, row: &Row, schedule: Schedule, body: &Body)
         body.bytes,
         body.own_lease,
         body.retention,
-        body.retry,
-        body.spec,
+        body.terms,
+        body.payload,
     ])?;
     Ok(())
 }
 
 /// The spec of a stored job, as if it were enqueued again.
 fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
-    let spec: Option<Vec<u8>> = if row.large {
+    let payload: Option<Vec<u8>> = if row.large {
         row::body(session.connection, row.key)?
     } else {
-        session.prepare(SPEC)?.query_row(params![row.key], |found| found.get(0))?
+        session.prepare(PAYLOAD)?.query_row(params![row.key], |found| found.get(0))?
     };
-    let spec = spec.unwrap_or_default();
-    let bytes = codec::decode_spec(spec.clone().into())?.bytes();
     Ok(Body {
-        spec,
-        retry: row.retry.clone(),
-        bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
+        payload,
+        terms: row.terms.clone(),
+        bytes: row.bytes,
         keep: keep_code(row.keep),
         own_lease: row.own_lease.map(micros),
         retention: row.retention.map(micros),
@@ -328,8 +326,8 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
             bytes: next.get(5)?,
             own_lease: next.get(6)?,
             retention: next.get(7)?,
-            retry: next.get(8)?,
-            spec: next.get(9)?,
+            terms: next.get(8)?,
+            payload: next.get(9)?,
         };
         Ok((schedule, next.get::<_, i64>(2)?, body))
     })?;
@@ -345,7 +343,7 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
         body.is_large(),
         body.own_lease,
         body.retention,
-        body.retry,
+        body.terms,
         body.inline(),
         0,
     ])?;

@@ -5,7 +5,7 @@ UPDATE jobs SET phase = ?2, finished = ?3, alarm = ?4, settled = ?5, deliveries 
        failures = ?7, error = ?8, history = ?9, result = ?10, next = 0
 WHERE key = ?1;
 -- :strip
-UPDATE jobs SET spec = NULL, large = 0, history = NULL, result = NULL, error = NULL,
+UPDATE jobs SET terms = NULL, payload = NULL, large = 0, history = NULL, result = NULL, error = NULL,
        progress = NULL
 WHERE key = ?1;
 -- :forget

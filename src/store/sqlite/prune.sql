@@ -2,7 +2,7 @@
 -- :due
 SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
        keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, retry, finished, error, progress
+       started, first_start, worker, own_lease, retention, terms, finished, error, progress
 FROM jobs WHERE phase = ?1 AND alarm <= ?2
 ORDER BY alarm LIMIT ?3;
 -- :next

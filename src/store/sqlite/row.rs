@@ -7,8 +7,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use crate::domain::conflict::Found;
 use crate::domain::{
-    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, Spec, State, Time, Token,
-    TopicName, limit,
+    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, State, Time, Token, TopicName,
+    limit,
 };
 use crate::store::codec;
 
@@ -20,7 +20,7 @@ pub(super) const BY_ID: &str = statement(FILE, "by_id");
 pub(super) const BY_KEY: &str = statement(FILE, "by_key");
 const BODY: &str = statement(FILE, "body");
 
-/// Specs above this size lie in a table of their own, so that a job's row moves cheaply.
+/// Payloads above this size lie in a table of their own, so that a job's row moves cheaply.
 pub(super) const INLINE_BYTES_MAX: usize = 2_048;
 
 /// What is stored of a job's state. Waiting has three names outside; see
@@ -52,6 +52,7 @@ pub(super) struct Row {
     pub(super) expire: Option<Time>,
     pub(super) keep: Keep,
     pub(super) request: Option<u64>,
+    pub(super) bytes: i64,
     pub(super) large: bool,
     pub(super) next: bool,
     pub(super) token: Option<Token>,
@@ -65,7 +66,7 @@ pub(super) struct Row {
     pub(super) worker: String,
     pub(super) own_lease: Option<Duration>,
     pub(super) retention: Option<Duration>,
-    pub(super) retry: Option<Vec<u8>>,
+    pub(super) terms: Option<Vec<u8>>,
     pub(super) finished: Option<Time>,
     pub(super) error: String,
     pub(super) progress: String,
@@ -76,7 +77,7 @@ pub(super) struct Row {
 pub(super) struct Blobs {
     history: Option<Vec<u8>>,
     result: Option<Vec<u8>>,
-    spec: Option<Vec<u8>>,
+    payload: Option<Vec<u8>>,
 }
 
 // === impl Phase ===
@@ -138,6 +139,7 @@ impl Row {
             expire: row.get::<_, Option<i64>>(11)?.map(Time),
             keep: keep(row.get(12)?),
             request: row.get::<_, Option<i64>>(13)?.map(unsigned),
+            bytes: row.get(14)?,
             large: row.get(15)?,
             next: row.get(16)?,
             token: row.get::<_, Option<i64>>(17)?.map(|token| Token(unsigned(token))),
@@ -151,7 +153,7 @@ impl Row {
             worker: row.get::<_, Option<String>>(26)?.unwrap_or_default(),
             own_lease: row.get::<_, Option<i64>>(27)?.map(duration),
             retention: row.get::<_, Option<i64>>(28)?.map(duration),
-            retry: row.get(29)?,
+            terms: row.get(29)?,
             finished: row.get::<_, Option<i64>>(30)?.map(Time),
             error: row.get::<_, Option<String>>(31)?.unwrap_or_default(),
             progress: row.get::<_, Option<String>>(32)?.unwrap_or_default(),
@@ -160,7 +162,7 @@ impl Row {
 
     /// Reads the large columns of the same row.
     pub(super) fn read_blobs(row: &rusqlite::Row<'_>) -> rusqlite::Result<Blobs> {
-        Ok(Blobs { history: row.get(33)?, result: row.get(34)?, spec: row.get(35)? })
+        Ok(Blobs { history: row.get(33)?, result: row.get(34)?, payload: row.get(35)? })
     }
 
     /// Whether the job has passed its expire time while it waited.
@@ -204,7 +206,7 @@ impl Row {
 
     /// What the job says about retries.
     pub(super) fn retry(&self) -> Done<RetryOverrides> {
-        Ok(codec::decode_retry(self.retry.as_deref())?)
+        Ok(codec::decode_terms(self.terms.as_deref())?.retry)
     }
 
     /// Whether only a tombstone is left: state and id, without payload and result.
@@ -225,14 +227,15 @@ impl Row {
         // An expired job reads as the tombstone that prune will make of it.
         if expired && matches!(self.keep, Keep::Tombstone(_)) {
             blobs = Blobs::default();
+            self.terms = None;
             self.error.clear();
             self.progress.clear();
         }
-        let mut spec = match blobs.spec {
-            Some(blob) => codec::decode_spec(Bytes::from(blob))?,
-            None => Spec::default(),
+        let mut spec = codec::decode_terms(self.terms.as_deref())?;
+        spec.payload = match blobs.payload {
+            Some(blob) => Some(codec::decode_payload(Bytes::from(blob))?),
+            None => None,
         };
-        spec.retry = self.retry()?;
         spec.lease = self.own_lease;
         spec.retention = self.retention;
         let running = state == State::Running;
@@ -267,14 +270,14 @@ impl Row {
 impl Blobs {
     /// Fetches what lies apart from the row.
     pub(super) fn complete(mut self, connection: &Connection, row: &Row) -> Done<Blobs> {
-        if row.large && self.spec.is_none() {
-            self.spec = body(connection, row.key)?;
+        if row.large && self.payload.is_none() {
+            self.payload = body(connection, row.key)?;
         }
         Ok(self)
     }
 }
 
-/// The spec of a large job.
+/// The payload of a large job.
 pub(super) fn body(connection: &Connection, key: i64) -> Done<Option<Vec<u8>>> {
     let mut body = connection.prepare_cached(BODY)?;
     Ok(body.query_row(params![key], |row| row.get(0)).optional()?)
@@ -316,7 +319,7 @@ fn keep(code: i64) -> Keep {
 
 /// A duration as a column.
 pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+    i64::try_from(codec::micros(duration)).unwrap_or(i64::MAX)
 }
 
 /// A column as a duration.

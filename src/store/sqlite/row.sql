@@ -3,14 +3,14 @@
 -- :by_id
 SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
        keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, retry, finished, error, progress,
-       history, result, spec
+       started, first_start, worker, own_lease, retention, terms, finished, error, progress,
+       history, result, payload
 FROM jobs WHERE topic = ?1 AND id = ?2;
 -- :by_key
 SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
        keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, retry, finished, error, progress,
-       history, result, spec
+       started, first_start, worker, own_lease, retention, terms, finished, error, progress,
+       history, result, payload
 FROM jobs WHERE key = ?1;
 -- :body
-SELECT spec FROM bodies WHERE job = ?1;
+SELECT payload FROM bodies WHERE job = ?1;

@@ -106,7 +106,6 @@ impl Held {
         job.lease_expire_time = self.lease.as_ref().map(|lease| lease.deadline);
         if !full {
             (job.spec.payload, job.result) = (None, None);
-            job.spec.headers.clear();
             job.attempts.clear();
         }
         job
@@ -256,8 +255,8 @@ impl Held {
         });
         if self.is_tombstone() {
             let job = &mut self.job;
-            let Spec { retry, lease, retention, .. } = std::mem::take(&mut job.spec);
-            job.spec = Spec { retry, lease, retention, ..Spec::default() };
+            let Spec { lease, retention, .. } = std::mem::take(&mut job.spec);
+            job.spec = Spec { lease, retention, ..Spec::default() };
             (job.result, job.last_error, job.progress) = Default::default();
             job.attempts.clear();
         }

@@ -31,7 +31,7 @@ CREATE TABLE jobs (
   keep        INTEGER NOT NULL,    -- after the end: 0 nothing, > 0 record for so long, < 0 tombstone
   request     INTEGER,             -- hash of the last applied request id
   bytes       INTEGER NOT NULL,    -- payload and headers
-  large       INTEGER NOT NULL,    -- 1: the spec lies in bodies, so that moving the row stays cheap
+  large       INTEGER NOT NULL,    -- 1: the payload lies in bodies, so that moving the row stays cheap
   next        INTEGER NOT NULL DEFAULT 0, -- 1: a generation waits in generations
   -- the running lease, or the last one
   token       INTEGER,
@@ -47,13 +47,13 @@ CREATE TABLE jobs (
   -- what was asked for, and what became of it
   own_lease   INTEGER,
   retention   INTEGER,
-  retry       BLOB,
+  terms       BLOB,                -- headers and what the job says about retries
   finished    INTEGER,
   error       TEXT,
   progress    TEXT,
   history     BLOB,
   result      BLOB,
-  spec        BLOB
+  payload     BLOB
 ) STRICT;
 
 -- The identity.
@@ -66,8 +66,8 @@ CREATE INDEX jobs_alarm ON jobs (phase, alarm, topic) WHERE alarm IS NOT NULL;
 CREATE INDEX jobs_finished ON jobs (topic, phase, due) WHERE phase >= 2;
 
 CREATE TABLE bodies (
-  job  INTEGER PRIMARY KEY,
-  spec BLOB NOT NULL
+  job     INTEGER PRIMARY KEY,
+  payload BLOB NOT NULL
 ) STRICT;
 
 -- The next generation of a running job: what takes its place when its lease ends.
@@ -81,6 +81,6 @@ CREATE TABLE generations (
   bytes     INTEGER NOT NULL,
   own_lease INTEGER,
   retention INTEGER,
-  retry     BLOB,
-  spec      BLOB NOT NULL
+  terms     BLOB,
+  payload   BLOB
 ) STRICT;
