@@ -17,6 +17,7 @@ mod prune;
 mod query;
 mod reader;
 mod reap;
+mod reserve;
 mod row;
 mod schema;
 mod session;
@@ -41,6 +42,7 @@ use crate::store::{
 };
 
 use reader::Readers;
+use reserve::Reserve;
 use session::State;
 use settle::Prepare;
 use writer::{Sync, Writer};
@@ -51,8 +53,8 @@ const EVENTS_MAX: usize = 1_024;
 /// Which database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A file, made if it is not there. Beside it lie the log (`-wal`), its index (`-shm`) and a
-    /// lock (`.lock`).
+    /// A file, made if it is not there. Beside it lie the log (`-wal`), its index (`-shm`), a
+    /// lock (`.lock`) and 20 MiB kept free for settles (`.reserve`).
     File(PathBuf),
     /// Memory: gone with the process. Durability is MEMORY.
     Memory,
@@ -163,7 +165,11 @@ impl SqliteStore {
         let events = broadcast::Sender::new(EVENTS_MAX);
         let prune_at = Arc::new(AtomicI64::new(i64::MIN));
         let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at));
-        let (writer, _thread) = Writer::spawn(connection, clock.clone(), state)
+        let reserve = match &place {
+            Place::File(path) => Reserve::new(path),
+            Place::Memory => None,
+        };
+        let (writer, _thread) = Writer::spawn(connection, clock.clone(), state, reserve)
             .map_err(|error| OpenError::Io { path: path.to_owned(), error })?;
         Ok(SqliteStore {
             name,
@@ -225,7 +231,7 @@ impl Store for SqliteStore {
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
         let jobs: Vec<_> = jobs.into_iter().map(enqueue::Prepared::new).collect();
-        let written = self.writer.call(Sync::Full, jobs.len(), jobs, enqueue::enqueue);
+        let written = self.writer.call(Sync::Grow, jobs.len(), jobs, enqueue::enqueue);
         Box::pin(async move {
             let mut written = written.await?;
             for answer in &mut written {

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::store::{Error, Reply, Result};
 
 use super::fault::{self, Done};
+use super::reserve::Reserve;
 use super::session::{Session, State};
 
 /// Calls that may wait for the writer; more wait in their callers.
@@ -35,6 +36,8 @@ enum Message {
 /// How much a call must survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sync {
+    /// Answered only when it is on the disk, and takes room there: refused first when there is none.
+    Grow,
     /// Answered only when it is on the disk.
     Full,
     /// May be lost in a power cut: a claim that is forgotten leaves its job ready, which is what
@@ -67,9 +70,10 @@ impl Writer {
         connection: Connection,
         clock: Clock,
         state: State,
+        reserve: Option<Reserve>,
     ) -> std::io::Result<(Writer, JoinHandle<()>)> {
         let (queue, calls) = mpsc::channel(CALLS_MAX);
-        let mut thread = Thread { connection, clock, state, synced: Sync::Full };
+        let mut thread = Thread { connection, clock, state, reserve, synced: Sync::Full };
         let handle = std::thread::Builder::new()
             .name("ringq-sqlite".into())
             .spawn(move || thread.run(calls))?;
@@ -129,12 +133,21 @@ impl<I: Send, O: Send> Call for Pending<I, O> {
     }
 }
 
+/// Answers the calls that need room, and takes them out of the group.
+fn refuse_growth(group: &mut Vec<Box<dyn Call>>) {
+    let full = || Error::Full("the disk is full; free some space".into());
+    for call in group.extract_if(.., |call| call.sync() == Sync::Grow) {
+        call.answer(Err(full()));
+    }
+}
+
 // === the thread ===
 
 struct Thread {
     connection: Connection,
     clock: Clock,
     state: State,
+    reserve: Option<Reserve>,
     synced: Sync,
 }
 
@@ -169,10 +182,18 @@ impl Thread {
     /// One transaction for the whole group. If it fails, each call gets one of its own, so that what
     /// is wrong with one (or too large for what is left of the disk) does not fail the others.
     fn commit(&mut self, group: &mut Vec<Box<dyn Call>>) {
+        if !self.may_grow() {
+            refuse_growth(group);
+        }
         if group.is_empty() {
             return;
         }
-        match self.transact(group) {
+        let mut committed = self.transact(group);
+        if matches!(committed, Err(Error::Full(_))) && self.give_up_reserve() {
+            refuse_growth(group);
+            committed = self.transact(group);
+        }
+        match committed {
             Err(error) if group.len() > 1 && !error.outcome_unknown() => {
                 tracing::debug!(%error, calls = group.len(), "group failed, calls go one by one");
                 for mut call in group.drain(..) {
@@ -182,6 +203,15 @@ impl Thread {
             }
             committed => group.drain(..).for_each(|call| call.answer(committed.clone())),
         }
+    }
+
+    fn may_grow(&mut self) -> bool {
+        let now = self.clock.now();
+        self.reserve.as_mut().is_none_or(|reserve| reserve.allows_growth(&self.connection, now))
+    }
+
+    fn give_up_reserve(&mut self) -> bool {
+        self.reserve.as_mut().is_some_and(Reserve::release)
     }
 
     fn transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
@@ -215,7 +245,7 @@ impl Thread {
     fn set_sync(&mut self, sync: Sync) -> Result<()> {
         if self.synced != sync {
             let pragma = match sync {
-                Sync::Full => "PRAGMA synchronous = FULL",
+                Sync::Grow | Sync::Full => "PRAGMA synchronous = FULL",
                 Sync::Lazy => "PRAGMA synchronous = NORMAL",
             };
             self.connection.execute_batch(pragma).map_err(fault::Fault::from)?;

@@ -268,7 +268,7 @@ impl SmallDisk {
     fn mount(dir: &Path) -> Option<SmallDisk> {
         let path = dir.join("disk");
         fs::create_dir(&path).unwrap();
-        let options = ["-t", "tmpfs", "-o", "size=6m", "ringq-test"];
+        let options = ["-t", "tmpfs", "-o", "size=64m", "ringq-test"];
         let mounted = Command::new("mount").args(options).arg(&path).output();
         match mounted {
             Ok(output) if output.status.success() => Some(SmallDisk(path)),
@@ -284,7 +284,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_jobs_settles_what_it_can_and_recovers() {
+async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = SmallDisk::mount(dir.path()) else {
         eprintln!("skipped: mounting a small disk needs root");
@@ -300,14 +300,14 @@ async fn a_full_disk_refuses_jobs_settles_what_it_can_and_recovers() {
 
     // Somebody else's file takes a part of the disk, jobs the rest.
     let ballast = disk.0.join("ballast");
-    fs::write(&ballast, vec![0; 2 << 20]).unwrap();
+    fs::write(&ballast, vec![0; 24 << 20]).unwrap();
     let mut accepted = 0;
     let status = loop {
         match client.send(request(job("bulk").with_bytes(100_000))).await {
             Ok(_) => accepted += 1,
             Err(status) => break status,
         }
-        assert!(accepted < 100, "the disk has no end");
+        assert!(accepted < 400, "the disk has no end");
     };
     assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
     assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
@@ -316,22 +316,18 @@ async fn a_full_disk_refuses_jobs_settles_what_it_can_and_recovers() {
         assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
     }
     assert_eq!(client.stats("bulk").await.ready, accepted, "what was refused was not written");
-    // Reading goes on; an Ack works, or says that it is worth a repeat.
+    // Reading goes on, and so do settles, which free room: a full queue can be drained.
     assert_eq!(client.state("mail", "later").await, JobState::Ready);
-    let item = ringq::pb::AckItem { receipt: held.receipt.clone(), ..Default::default() };
-    for failure in client.ack_items(vec![item]).await {
-        assert_eq!(failure.error(), ringq::pb::SettleError::Unavailable, "{failure:?}");
+    client.ack(&held.receipt).await;
+    let mut worker = client.stream(StreamRequest { max_in_flight: 5, ..take("bulk") }).await;
+    for _ in 0..accepted / 2 {
+        let delivery = worker.next().await;
+        client.ack(&delivery.receipt).await;
     }
 
     // Room again: all goes on, without a restart, and nothing was lost.
     fs::remove_file(&ballast).unwrap();
-    let mut worker = client.stream(StreamRequest { max_in_flight: 5, ..take("bulk") }).await;
-    eventually("an ack works again", async || {
-        let item = ringq::pb::AckItem { receipt: held.receipt.clone(), ..Default::default() };
-        client.ack_items(vec![item]).await.is_empty().then_some(())
-    })
-    .await;
-    for _ in 0..accepted {
+    for _ in accepted / 2..accepted {
         let delivery = worker.next().await;
         client.ack(&delivery.receipt).await;
     }

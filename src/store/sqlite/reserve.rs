@@ -1,0 +1,91 @@
+//! Room kept free for settles. When the jobs themselves have filled the disk, a file beside the
+//! database is given up, so that acks, which free room, can still be written: a full queue drains
+//! instead of standing still. Until the room is back, nothing is taken that needs more of it.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::domain::Time;
+
+/// Bytes kept: more than the log grows to before it is copied back (16 MiB), so that the copying can
+/// always end, after which the log is used again from its beginning.
+const BYTES: u64 = 20 << 20;
+/// How often it is tried to take the room back.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The file that keeps the room.
+pub(super) struct Reserve {
+    path: PathBuf,
+    held: bool,
+    retry_at: Time,
+}
+
+// === impl Reserve ===
+
+impl Reserve {
+    /// Keeps room beside `database`. On a disk too small for it there is none, and a full disk then
+    /// refuses settles too.
+    pub(super) fn new(database: &Path) -> Option<Reserve> {
+        let mut path = database.as_os_str().to_owned();
+        path.push(".reserve");
+        let mut reserve = Reserve { path: path.into(), held: false, retry_at: Time(0) };
+        if let Err(error) = reserve.hold() {
+            tracing::warn!(%error, bytes = BYTES, "no room can be kept for settles on a full disk");
+            return None;
+        }
+        Some(reserve)
+    }
+
+    /// Gives the room up; whether there was any.
+    pub(super) fn release(&mut self) -> bool {
+        if !self.held {
+            return false;
+        }
+        self.held = false;
+        tracing::warn!("the disk is full; jobs are refused until there is room again");
+        fs::remove_file(&self.path).is_ok()
+    }
+
+    /// Whether calls that need more room may be taken: the reserve is there, can be taken back, or
+    /// the file has as much free inside.
+    pub(super) fn allows_growth(&mut self, connection: &Connection, now: Time) -> bool {
+        if self.held {
+            return true;
+        }
+        if now < self.retry_at {
+            return false;
+        }
+        if free_inside(connection) >= BYTES {
+            return true;
+        }
+        self.retry_at = now.plus(RETRY);
+        let held = self.hold().is_ok();
+        if held {
+            tracing::info!("there is room again; jobs are accepted");
+        }
+        held
+    }
+
+    /// Allocates the file: one of holes would keep nothing.
+    fn hold(&mut self) -> io::Result<()> {
+        let allocated = File::create(&self.path)
+            .and_then(|file| Ok(fallocate(file, FallocateFlags::empty(), 0, BYTES)?));
+        if allocated.is_err() {
+            // Half a reserve is room that the queue could use.
+            let _ = fs::remove_file(&self.path);
+        }
+        self.held = allocated.is_ok();
+        allocated
+    }
+}
+
+/// Bytes that are free within the database file.
+fn free_inside(connection: &Connection) -> u64 {
+    let one = |pragma| connection.query_row(pragma, [], |row| row.get::<_, u64>(0)).unwrap_or(0);
+    one("PRAGMA freelist_count") * one("PRAGMA page_size")
+}
