@@ -70,9 +70,12 @@ impl Clock {
 
 impl SystemClock {
     fn now(&self) -> Time {
+        // The wall first: a pause between the two readings then makes `ahead` too small for once,
+        // where the other way round it would be too large for ever.
+        let wall = wall();
         let elapsed = monotonic().duration_since(self.started).as_micros();
         let elapsed = i64::try_from(elapsed).unwrap_or(i64::MAX);
-        let ahead = wall().0 - elapsed;
+        let ahead = wall.0 - elapsed;
         Time(elapsed + ahead.max(self.ahead.fetch_max(ahead, Ordering::Relaxed)))
     }
 
@@ -82,8 +85,8 @@ impl SystemClock {
             if left.is_zero() {
                 return;
             }
-            // An hour at most: a timer does not notice that the wall clock was moved forward.
-            tokio::time::sleep(left.min(Duration::from_secs(3600))).await;
+            // A minute at most: a timer does not notice that the wall clock was moved forward.
+            tokio::time::sleep(left.min(Duration::from_secs(60))).await;
         }
     }
 }

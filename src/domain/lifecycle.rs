@@ -179,6 +179,9 @@ pub fn lease_end(
         Step::Die
     } else if counted {
         Step::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
+    } else if wanted == Some(Duration::ZERO) {
+        // Handed back for somebody else to take at once: it keeps its place.
+        Step::Wait(None)
     } else {
         Step::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
     };

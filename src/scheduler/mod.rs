@@ -140,6 +140,19 @@ impl Scheduler {
         self.inner.clock.now()
     }
 
+    /// Runs `task` to its end even if whoever waits for it goes away: what the store has applied must
+    /// also reach the streams.
+    async fn see_through<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
+        match tokio::spawn(task).await {
+            Ok(done) => done,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is going down, and the caller with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
     fn hint(&self, owner: u32, hint: Hint) {
         if owner == self.inner.replica.nonce
             && let Some(listener) = self.inner.listener.get()

@@ -8,7 +8,7 @@ use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::{Payload, Receipt, State, Time, limit};
 use crate::shards::Shard;
 use crate::store::{
-    self, Claim, Claims, End, Extend, Lease, LeaseRef, NewJob, Refused, Settle, Settled, Unclaim,
+    self, Claim, Claims, End, Extend, Lease, LeaseRef, Refused, Settle, Settled, Unclaim,
 };
 
 use super::{Draft, EnqueueError, Hint, Revoked, Scheduler};
@@ -96,6 +96,11 @@ impl Scheduler {
     /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
     /// are written first, after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.ack_all(items).await }).await
+    }
+
+    async fn ack_all(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
         let mut split = self.split(items, |item| &item.receipt);
         while let Some(share) = split.shares.pop() {
             let answers = self.ack_share(share.shard, share.items).await;
@@ -106,6 +111,11 @@ impl Scheduler {
 
     /// Ends attempts without success; each result answers the item of its index.
     pub async fn nack(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.nack_all(items).await }).await
+    }
+
+    async fn nack_all(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
         let mut split = self.split(items, |item| &item.receipt);
         while let Some(share) = split.shares.pop() {
             let answers = self.nack_share(share.shard, share.items).await;
@@ -134,6 +144,14 @@ impl Scheduler {
         refs: Vec<LeaseRef>,
     ) -> store::Result<Vec<Result<Lease, Refused>>> {
         shard.observe("leases", shard.store().leases(refs)).await
+    }
+
+    /// Lets leases outlive their stream, which this server has ended: nothing gives them back.
+    ///
+    /// # Errors
+    /// As the store's; the leases then go with this replica.
+    pub async fn detach(&self, shard: &Shard, refs: Vec<LeaseRef>) -> store::Result<u64> {
+        shard.observe("detach", shard.store().detach(refs)).await
     }
 
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
@@ -167,63 +185,67 @@ impl Scheduler {
     async fn ack_share(
         &self,
         shard: &Shard,
-        items: Vec<AckItem>,
+        mut items: Vec<AckItem>,
     ) -> store::Result<Vec<SettleResult>> {
-        let mut results: Vec<Option<SettleResult>> = vec![None; items.len()];
-        let receipts: Vec<Receipt> = items.iter().map(|item| item.receipt.clone()).collect();
-        let mut settles = Vec::with_capacity(items.len());
-        for (index, item) in items.into_iter().enumerate() {
-            match self.hand_over(shard, &item.receipt, item.follow_ups).await {
-                Ok(follow_ups) => {
-                    let end = End::Ack { result: item.result, follow_ups };
-                    let lease = lease_ref(&item.receipt);
-                    settles.push((index, Settle { lease, end, deadline: None }));
-                }
-                Err(error) => results[index] = Some(Err(error)),
+        let refused = self.hand_over(shard, &mut items).await?;
+        let (mut receipts, mut settles) = (Vec::new(), Vec::new());
+        for (item, refused) in items.into_iter().zip(&refused) {
+            if refused.is_none() {
+                let follow_ups = item.follow_ups.into_iter();
+                let follow_ups = follow_ups.map(|draft| self.place_on(shard, draft)).collect();
+                let end = End::Ack { result: item.result, follow_ups };
+                settles.push(Settle { lease: lease_ref(&item.receipt), end, deadline: None });
+                receipts.push(item.receipt);
             }
         }
-        let (indexes, settles): (Vec<_>, Vec<_>) = settles.into_iter().unzip();
-        if !settles.is_empty() {
-            let settled = shard.settle(settles).await?;
-            self.count_acks(&receipts, &indexes, &settled);
-            for (index, settled) in indexes.into_iter().zip(settled) {
-                results[index] = Some(settled.map(drop).map_err(Into::into));
-            }
-        }
+        let settled = if settles.is_empty() { Vec::new() } else { shard.settle(settles).await? };
+        self.count_acks(&receipts, &settled);
         self.release_credit(&receipts);
-        Ok(results.into_iter().flatten().collect())
+        let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
+        let answer = |refused: Option<SettleError>| match refused {
+            Some(error) => Err(error),
+            None => settled.next().unwrap_or(Err(SettleError::NotFound)),
+        };
+        Ok(refused.into_iter().map(answer).collect())
     }
 
-    /// Places the follow-ups of one ack: those with an id are written here and now, if the lease
-    /// still holds; the others are returned, to be written with the ack.
+    /// Writes the follow-ups that have ids of their own, of all items together, where the lease still
+    /// holds, and takes them out of the items: what is left goes with the ack. Answers, by item, why
+    /// it cannot be acknowledged now.
+    ///
+    /// Where the lease does not hold nothing is written: the settle tells a repeat of an ack that was
+    /// applied from a stale one, and writes no follow-ups in either case.
     async fn hand_over(
         &self,
         shard: &Shard,
-        receipt: &Receipt,
-        drafts: Vec<Draft>,
-    ) -> Result<Vec<NewJob>, SettleError> {
-        if drafts.is_empty() {
-            return Ok(Vec::new());
+        items: &mut [AckItem],
+    ) -> store::Result<Vec<Option<SettleError>>> {
+        let mut refused = vec![None; items.len()];
+        let handing: Vec<usize> =
+            (0..items.len()).filter(|&index| !items[index].follow_ups.is_empty()).collect();
+        if handing.is_empty() {
+            return Ok(refused);
         }
-        let lease = lease_ref(receipt);
-        let found = self.leases(shard, vec![lease]).await.map_err(unavailable)?;
-        let (named, unnamed): (Vec<_>, Vec<_>) = drafts.into_iter().partition(|d| d.id.is_some());
-        if let Some(Err(refused)) = found.first() {
-            // A repeat of an ack that was applied finds no lease; the settle tells it from a stale
-            // one, and writes no follow-ups in either case.
-            return if *refused == Refused::NotFound {
-                Err(SettleError::NotFound)
-            } else {
-                Ok(Vec::new())
-            };
-        }
-        for written in self.enqueue(named, None).await {
-            match written {
-                Ok(_) | Err(EnqueueError::AlreadyExists { .. }) => {}
-                Err(error) => return Err(SettleError::Unavailable(error.to_string())),
+        let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
+        let leases = self.leases(shard, refs).await?;
+        let (mut named, mut whose) = (Vec::new(), Vec::new());
+        for (index, lease) in handing.into_iter().zip(leases) {
+            let drafts = std::mem::take(&mut items[index].follow_ups);
+            if lease.is_ok() {
+                let (with_id, without) = drafts.into_iter().partition(|d: &Draft| d.id.is_some());
+                items[index].follow_ups = without;
+                whose.extend(std::iter::repeat_n(index, Vec::len(&with_id)));
+                named.extend::<Vec<Draft>>(with_id);
             }
         }
-        Ok(unnamed.into_iter().map(|draft| self.place_on(shard, draft)).collect())
+        for (index, written) in whose.into_iter().zip(self.enqueue(named, None).await) {
+            if let Err(error) = written
+                && !matches!(error, EnqueueError::AlreadyExists { .. })
+            {
+                refused[index] = Some(SettleError::Unavailable(error.to_string()));
+            }
+        }
+        Ok(refused)
     }
 
     async fn nack_share(
@@ -282,13 +304,8 @@ impl Scheduler {
     }
 
     /// Counts a call's acks; runs of one topic, which is most calls, at once.
-    fn count_acks(
-        &self,
-        receipts: &[Receipt],
-        indexes: &[usize],
-        settled: &[Result<Settled, Refused>],
-    ) {
-        let topics = indexes.iter().map(|&index| &receipts[index].key.topic);
+    fn count_acks(&self, receipts: &[Receipt], settled: &[Result<Settled, Refused>]) {
+        let topics = receipts.iter().map(|receipt| &receipt.key.topic);
         let pairs: Vec<_> = topics.zip(settled).collect();
         for run in pairs.chunk_by(|a, b| a.0 == b.0) {
             let topic = run[0].0;

@@ -75,6 +75,10 @@ pub trait Store: Send + Sync {
     /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) a call.
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven>;
 
+    /// Lets leases outlive their stream: its replica's end does not give them back any more.
+    /// Answers how many it found.
+    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64>;
+
     /// Reads leases whose deadline has passed, at most `limit`, and when the next one passes.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 

@@ -325,17 +325,25 @@ fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> 
         payload: encoded,
         lease: row.get::<_, Option<i64>>(7)?.map(row::duration),
         retention: row.get::<_, Option<i64>>(12)?.map(row::duration),
-        ..codec::decode_terms(terms)?
+        ..row::terms(terms)
     })
 }
 
-/// Decodes what [`claim`] left undecoded.
-pub(super) fn decode(mut claims: Claims) -> crate::store::Result<Claims> {
-    for job in claims.topics.iter_mut().flat_map(|topic| topic.leased.iter_mut().flatten()) {
-        if let Some(encoded) = job.spec.payload.take() {
-            let payload = codec::decode_payload(encoded.body);
-            job.spec.payload = Some(payload.map_err(super::fault::Fault::from)?);
-        }
+/// Decodes what [`claim`] left undecoded. A payload that makes no sense leaves its job out, to run out
+/// of leases and become a dead letter; the others of the claim go on.
+pub(super) fn decode(mut claims: Claims) -> Claims {
+    for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.leased) {
+        leased.retain_mut(|job| {
+            let Some(encoded) = job.spec.payload.take() else { return true };
+            match codec::decode_payload(encoded.body) {
+                Ok(payload) => job.spec.payload = Some(payload),
+                Err(error) => {
+                    tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
+                    return false;
+                }
+            }
+            true
+        });
     }
-    Ok(claims)
+    claims
 }

@@ -166,7 +166,11 @@ fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Do
         Action::Leave | Action::Refuse => reply(action.outcome(), state, due_of(session, &row)?),
         Action::Write(outcome) => {
             let schedule = new.fresh_schedule(session.now);
-            overwrite(session, &row, new, schedule)?;
+            let request = new.job.request.or(row.request);
+            let (body, created) = (&new.body, session.now);
+            let successor = Successor { body, schedule, created, request, raises: true };
+            overwrite(session, &row, &successor)?;
+            announce(session, row.topic, row.key, new, schedule)?;
             Ok(answer(session, outcome, schedule))
         }
         Action::Move | Action::Revive => {
@@ -196,26 +200,35 @@ fn due_of(session: &Session<'_>, row: &Row) -> Done<Time> {
     Ok(due.map_or(row.due, Time))
 }
 
-fn overwrite(session: &mut Session<'_>, row: &Row, new: &Prepared, schedule: Schedule) -> Done<()> {
-    let body = &new.body;
+/// What takes the place of a job that is not running any more.
+struct Successor<'a> {
+    body: &'a Body,
+    schedule: Schedule,
+    created: Time,
+    request: Option<u64>,
+    /// Whether it is one generation more, or one that was counted when it was deferred.
+    raises: bool,
+}
+
+fn overwrite(session: &mut Session<'_>, row: &Row, successor: &Successor<'_>) -> Done<()> {
+    let Successor { body, schedule, created, request, raises } = successor;
     session.prepare(OVERWRITE)?.execute(params![
         row.key,
         schedule.rank,
         schedule.due.0,
-        session.now.0,
+        created.0,
         schedule.expire.map(|expire| expire.0),
         body.keep,
-        new.job.request.or(row.request).map(signed),
+        request.map(signed),
         body.bytes,
         body.is_large(),
         body.own_lease,
         body.retention,
         body.terms,
         body.inline(),
-        1,
+        raises,
     ])?;
-    put_body(session, row, body)?;
-    announce(session, row.topic, row.key, new, schedule)
+    put_body(session, row, body)
 }
 
 /// Brings the table of large payloads in line with what the row says now.
@@ -331,23 +344,9 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
         };
         Ok((schedule, next.get::<_, i64>(2)?, body))
     })?;
-    session.prepare(OVERWRITE)?.execute(params![
-        row.key,
-        schedule.rank,
-        schedule.due.0,
-        created,
-        schedule.expire.map(|expire| expire.0),
-        body.keep,
-        row.request.map(signed),
-        body.bytes,
-        body.is_large(),
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.inline(),
-        0,
-    ])?;
-    put_body(session, row, &body)?;
+    let (request, raises) = (row.request, false);
+    let successor = Successor { body: &body, schedule, created: Time(created), request, raises };
+    overwrite(session, row, &successor)?;
     session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
     let topic = lifecycle::topic_name(session, row.topic)?;
     waits(session, row.key, &topic, schedule)?;

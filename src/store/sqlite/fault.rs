@@ -1,6 +1,6 @@
 //! What goes wrong inside the store, and what its callers hear of it.
 
-use rusqlite::ErrorCode;
+use rusqlite::{ErrorCode, ffi};
 
 use crate::store::Error;
 use crate::store::codec::Undecodable;
@@ -41,4 +41,17 @@ pub(super) fn of_commit(error: rusqlite::Error) -> Error {
         Some(ErrorCode::SystemIoFailure) => Error::Unknown(error.to_string()),
         _ => Error::from(Fault::from(error)),
     }
+}
+
+/// Whether a sync failed (SQLITE_IOERR_FSYNC, SQLITE_IOERR_DIR_FSYNC), after which nobody knows what
+/// is on the disk.
+pub(super) fn is_failed_sync(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    matches!(code, Some(ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC))
+}
+
+/// What calls hear after a failed sync.
+pub(super) fn lost() -> Error {
+    let text = "the disk failed to sync; restart the server once the disk is sound";
+    Error::Unavailable(text.into())
 }

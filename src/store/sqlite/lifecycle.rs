@@ -163,7 +163,7 @@ pub(super) fn wait(session: &mut Session<'_>, row: &Row, ended: &Ended<'_>, due:
     if row.next {
         return hand_on(session, row, ended);
     }
-    let history = with_attempt(history(session, row)?.as_deref(), attempt(session, row, ended))?;
+    let history = with_attempt(history(session, row)?.as_deref(), attempt(session, row, ended));
     session.prepare(WAIT)?.execute(params![
         row.key,
         due.0,
@@ -254,7 +254,7 @@ fn conclude(
     let tombstone = phase != Phase::Dead && matches!(row.keep, Keep::Tombstone(_));
     let stored = history(session, row)?;
     let history = match &ended {
-        Some(ended) => Some(with_attempt(stored.as_deref(), attempt(session, row, ended))?),
+        Some(ended) => Some(with_attempt(stored.as_deref(), attempt(session, row, ended))),
         None => stored,
     };
     session.prepare(FINISH)?.execute(params![

@@ -243,7 +243,7 @@ impl Store for SqliteStore {
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
         let claims = self.writer.call(Sync::Lazy, limit::CALL_JOBS_MAX, claim, claim::claim);
-        Box::pin(async move { claim::decode(claims.await?) })
+        Box::pin(async move { Ok(claim::decode(claims.await?)) })
     }
 
     fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
@@ -277,6 +277,10 @@ impl Store for SqliteStore {
 
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
         self.writer.call(Sync::Full, limit::CALL_JOBS_MAX, redrive, delete::redrive)
+    }
+
+    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
+        self.writer.call(Sync::Lazy, refs.len(), refs, settle::detach)
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {

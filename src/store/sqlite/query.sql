@@ -1,27 +1,15 @@
--- get, list, info: reads. The columns are those of `row.sql`.
+-- get, list, info: reads.
 -- :list_waiting
-SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
-       keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, terms, finished, error, progress,
-       history, result, payload
-FROM jobs
+SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
   AND failures >= ?5 AND failures <= ?6 AND (due > ?7 OR due = ?7 AND key > ?8)
 ORDER BY due, key LIMIT ?9;
 -- :list_running
-SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
-       keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, terms, finished, error, progress,
-       history, result, payload
-FROM jobs
+SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 1 AND alarm IS NOT NULL AND (due > ?2 OR due = ?2 AND key > ?3)
 ORDER BY due, key LIMIT ?4;
 -- :list_finished
-SELECT key, topic, id, phase, rank, due, failures, deliveries, generation, created, alarm, expire,
-       keep, request, bytes, large, next, token, settled, owner, stream, grace, lease, extended,
-       started, first_start, worker, own_lease, retention, terms, finished, error, progress,
-       history, result, payload
-FROM jobs
+SELECT * FROM jobs
 WHERE topic = ?1 AND phase = ?5 AND phase >= 2 AND (due > ?2 OR due = ?2 AND key > ?3)
 ORDER BY due, key LIMIT ?4;
 -- :count

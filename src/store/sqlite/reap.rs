@@ -71,7 +71,7 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
             failures: row.failures,
             deliveries: row.deliveries,
             first_start: row.first_start.unwrap_or(row.started),
-            retry: row.retry()?,
+            retry: row.retry(),
         },
         key: JobKey { topic, id: JobId::stored(&row.id) },
         token: row.token.unwrap_or(Token(0)),

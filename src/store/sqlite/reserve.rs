@@ -28,17 +28,23 @@ pub(super) struct Reserve {
 // === impl Reserve ===
 
 impl Reserve {
-    /// Keeps room beside `database`. On a disk too small for it there is none, and a full disk then
-    /// refuses settles too.
+    /// Keeps room beside `database`; none where the file system cannot reserve any. On a disk that is
+    /// full already it is tried again later.
     pub(super) fn new(database: &Path) -> Option<Reserve> {
         let mut path = database.as_os_str().to_owned();
         path.push(".reserve");
         let mut reserve = Reserve { path: path.into(), held: false, retry_at: Time(0) };
-        if let Err(error) = reserve.hold() {
-            tracing::warn!(%error, bytes = BYTES, "no room can be kept for settles on a full disk");
-            return None;
+        match reserve.hold() {
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+                tracing::warn!(%error, "no room can be kept for settles on a full disk");
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, bytes = BYTES, "the disk is full; jobs are refused");
+                Some(reserve)
+            }
+            Ok(()) => Some(reserve),
         }
-        Some(reserve)
     }
 
     /// Gives the room up; whether there was any.
@@ -73,7 +79,11 @@ impl Reserve {
 
     /// Allocates the file: one of holes would keep nothing.
     fn hold(&mut self) -> io::Result<()> {
-        let allocated = File::create(&self.path)
+        let allocated = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&self.path)
             .and_then(|file| Ok(fallocate(file, FallocateFlags::empty(), 0, BYTES)?));
         if allocated.is_err() {
             // Half a reserve is room that the queue could use.

@@ -7,8 +7,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use crate::domain::conflict::Found;
 use crate::domain::{
-    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, State, Time, Token, TopicName,
-    limit,
+    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, Spec, State, Time, Token,
+    TopicName, limit,
 };
 use crate::store::codec;
 
@@ -122,7 +122,7 @@ impl Row {
         Ok(statement.query_row(params, Row::read).optional()?)
     }
 
-    /// Reads the small columns.
+    /// Reads the small columns, by their place in the table.
     pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         Ok(Row {
             key: row.get(0)?,
@@ -205,8 +205,8 @@ impl Row {
     }
 
     /// What the job says about retries.
-    pub(super) fn retry(&self) -> Done<RetryOverrides> {
-        Ok(codec::decode_terms(self.terms.as_deref())?.retry)
+    pub(super) fn retry(&self) -> RetryOverrides {
+        terms(self.terms.as_deref()).retry
     }
 
     /// Whether only a tombstone is left: state and id, without payload and result.
@@ -231,7 +231,7 @@ impl Row {
             self.error.clear();
             self.progress.clear();
         }
-        let mut spec = codec::decode_terms(self.terms.as_deref())?;
+        let mut spec = terms(self.terms.as_deref());
         spec.payload = match blobs.payload {
             Some(blob) => Some(codec::decode_payload(Bytes::from(blob))?),
             None => None,
@@ -277,6 +277,15 @@ impl Blobs {
     }
 }
 
+/// Headers and retry policy. Damaged ones read as none: a job that waits by the server's own policy is
+/// better than a topic that stands still behind it.
+pub(super) fn terms(blob: Option<&[u8]>) -> Spec {
+    codec::decode_terms(blob).unwrap_or_else(|error| {
+        tracing::error!(%error, "a job's headers and retry policy are damaged");
+        Spec::default()
+    })
+}
+
 /// The payload of a large job.
 pub(super) fn body(connection: &Connection, key: i64) -> Done<Option<Vec<u8>>> {
     let mut body = connection.prepare_cached(BODY)?;
@@ -284,11 +293,11 @@ pub(super) fn body(connection: &Connection, key: i64) -> Done<Option<Vec<u8>>> {
 }
 
 /// Attempts with one more in front, as many as are kept.
-pub(super) fn with_attempt(history: Option<&[u8]>, attempt: Attempt) -> Done<Vec<u8>> {
-    let mut attempts = codec::decode_history(history)?;
+pub(super) fn with_attempt(history: Option<&[u8]>, attempt: Attempt) -> Vec<u8> {
+    let mut attempts = codec::decode_history(history).unwrap_or_default();
     attempts.insert(0, attempt);
     attempts.truncate(limit::ATTEMPTS_KEPT);
-    Ok(codec::encode_history(&attempts))
+    codec::encode_history(&attempts)
 }
 
 /// Until when a job that finished at `finish` is kept; `None`: not at all.

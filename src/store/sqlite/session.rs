@@ -106,6 +106,8 @@ impl State {
         self.claimable.clear();
         self.alarms.reap.pending = Time::MAX;
         self.alarms.prune.pending = Time::MAX;
+        self.alarms.pruned = false;
+        self.alarms.prune_at.store(i64::MIN, Ordering::Release);
     }
 
     /// Tells what a committed transaction has brought about.

@@ -22,6 +22,7 @@ const PLAIN: &str = statement(FILE, "plain");
 const ACK: &str = statement(FILE, "ack");
 const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
+const DETACH: &str = statement(FILE, "detach");
 
 /// A settle with its follow-ups encoded.
 #[derive(Debug)]
@@ -244,4 +245,16 @@ pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Ve
         });
     }
     Ok(found)
+}
+
+/// The verb: leases that outlive their stream.
+pub(super) fn detach(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<u64> {
+    let mut detach = session.prepare(DETACH)?;
+    let mut detached = 0;
+    for lease in refs {
+        let Some(topic) = session.topic(&lease.key.topic)? else { continue };
+        let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
+        detached += detach.execute(key)? as u64;
+    }
+    Ok(detached)
 }

@@ -73,7 +73,8 @@ impl Writer {
         reserve: Option<Reserve>,
     ) -> std::io::Result<(Writer, JoinHandle<()>)> {
         let (queue, calls) = mpsc::channel(CALLS_MAX);
-        let mut thread = Thread { connection, clock, state, reserve, synced: Sync::Full };
+        let mut thread =
+            Thread { connection, clock, state, reserve, synced: Sync::Full, lost: false };
         let handle = std::thread::Builder::new()
             .name("ringq-sqlite".into())
             .spawn(move || thread.run(calls))?;
@@ -149,6 +150,9 @@ struct Thread {
     state: State,
     reserve: Option<Reserve>,
     synced: Sync,
+    /// A sync failed: the system may have dropped what it could not write, also of earlier lazy
+    /// commits, so no later sync proves anything. Only opening the file again tells what is in it.
+    lost: bool,
 }
 
 impl Thread {
@@ -229,6 +233,9 @@ impl Thread {
     }
 
     fn try_transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+        if self.lost {
+            return Err(fault::lost());
+        }
         let lazy = group.iter().all(|call| call.sync() == Sync::Lazy);
         self.set_sync(if lazy { Sync::Lazy } else { Sync::Full })?;
         self.statement("BEGIN IMMEDIATE").map_err(|e| Error::from(fault::Fault::from(e)))?;
@@ -237,7 +244,10 @@ impl Thread {
             call.run(&mut session)?;
         }
         session.flush()?;
-        self.statement("COMMIT").map_err(fault::of_commit)
+        self.statement("COMMIT").map_err(|error| {
+            self.lost = fault::is_failed_sync(&error);
+            fault::of_commit(error)
+        })
     }
 
     /// What the next commit waits for: in WAL mode FULL syncs the log at each commit, NORMAL leaves

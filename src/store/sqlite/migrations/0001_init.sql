@@ -15,6 +15,7 @@ CREATE TABLE topics (
   dead      INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
+-- The places of the columns are known to `Row::read`: a migration only appends.
 CREATE TABLE jobs (
   key         INTEGER PRIMARY KEY, -- the order of arrival
   topic       INTEGER NOT NULL,
