@@ -15,8 +15,8 @@ pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
             let metrics = scheduler.metrics();
             metrics.set_streams(dispatcher.streams_count());
             metrics.set_credit_waiting(dispatcher.credit_waiting());
-            for shard in scheduler.shard_infos().await {
-                metrics.shard(&shard.name).set_up(shard.info.is_ok());
+            for shard in scheduler.shards().all() {
+                metrics.shard(shard.name().as_str()).set_up(shard.answers().await);
             }
             match scheduler.topics("", None, TOPICS_MAX).await {
                 Ok(rows) => set_topics(&scheduler, &rows),

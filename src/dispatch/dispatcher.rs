@@ -16,7 +16,9 @@ use super::ledger::{Loose, Mode};
 use super::pull::{self, PullOptions};
 use super::stream::{Home, Stream};
 use super::streams::Streams;
-use super::{Config, Delivery, OpenError, Outbox, StreamOptions, Worker, orphans, returns, watch};
+use super::{
+    Config, Delivery, OpenError, Outbox, StreamOptions, Worker, detach, orphans, returns, watch,
+};
 
 /// Gets the jobs of every shard to the streams and pulls of this replica. Cheap to clone.
 #[derive(Clone)]
@@ -33,7 +35,7 @@ pub(super) struct Hub {
     runtime: Handle,
     /// Feeds, watch and orphans.
     claiming: Tasks,
-    /// The way back of leases, which ends last.
+    /// The way back of leases, and their way out of the care of their streams, which end last.
     returning: Tasks,
 }
 
@@ -107,7 +109,7 @@ impl Dispatcher {
 
     /// Claims nothing more, gives back what was not sent, and ends every stream with `draining`.
     pub fn drain(&self) {
-        self.hub.streams.drain();
+        self.hub.drain();
     }
 
     /// Resolves when no worker holds a lease of a stream or pull of this replica any more, for a
@@ -116,7 +118,8 @@ impl Dispatcher {
         self.hub.streams.idle().await;
     }
 
-    /// Drains, waits for claims under way, gives back what reached nobody, and stops every task.
+    /// Drains, waits for claims under way, gives back what reached nobody, lets what was sent outlive
+    /// its streams, and stops every task. After it the stores may close.
     pub async fn close(&self) {
         self.drain();
         self.hub.claiming.end().await;
@@ -139,16 +142,39 @@ impl Hub {
         Ok((self.streams.open(options, mode, self.now())?, place))
     }
 
+    /// The server has ended the stream: what it was sent outlives it.
+    pub(super) fn finish(&self, stream: &Arc<Stream>) {
+        self.detach(|streams| streams.finish(stream));
+    }
+
+    /// The server is about to end the stream: as [`Hub::finish`], but the transport is told first.
+    pub(super) fn retire(&self, stream: &Stream) {
+        self.detach(|streams| streams.retire(stream));
+    }
+
+    /// The server is about to end every stream.
+    fn drain(&self) {
+        self.detach(Streams::drain);
+    }
+
+    /// Lets the leases that `end` answers outlive their streams.
+    fn detach(&self, end: impl FnOnce(&Streams) -> Vec<Loose>) {
+        // Held from before the stream ends until its tasks are tracked: a close that finds nothing
+        // left to detach must wait for these.
+        let _pending = self.returning.tracker.token();
+        for (shard, sent) in by_shard(end(&self.streams)) {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let detach = detach::run(self.scheduler.clone(), shard, sent);
+            self.returning.tracker.spawn_on(detach, &self.runtime);
+        }
+    }
+
     /// A stream broke and left these behind.
     pub(super) fn orphaned(&self, sent: Vec<Loose>) {
         if self.claiming.stop.is_cancelled() {
             return;
         }
-        let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
-        for loose in sent {
-            by_shard.entry(loose.shard).or_default().push(loose);
-        }
-        for (shard, sent) in by_shard {
+        for (shard, sent) in by_shard(sent) {
             let shard = self.scheduler.shards().all()[shard].clone();
             let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
             let orphans = orphans::of_stream(scheduler, shard, sent, self.now(), stop);
@@ -193,6 +219,14 @@ impl Drop for Hub {
         self.claiming.stop.cancel();
         self.returning.stop.cancel();
     }
+}
+
+fn by_shard(leases: Vec<Loose>) -> BTreeMap<usize, Vec<Loose>> {
+    let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
+    for loose in leases {
+        by_shard.entry(loose.shard).or_default().push(loose);
+    }
+    by_shard
 }
 
 // === impl Tasks ===

@@ -159,7 +159,9 @@ impl Feed {
 
     fn finish(&self, outcome: Outcome) {
         self.streams.give_back(outcome.refused);
-        outcome.rouse.iter().for_each(|stream| self.streams.rouse(stream));
+        for (stream, feeds) in outcome.rouse {
+            feeds.into_iter().for_each(|feed| self.streams.mailboxes[feed].post(&stream));
+        }
         outcome.look_at.into_iter().for_each(|at| self.streams.alarm.by(at));
     }
 

@@ -5,13 +5,15 @@
 //!   shard ◀─claim── feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
 //!     │               ▲                 ▲          │
 //!     └─── events ────┘                 │          └─unsent─▶ returns ──unclaim──▶ shard
-//!   scheduler ── hints ──▶ streams ─────┘          └─broken─▶ orphans ──release──▶ shard
+//!   scheduler ── hints ──▶ streams ─────┘          ├─broken─▶ orphans ──release──▶ shard
+//!                                                  └─ended──▶ detach ──(keeps)───▶ shard
 //! ```
 //!
 //! - `feed` and `board`: what to ask a shard for, and when; one claim per shard at a time
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out
+//! - `detach`: what outlives its stream, because the server has ended it
 //!
 //! # Invariants
 //! - What is held and asked for on behalf of a stream never exceeds its credit.
@@ -19,6 +21,7 @@
 //! - What was not polled by a transport goes back uncounted.
 
 mod board;
+mod detach;
 mod dispatcher;
 mod feed;
 mod ledger;

@@ -151,6 +151,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
+    /// Extended so many milliseconds after zero.
     fn lease(extended: Option<i64>) -> Lease {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
         let record = Record {
@@ -163,7 +164,7 @@ mod tests {
             key,
             token: Token(1),
             deadline: at(30),
-            extend_time: extended.map(at),
+            extend_time: extended.map(|ms| Time(ms * 1_000)),
             owner: 1,
             stream: 1,
             grace: Some(5 * SECOND),
@@ -179,9 +180,9 @@ mod tests {
     #[test]
     fn an_extend_around_the_break_speaks_for_a_lease() {
         assert!(is_orphan(&lease(None), at(10), 5 * SECOND));
-        assert!(is_orphan(&lease(Some(7)), at(10), 5 * SECOND));
-        assert!(!is_orphan(&lease(Some(8)), at(10), 5 * SECOND));
-        assert!(!is_orphan(&lease(Some(11)), at(10), 5 * SECOND));
+        assert!(is_orphan(&lease(Some(9_499)), at(10), 5 * SECOND));
+        assert!(!is_orphan(&lease(Some(9_500)), at(10), 5 * SECOND));
+        assert!(!is_orphan(&lease(Some(11_000)), at(10), 5 * SECOND));
     }
 
     #[test]

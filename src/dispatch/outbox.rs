@@ -93,7 +93,7 @@ impl Outbox {
     /// The server ends the stream: nothing that was sent is given back.
     fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            self.hub.streams.finish(&self.stream);
+            self.hub.finish(&self.stream);
         }
     }
 
@@ -113,7 +113,7 @@ impl futures::Stream for Outbox {
         this.stream.register(cx.waker());
         if this.is_too_old(cx) {
             this.age = None;
-            this.hub.streams.give_back(this.stream.drain());
+            this.hub.retire(&this.stream);
         }
         if let Some(batch) = this.message() {
             return Poll::Ready(Some(batch));

@@ -103,7 +103,7 @@ impl Pull {
 
     fn end(&mut self) {
         self.ended = true;
-        self.hub.streams.finish(&self.stream);
+        self.hub.finish(&self.stream);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::scheduler::Revoked;
 use crate::store::Leased;
 
 use super::ledger::{
-    Granted, Held, Ledger, Look, Loose, Mode, Origin, Phase, Remains, Share, Taken, Want,
+    Granted, Held, Ledger, Look, Mode, Origin, Phase, Remains, Share, Taken, Want,
 };
 use super::{Batch, Delivery, StreamOptions, Worker};
 
@@ -117,11 +117,7 @@ impl Stream {
 
     // --- for the feeds
 
-    pub(super) fn reserve(
-        &self,
-        feed: usize,
-        choose: impl FnOnce(Want) -> Share,
-    ) -> Option<(Share, u64)> {
+    pub(super) fn reserve(&self, feed: usize, choose: impl FnOnce(Want) -> Share) -> Option<Share> {
         self.ledger().reserve(feed, choose)
     }
 
@@ -135,8 +131,8 @@ impl Stream {
         granted
     }
 
-    pub(super) fn doze(&self, feed: usize, changes: u64) -> bool {
-        self.ledger().doze(feed, changes)
+    pub(super) fn doze(&self, feed: usize, share: Share) -> bool {
+        self.ledger().doze(feed, share)
     }
 
     /// A feed has asked for everything that the stream wants.
@@ -164,11 +160,11 @@ impl Stream {
         freed
     }
 
-    /// Nothing more comes; what waits goes back.
-    pub(super) fn drain(&self) -> Vec<Loose> {
-        let unsent = self.ledger().drain();
+    /// See [`Ledger::drain`].
+    pub(super) fn drain(&self) -> Remains {
+        let remains = self.ledger().drain();
         self.transport.wake();
-        unsent
+        remains
     }
 
     pub(super) fn look(&self, now: Time) -> Look {

@@ -77,13 +77,22 @@ impl Streams {
         Ok(stream)
     }
 
-    /// The server has ended the stream: what was sent stays held until it is settled.
-    pub(super) fn finish(&self, stream: &Arc<Stream>) {
+    /// The server has ended the stream: what was sent stays held until it is settled. Answers what
+    /// of it is to be detached.
+    pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<Loose> {
         let remains = stream.close(true);
         if stream.ledger().in_flight() == 0 {
             self.registry().streams.remove(&stream.id());
         }
         self.closed(stream, remains.unsent);
+        remains.sent
+    }
+
+    /// The stream is told to end, and what it was not sent goes back. Answers what is to be detached.
+    pub(super) fn retire(&self, stream: &Stream) -> Vec<Loose> {
+        let remains = stream.drain();
+        self.give_back(remains.unsent);
+        remains.sent
     }
 
     /// The stream broke; answers what it was sent and has not settled.
@@ -150,13 +159,12 @@ impl Streams {
         }
     }
 
-    /// No new streams; every open one is told to end, and what it was not sent goes back.
-    pub(super) fn drain(&self) {
+    /// No new streams, and every open one retires. Answers what is to be detached.
+    pub(super) fn drain(&self) -> Vec<Loose> {
         self.registry().draining = true;
-        for stream in self.all() {
-            self.give_back(stream.drain());
-        }
+        let sent = self.all().iter().flat_map(|stream| self.retire(stream)).collect();
         self.settled.notify_waiters();
+        sent
     }
 
     /// Waits until no worker holds a lease of a stream of this replica. Broken streams do not count:

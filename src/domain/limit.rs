@@ -89,8 +89,10 @@ pub const DEAD_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Give-back of a broken stream's leases when the stream names none.
 pub const ORPHAN_GRACE_DEFAULT: Duration = Duration::from_secs(5);
 /// An Extend this long before a break counts as sent for it: a worker that stops sends one Extend
-/// and then cancels, and the two may reach the server in one instant or in the other order.
-pub const EXTEND_BEFORE_BREAK: Duration = Duration::from_secs(2);
+/// and then cancels, and the store may have applied the one a moment before the server sees the
+/// other. No longer than that: a worker that heartbeats and is killed must not seem to have spoken,
+/// least of all one whose short leases are extended every few hundred milliseconds.
+pub const EXTEND_BEFORE_BREAK: Duration = Duration::from_millis(500);
 /// Shortest heartbeat of a stream.
 pub const HEARTBEAT_MIN: Duration = Duration::from_secs(1);
 /// Longest heartbeat of a stream.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When, limit};
 use crate::shards::Shard;
 use crate::store::{
-    self, Cursor, Info, List, Redrive, Redriven, Reschedule, Rescheduled, Select, Stats, Topic,
+    self, Cursor, Info, List, Redrive, Redriven, Reschedule, Rescheduled, Stats, Topic,
 };
 
 use super::{Hint, Revoked, Scheduler};
@@ -39,7 +39,7 @@ pub struct TopicRow {
 pub struct RedriveJobs {
     /// Their topic.
     pub topic: TopicName,
-    /// Which; empty: every dead letter.
+    /// Which; empty: every job that is a dead letter when the call begins.
     pub ids: Vec<JobId>,
     /// Move them there.
     pub target: Option<TopicName>,
@@ -76,6 +76,11 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn delete(&self, key: JobKey) -> store::Result<Option<State>> {
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.delete_one(key).await }).await
+    }
+
+    async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
         let Some(shard) = self.inner.shards.owner(&key) else { return Ok(None) };
         let deleted = shard.observe("delete", shard.store().delete(vec![key])).await?;
         let Some(deleted) = deleted.into_iter().next().flatten() else { return Ok(None) };
@@ -107,45 +112,30 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<Redriven> {
-        let mut total = Redriven::default();
+        let (begin, mut total) = (self.now(), Redriven::default());
         for shard in self.inner.shards.all() {
-            if !redrive.ids.is_empty() {
-                let here = redrive.ids.iter().filter(|&id| self.lies_on(&redrive.topic, id, shard));
-                let ids: Vec<JobId> = here.cloned().collect();
-                for ids in ids.chunks(limit::CALL_JOBS_MAX) {
-                    redrive.part(shard, Select::Ids(ids.to_vec()), &mut total).await?;
-                }
-            } else if redrive.target.is_some() {
-                self.redrive_listed(shard, &redrive, &mut total).await?;
+            if redrive.ids.is_empty() {
+                redrive.dead_since_before(begin, shard, &mut total).await?;
             } else {
-                redrive.all_dead(shard, &mut total).await?;
+                self.redrive_named(shard, &redrive, &mut total).await?;
             }
         }
         Ok(total)
     }
 
-    /// Moves the dead letters of one shard page by page, by id: those that stay, because their id is
-    /// taken in the target, must not stand in the way of the next page.
-    async fn redrive_listed(
+    /// Puts back the jobs of an explicit list that lie on one shard.
+    async fn redrive_named(
         &self,
         shard: &Shard,
         redrive: &RedriveJobs,
         total: &mut Redriven,
     ) -> store::Result<()> {
-        let mut after = None;
-        loop {
-            let (topic, state, limit) = (redrive.topic.clone(), State::Dead, limit::CALL_JOBS_MAX);
-            let list = List { topic, state, full: false, limit, after };
-            let page = shard.observe("list", shard.store().list(list)).await?;
-            let ids: Vec<JobId> = page.jobs.into_iter().map(|job| job.key.id).collect();
-            if !ids.is_empty() {
-                redrive.part(shard, Select::Ids(ids), total).await?;
-            }
-            after = page.next;
-            if after.is_none() {
-                return Ok(());
-            }
+        let here = redrive.ids.iter().filter(|&id| self.lies_on(&redrive.topic, id, shard));
+        let ids: Vec<JobId> = here.cloned().collect();
+        for ids in ids.chunks(limit::CALL_JOBS_MAX) {
+            redrive.part(shard, ids.to_vec(), total).await?;
         }
+        Ok(())
     }
 
     /// A page of a topic's jobs in one state.
@@ -233,26 +223,48 @@ impl Scheduler {
 // === impl RedriveJobs ===
 
 impl RedriveJobs {
-    /// Puts back every dead letter of one shard: each chunk empties what the next one looks at.
-    async fn all_dead(&self, shard: &Shard, total: &mut Redriven) -> store::Result<()> {
-        // A count changes nothing, so it has to see everything at once.
-        let limit = if self.dry_run { usize::MAX } else { limit::CALL_JOBS_MAX };
+    /// Puts back the dead letters of one shard that died before the call began, page by page. Those
+    /// that die again meanwhile are not met twice: they finished later, and lie behind the end.
+    async fn dead_since_before(
+        &self,
+        begin: Time,
+        shard: &Shard,
+        total: &mut Redriven,
+    ) -> store::Result<()> {
+        let mut after = None;
         loop {
-            let before = total.redriven;
-            self.part(shard, Select::Dead(limit), total).await?;
-            if self.dry_run || total.redriven == before {
+            let page = shard.observe("list", shard.store().list(self.dead_after(after))).await?;
+            let jobs = page.jobs.into_iter();
+            let meant = jobs.filter(|job| job.finish_time.is_some_and(|finish| finish <= begin));
+            let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
+            if !ids.is_empty() {
+                self.part(shard, ids, total).await?;
+            }
+            // A job is due before it dies: from here on all died after the call began.
+            after = page.next.filter(|cursor| cursor.due <= begin);
+            if after.is_none() {
                 return Ok(());
             }
         }
     }
 
+    fn dead_after(&self, after: Option<Cursor>) -> List {
+        let (topic, state, limit) = (self.topic.clone(), State::Dead, limit::CALL_JOBS_MAX);
+        List { topic, state, full: false, limit, after }
+    }
+
     /// One chunk; the due times go on where the last chunk ended.
-    async fn part(&self, shard: &Shard, select: Select, total: &mut Redriven) -> store::Result<()> {
+    async fn part(
+        &self,
+        shard: &Shard,
+        ids: Vec<JobId>,
+        total: &mut Redriven,
+    ) -> store::Result<()> {
         let spacing = self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate));
         let moved = u32::try_from(total.redriven).unwrap_or(u32::MAX);
         let part = Redrive {
             topic: self.topic.clone(),
-            select,
+            ids,
             spacing,
             delay: spacing.saturating_mul(moved),
             target: self.target.clone(),

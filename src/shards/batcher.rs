@@ -1,5 +1,5 @@
 //! Group commit: while one call is under way the next batch collects. No timer, so an idle shard
-//! answers at once; a busy one answers many callers with one call.
+//! answers at once; a busy one answers many callers with one call, of bounded size.
 
 use std::sync::Arc;
 
@@ -28,6 +28,21 @@ struct Group<I, O> {
     reply: oneshot::Sender<store::Result<Vec<O>>>,
 }
 
+/// What waits for its call.
+struct Pending<I, O> {
+    groups: mpsc::Receiver<Group<I, O>>,
+    /// Taken from the queue, but too much for the call it came up for: the first of the next one.
+    held: Option<Group<I, O>>,
+    bytes: Box<dyn Fn(&I) -> usize + Send + Sync>,
+}
+
+/// What one call is about.
+struct Batch<I, O> {
+    items: Vec<I>,
+    bytes: usize,
+    waiters: Vec<Waiter<O>>,
+}
+
 /// Who waits for how many items of a call.
 type Waiter<O> = (usize, oneshot::Sender<store::Result<Vec<O>>>);
 type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>> + Send + Sync>;
@@ -35,12 +50,14 @@ type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>
 // === impl Batcher ===
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// Starts the loop in front of `call`.
+    /// Starts the loop in front of `call`; `bytes` weighs an item.
     pub(super) fn spawn(
+        bytes: impl Fn(&I) -> usize + Send + Sync + 'static,
         call: impl Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>> + Send + Sync + 'static,
     ) -> Batcher<I, O> {
         let (queue, groups) = mpsc::channel(CALLERS_MAX);
-        tokio::spawn(run(groups, Arc::new(call)));
+        let pending = Pending { groups, held: None, bytes: Box::new(bytes) };
+        tokio::spawn(run(pending, Arc::new(call)));
         Batcher { queue }
     }
 
@@ -60,48 +77,85 @@ impl<I, O> Clone for Batcher<I, O> {
     }
 }
 
-async fn run<I, O>(mut groups: mpsc::Receiver<Group<I, O>>, call: Call<I, O>)
+// === impl Pending ===
+
+impl<I, O> Pending<I, O> {
+    /// What the next call is about: at least one group, and more of those that wait in the order they
+    /// came, as long as the call stays within its bounds. `None` when there will be no more groups.
+    /// Cancels cleanly.
+    async fn next(&mut self) -> Option<Batch<I, O>> {
+        let first = match self.held.take() {
+            Some(group) => group,
+            None => self.groups.recv().await?,
+        };
+        let mut batch = Batch { items: Vec::new(), bytes: 0, waiters: Vec::new() };
+        let mut next = Some(first);
+        while let Some(group) = next {
+            let bytes = group.items.iter().map(&self.bytes).sum();
+            if let Err(group) = batch.add(group, bytes) {
+                self.held = Some(group);
+                break;
+            }
+            next = self.groups.try_recv().ok();
+        }
+        Some(batch)
+    }
+}
+
+// === impl Batch ===
+
+impl<I, O> Batch<I, O> {
+    /// Adds a group, or gives it back when there is no room for it. One whose caller has gone is
+    /// forgotten.
+    fn add(&mut self, group: Group<I, O>, bytes: usize) -> Result<(), Group<I, O>> {
+        if group.reply.is_closed() {
+            return Ok(());
+        }
+        if !self.has_room(group.items.len(), bytes) {
+            return Err(group);
+        }
+        self.waiters.push((group.items.len(), group.reply));
+        self.bytes += bytes;
+        if self.items.is_empty() {
+            self.items = group.items;
+        } else {
+            self.items.extend(group.items);
+        }
+        Ok(())
+    }
+
+    /// One caller's items stay together, so a large group has a call to itself.
+    fn has_room(&self, items: usize, bytes: usize) -> bool {
+        let items_fit = self.items.len() + items <= limit::CALL_JOBS_MAX;
+        let bytes_fit = self.bytes + bytes <= limit::CALL_BYTES_MAX;
+        self.waiters.is_empty() || items_fit && bytes_fit
+    }
+}
+
+async fn run<I, O>(mut pending: Pending<I, O>, call: Call<I, O>)
 where
     I: Send + 'static,
     O: Send + 'static,
 {
     let mut under_way = FuturesUnordered::new();
-    let mut collected = Vec::new();
     loop {
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            n = groups.recv_many(&mut collected, limit::CALL_JOBS_MAX),
-                if under_way.len() < CALLS_MAX =>
-            {
-                if n == 0 {
-                    break;
-                }
-                if let Some(answered) = begin(&mut collected, &call) {
-                    under_way.push(answered);
-                }
-            }
+            batch = pending.next(), if under_way.len() < CALLS_MAX => match batch {
+                Some(batch) if batch.waiters.is_empty() => {}
+                Some(batch) => under_way.push(begin(batch, &call)),
+                None => break,
+            },
         }
     }
     while under_way.next().await.is_some() {}
 }
 
-/// Begins one call for all collected groups whose caller still waits.
-fn begin<I, O>(
-    collected: &mut Vec<Group<I, O>>,
-    call: &Call<I, O>,
-) -> Option<impl Future<Output = ()> + use<I, O>> {
-    let mut items = Vec::new();
-    let mut waiters: Vec<Waiter<O>> = Vec::with_capacity(collected.len());
-    for group in collected.drain(..).filter(|group| !group.reply.is_closed()) {
-        waiters.push((group.items.len(), group.reply));
-        if items.is_empty() { items = group.items } else { items.extend(group.items) }
-    }
-    if waiters.is_empty() {
-        return None;
-    }
-    let result = call(items);
-    Some(async move { answer(waiters, result.await) })
+/// Begins the call of a batch.
+fn begin<I, O>(batch: Batch<I, O>, call: &Call<I, O>) -> impl Future<Output = ()> + use<I, O> {
+    let (waiters, result) = (batch.waiters, call(batch.items));
+    async move { answer(waiters, result.await) }
 }
 
 /// Gives each caller its share. One that has gone is skipped: its items were applied all the same.
@@ -129,36 +183,74 @@ mod tests {
 
     use super::*;
 
+    /// Batches numbers that weigh what they say; the calls that it made, and what lets one end.
+    struct Numbers {
+        batcher: Batcher<usize, usize>,
+        calls: Arc<Mutex<Vec<Vec<usize>>>>,
+        gate: Arc<Semaphore>,
+    }
+
+    impl Numbers {
+        fn new() -> Numbers {
+            let calls = Arc::new(Mutex::new(Vec::new()));
+            let gate = Arc::new(Semaphore::new(0));
+            let (seen, opened) = (Arc::clone(&calls), Arc::clone(&gate));
+            let batcher = Batcher::spawn(
+                |n: &usize| *n,
+                move |items: Vec<usize>| {
+                    seen.lock().unwrap().push(items.clone());
+                    let gate = Arc::clone(&opened);
+                    Box::pin(async move {
+                        gate.acquire().await.unwrap().forget();
+                        Ok(items.into_iter().map(|n| n * 2).collect())
+                    })
+                },
+            );
+            Numbers { batcher, calls, gate }
+        }
+
+        /// Hands the groups in one after the other, then lets every call end; each gets its answers.
+        async fn answer(&self, groups: &[Vec<usize>]) {
+            let mut calls: Vec<_> =
+                groups.iter().map(|items| Box::pin(self.batcher.call(items.clone()))).collect();
+            for call in &mut calls {
+                assert!(futures::poll!(call.as_mut()).is_pending());
+                tokio::task::yield_now().await;
+            }
+            self.gate.add_permits(groups.len());
+            for (items, call) in groups.iter().zip(calls) {
+                assert_eq!(call.await, Ok(items.iter().map(|n| n * 2).collect()));
+            }
+        }
+
+        /// How many items each call was about.
+        fn sizes(&self) -> Vec<usize> {
+            self.calls.lock().unwrap().iter().map(Vec::len).collect()
+        }
+    }
+
     #[tokio::test]
     async fn what_waits_while_calls_are_under_way_goes_as_one_call() {
-        let sizes = Arc::new(Mutex::new(Vec::new()));
-        let gate = Arc::new(Semaphore::new(0));
-        let batcher = {
-            let (sizes, gate) = (Arc::clone(&sizes), Arc::clone(&gate));
-            Batcher::spawn(move |items: Vec<u32>| {
-                sizes.lock().unwrap().push(items.len());
-                let gate = Arc::clone(&gate);
-                Box::pin(async move {
-                    gate.acquire().await.unwrap().forget();
-                    Ok(items.into_iter().map(|n| n * 2).collect::<Vec<u32>>())
-                })
-            })
-        };
-        let mut calls: Vec<_> = (0..10)
-            .map(|n| {
-                let batcher = batcher.clone();
-                Box::pin(async move { batcher.call(vec![n, n + 100]).await })
-            })
-            .collect();
-        for call in &mut calls {
-            assert!(futures::poll!(call.as_mut()).is_pending());
-            tokio::task::yield_now().await;
-        }
-        gate.add_permits(10);
-        for (n, call) in (0..).zip(calls) {
-            assert_eq!(call.await, Ok(vec![n * 2, (n + 100) * 2]));
-        }
-        assert_eq!(*sizes.lock().unwrap(), [2, 2, 16]);
+        let numbers = Numbers::new();
+        let groups: Vec<_> = (0..10).map(|n| vec![n, n + 100]).collect();
+        numbers.answer(&groups).await;
+        assert_eq!(numbers.sizes(), [2, 2, 16]);
+        assert_eq!(numbers.calls.lock().unwrap().concat(), groups.concat(), "in order");
+    }
+
+    #[tokio::test]
+    async fn a_call_takes_so_many_items_and_bytes_and_the_rest_goes_next() {
+        const HALF: usize = limit::CALL_JOBS_MAX / 2;
+        const BYTES: usize = limit::CALL_BYTES_MAX;
+        let numbers = Numbers::new();
+        let busy = [vec![0], vec![0]];
+        let many = [vec![1; HALF], vec![2; HALF], vec![3; 2 * HALF + 1], vec![4]];
+        let large =
+            [vec![BYTES / 2], vec![BYTES / 2 - 4], vec![1], vec![BYTES; 2], vec![5], vec![6]];
+        let groups = [&busy[..], &many, &large].concat();
+        numbers.answer(&groups).await;
+        assert_eq!(numbers.sizes(), [1, 1, 2 * HALF, 2 * HALF + 1, 3, 1, 2, 2]);
+        assert_eq!(numbers.calls.lock().unwrap().concat(), groups.concat(), "in order");
     }
 
     #[tokio::test]
@@ -166,10 +258,11 @@ mod tests {
         let error = Error::Full("no space".into());
         let batcher: Batcher<u32, u32> = {
             let error = error.clone();
-            Batcher::spawn(move |_| {
+            let fail = move |_| -> BoxFuture<'static, store::Result<Vec<u32>>> {
                 let error = error.clone();
                 Box::pin(async move { Err(error) })
-            })
+            };
+            Batcher::spawn(|_| 0, fail)
         };
         assert_eq!(batcher.call(vec![1]).await, Err(error));
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::domain::{JobKey, ShardName};
 use crate::metrics::{Metrics, ShardMetrics};
-use crate::store::{self, Enqueue, NewJob, Refused, Settle, Settled, Store};
+use crate::store::{self, End, Enqueue, NewJob, Refused, Settle, Settled, Store};
 
 use batcher::Batcher;
 
@@ -91,11 +91,11 @@ impl Shard {
     fn new(store: Arc<dyn Store>, clock: Clock, metrics: ShardMetrics) -> Shard {
         let (enqueues, settles) = (Arc::clone(&store), Arc::clone(&store));
         Shard {
-            enqueue: Batcher::spawn(move |jobs| {
+            enqueue: Batcher::spawn(job_bytes, move |jobs| {
                 let store = Arc::clone(&enqueues);
                 Box::pin(async move { store.enqueue(jobs).await })
             }),
-            settle: Batcher::spawn(move |items| {
+            settle: Batcher::spawn(settle_bytes, move |items| {
                 let store = Arc::clone(&settles);
                 Box::pin(async move { store.settle(items).await })
             }),
@@ -133,6 +133,11 @@ impl Shard {
         self.observe("settle", self.settle.call(items)).await
     }
 
+    /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.
+    pub async fn answers(&self) -> bool {
+        self.observe("topics", self.store.topics(String::new(), None, 1)).await.is_ok()
+    }
+
     /// Measures a call of `op`: its time, and its error if it fails.
     ///
     /// # Errors
@@ -150,5 +155,20 @@ impl Shard {
             tracing::warn!(shard = %self.name(), op, %error, "store call failed");
         }
         result
+    }
+}
+
+fn job_bytes(job: &NewJob) -> usize {
+    job.spec.bytes()
+}
+
+/// Bytes of the bodies that a settle writes.
+fn settle_bytes(settle: &Settle) -> usize {
+    match &settle.end {
+        End::Ack { result, follow_ups } => {
+            let result = result.as_ref().map_or(0, |result| result.body.len());
+            result + follow_ups.iter().map(job_bytes).sum::<usize>()
+        }
+        End::Decided { .. } => 0,
     }
 }

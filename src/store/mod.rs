@@ -23,8 +23,8 @@ use tokio::sync::broadcast;
 
 use crate::domain::lifecycle::{LeaseEnd, Record};
 use crate::domain::{
-    Durability, Job, JobKey, Keep, OnConflict, Outcome, Payload, ShardName, Spec, State, Time,
-    Token, TopicName, When,
+    Durability, Job, JobId, JobKey, Keep, OnConflict, Outcome, Payload, ShardName, Spec, State,
+    Time, Token, TopicName, When,
 };
 
 pub use error::Error;
@@ -372,8 +372,8 @@ pub type Rescheduled = std::result::Result<Option<Job>, State>;
 pub struct Redrive {
     /// Their topic.
     pub topic: TopicName,
-    /// Which.
-    pub select: Select,
+    /// Which: in any terminal state that still has its payload.
+    pub ids: Vec<JobId>,
     /// Time between the due times of two jobs; zero: all at once.
     pub spacing: Duration,
     /// Due time of the first, from now.
@@ -382,15 +382,6 @@ pub struct Redrive {
     pub target: Option<TopicName>,
     /// Only count.
     pub dry_run: bool,
-}
-
-/// Which jobs a redrive means.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Select {
-    /// These, in any terminal state that still has its payload.
-    Ids(Vec<crate::domain::JobId>),
-    /// The first so many dead letters by due time.
-    Dead(usize),
 }
 
 /// What a redrive did.

@@ -10,7 +10,8 @@
 //! - A topic is asleep only after a claim that found nothing and that began after the last wake-up.
 //! - Streams stand in the line of each of their patterns while they are hungry. One that is found not
 //!   to be steps out, and back in when its books say so: nobody looks at streams that are busy.
-//! - An awake topic whose groups have no hungry stream is parked until one of them has.
+//! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
+//!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
 
 mod groups;
 mod plan;

@@ -36,7 +36,6 @@ pub(in crate::dispatch) struct Asker {
     pub(in crate::dispatch) share: Share,
     /// It is all that the stream could take.
     full: bool,
-    changes: u64,
 }
 
 /// What is to be done after an answer.
@@ -44,16 +43,18 @@ pub(in crate::dispatch) struct Asker {
 pub(in crate::dispatch) struct Outcome {
     /// Leases for streams that are gone.
     pub(in crate::dispatch) refused: Vec<Loose>,
-    /// Streams with credit that other feeds could use.
-    pub(in crate::dispatch) rouse: Vec<Arc<Stream>>,
+    /// Streams with credit that other feeds could use, and which feeds.
+    pub(in crate::dispatch) rouse: Vec<(Arc<Stream>, Vec<usize>)>,
     /// When the first of them needs a look at what waits for its transport.
     pub(in crate::dispatch) look_at: Option<Time>,
 }
 
 enum Pick {
     Taker(Asker),
-    /// Hungry, but not for this topic now.
-    Skip,
+    /// Hungry, but this topic has nothing that fits until there is more credit.
+    Blocked,
+    /// Hungry, but another topic has its turn alone.
+    Later,
     /// Not hungry, or gone.
     Out,
 }
@@ -71,9 +72,9 @@ impl Board {
             let topics = u32::try_from(left.min(ASKS_MAX - asks.len())).unwrap_or(u32::MAX);
             left -= 1;
             let slice = budget.div_ceil(topics);
-            let takers = self.takers(&name, slice);
+            let (takers, later) = self.takers(&name, slice);
             if takers.is_empty() {
-                self.park(name);
+                self.pass_over(name, later);
                 continue;
             }
             budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
@@ -120,14 +121,15 @@ impl Board {
         outcome
     }
 
-    /// Hungry streams of the topic's groups, for `slice` jobs together.
-    fn takers(&mut self, name: &TopicName, slice: u32) -> Vec<Asker> {
+    /// Hungry streams of the topic's groups, for `slice` jobs together; and whether there are others
+    /// that only have to ask elsewhere first.
+    fn takers(&mut self, name: &TopicName, slice: u32) -> (Vec<Asker>, bool) {
         let Some(topic) = self.topics.get(name).filter(|topic| topic.place == Place::Ready) else {
-            return Vec::new();
+            return (Vec::new(), false);
         };
         let (groups, width) = (topic.groups.clone(), topic.width.min(slice as usize));
         let waiting: usize = groups.iter().map(|group| self.line_len(*group)).sum();
-        let (mut takers, mut slice) = (Vec::new(), slice);
+        let (mut takers, mut slice, mut later) = (Vec::new(), slice, false);
         for group in groups {
             for _ in 0..self.line_len(group) {
                 if takers.len() == width || slice == 0 {
@@ -142,12 +144,16 @@ impl Board {
                         takers.push(taker);
                         self.push(group, id);
                     }
-                    Pick::Skip => self.push(group, id),
+                    Pick::Blocked => self.push(group, id),
+                    Pick::Later => {
+                        later = true;
+                        self.push(group, id);
+                    }
                     Pick::Out => {}
                 }
             }
         }
-        takers
+        (takers, later)
     }
 
     /// What the stream asks of the topic: its share, at most `jobs_max`.
@@ -162,8 +168,11 @@ impl Board {
         {
             sub.solo = None;
         }
-        if sub.blocked.contains(name) || sub.solo.as_ref().is_some_and(|solo| solo != name) {
-            return Pick::Skip;
+        if sub.blocked.contains(name) {
+            return Pick::Blocked;
+        }
+        if sub.solo.as_ref().is_some_and(|solo| solo != name) {
+            return Pick::Later;
         }
         let ways = if sub.solo.is_some() { 1 } else { ways };
         let (round, stream) = (self.round, Arc::clone(&sub.stream));
@@ -177,9 +186,7 @@ impl Board {
             Share { jobs: sub.split.0.min(jobs_max), bytes, oversize: want.idle && ways == 1 }
         });
         match reserved {
-            Some((share, changes)) => {
-                Pick::Taker(Asker { stream, share, full: ways == 1, changes })
-            }
+            Some(share) => Pick::Taker(Asker { stream, share, full: ways == 1 }),
             None => {
                 sub.hungry = false;
                 self.hungry -= 1;
@@ -202,8 +209,8 @@ impl Board {
             outcome.look_at = Some(look_at);
         }
         outcome.refused.extend(granted.refused);
-        if granted.rouse {
-            outcome.rouse.push(Arc::clone(&asker.stream));
+        if !granted.rouse.is_empty() {
+            outcome.rouse.push((Arc::clone(&asker.stream), granted.rouse));
         }
         if granted.hungry && self.subs.get(&asker.stream.id()).is_some_and(|sub| !sub.hungry) {
             self.feed_again(asker.stream.id());
@@ -219,7 +226,7 @@ impl Board {
         }
         if nothing && !asker.full {
             sub.solo = Some(name.clone());
-        } else if nothing && !progress && asker.stream.doze(self.feed, asker.changes) {
+        } else if nothing && !progress && asker.stream.doze(self.feed, asker.share) {
             sub.blocked.insert(name.clone());
             self.answered(asker.stream.id(), name);
         }
@@ -262,6 +269,16 @@ impl Board {
         {
             topic.place = Place::Ready;
             self.ready.push_back(name.clone());
+        }
+    }
+
+    /// The topic has no taker now. With `later` it has one as soon as that stream's turn alone is
+    /// over, of which no letter comes: it stays where the next plan finds it.
+    fn pass_over(&mut self, name: TopicName, later: bool) {
+        if later {
+            self.ready.push_back(name);
+        } else {
+            self.park(name);
         }
     }
 

@@ -273,6 +273,67 @@ fn a_job_too_large_for_a_share_is_asked_for_alone_and_then_waits_for_credit() {
 }
 
 #[test]
+fn a_topic_that_waits_for_room_is_asked_again_whatever_others_gave_meanwhile() {
+    let one = stream_of(1, options(&["a", "b"], 8, 1_000), Mode::Stream);
+    let mut board = board(&[&one]);
+    let of_b = |plan: &Plan, bytes| {
+        let mut found = answer(plan, 0, 0, Rest::More);
+        let place = plan.asks.iter().position(|asked| asked.topic == name("b")).unwrap();
+        let leased = vec![vec![job(&name("b"), bytes)]];
+        found[place] = Claimed { leased, rest: Rest::Nothing };
+        (found[place].leased[0][0].token, found)
+    };
+    let plan = board.plan().unwrap();
+    let (large, found) = of_b(&plan, 500);
+    board.apply(plan, found, AT);
+    let plan = board.plan().unwrap();
+    assert_eq!(asked(&plan)[0].0, "a");
+    apply(&mut board, plan, 0, Rest::More);
+    assert!(board.plan().is_none());
+    board.wake(&name("b"), NOW, NOW);
+    let plan = board.plan().unwrap();
+    assert_eq!(plan.asks.len(), 1);
+    let (_, found) = of_b(&plan, 10);
+    assert!(board.apply(plan, found, AT).rouse.is_empty());
+    assert!(board.plan().is_none());
+    assert!(one.settle(&[large]).rouse);
+    board.hear(&one);
+    assert_eq!(asked(&board.plan().unwrap())[0].0, "a");
+}
+
+#[test]
+fn a_topic_that_is_passed_over_for_another_comes_after_it() {
+    let one = stream(1, &["a", "b"], 8);
+    let mut board = board(&[&one]);
+    let plan = board.plan().unwrap();
+    // a fills the call, so b gives nothing though it has something.
+    let mut found = answer(&plan, 1, 10, Rest::More);
+    found[1].leased[0].clear();
+    board.apply(plan, found, AT);
+    let plan = board.plan().unwrap();
+    assert_eq!(asked(&plan).iter().map(|(topic, _)| topic).collect::<Vec<_>>(), ["b"]);
+    apply(&mut board, plan, 1, Rest::Nothing);
+    assert_eq!(asked(&board.plan().unwrap())[0].0, "a");
+}
+
+#[test]
+fn a_topic_that_is_passed_over_for_another_comes_also_when_others_emptied_that() {
+    let one = stream(1, &["a", "b"], 8);
+    let others: Vec<_> = (2..=100).map(|id| stream(id, &["b"], 8)).collect();
+    let mut board = board(&[&one]);
+    others.iter().for_each(|stream| board.hear(stream));
+    let plan = board.plan().unwrap();
+    let mut found = answer(&plan, 1, 10, Rest::More);
+    let place = plan.asks[1].takers.iter().position(|taker| taker.stream.id() == 1).unwrap();
+    found[1].leased[place].clear();
+    board.apply(plan, found, AT);
+    let plan = board.plan().unwrap();
+    assert!(plan.asks.len() == 1 && !jobs_asked(&plan).contains_key(&1));
+    apply(&mut board, plan, 0, Rest::Nothing);
+    assert_eq!(asked(&board.plan().unwrap()), [("a".into(), vec![(1, 7)])]);
+}
+
+#[test]
 fn whoever_got_nothing_because_others_did_is_asked_for_again() {
     let (one, two) = (stream(1, &["a"], 8), stream(2, &["a"], 8));
     let mut board = board(&[&one, &two]);

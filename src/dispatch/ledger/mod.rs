@@ -49,10 +49,8 @@ pub(super) struct Ledger {
     granted: u64,
     delivered: u64,
     revocations: Vec<Revocation>,
-    /// Raised whenever credit comes back or the transport makes room.
-    changes: u64,
-    /// By feed: whether it waits to be told that there is credit again.
-    dozing: Box<[bool]>,
+    /// By feed: when it waits to be told that there is credit again, what was not enough for it.
+    dozing: Box<[Option<Share>]>,
     /// Feeds that have not asked for everything yet.
     unanswered: usize,
     /// The transport did not take what waits for it; until it does, nothing more is claimed.
@@ -129,8 +127,8 @@ pub(super) struct Origin {
 pub(super) struct Granted {
     /// The stream could take more.
     pub(super) hungry: bool,
-    /// What was set aside and not used is of use to other feeds.
-    pub(super) rouse: bool,
+    /// Other feeds, for which what was set aside and not used may be enough.
+    pub(super) rouse: Vec<usize>,
     /// See [`Ledger::look`].
     pub(super) look_at: Time,
     /// Not taken: the stream is gone or leaves.
@@ -152,8 +150,7 @@ impl Ledger {
             granted: 0,
             delivered: 0,
             revocations: Vec::new(),
-            changes: 0,
-            dozing: vec![false; feeds].into(),
+            dozing: vec![None; feeds].into(),
             unanswered: feeds,
             stuck: false,
             look_at: Time::MAX,
@@ -179,15 +176,14 @@ impl Ledger {
     }
 
     /// Sets aside the share that `choose` makes of what could be taken, until it is granted. When
-    /// nothing could, `feed` is told as soon as there is credit again. With the share comes the
-    /// number by which [`Ledger::doze`] knows whether anything has changed since.
+    /// nothing could, `feed` is told as soon as there is credit again.
     pub(super) fn reserve(
         &mut self,
         feed: usize,
         choose: impl FnOnce(Want) -> Share,
-    ) -> Option<(Share, u64)> {
+    ) -> Option<Share> {
         let Some(want) = self.want() else {
-            self.dozing[feed] = true;
+            self.dozing[feed] = Some(Share::default());
             return None;
         };
         let mut share = choose(want);
@@ -195,7 +191,7 @@ impl Ledger {
         share.bytes = share.bytes.min(want.bytes);
         self.asked_jobs += share.jobs;
         self.asked_bytes += share.bytes;
-        Some((share, self.changes))
+        Some(share)
     }
 
     /// Takes in what a claim found for `share`, which is no longer set aside.
@@ -205,7 +201,7 @@ impl Ledger {
         let jobs = jobs.into_iter().map(|job| Unsent::new(job, at));
         if self.phase != Phase::Open {
             let refused = jobs.map(Unsent::into_loose).collect();
-            return Granted { hungry: false, rouse: false, look_at: Time::MAX, refused };
+            return Granted { hungry: false, rouse: Vec::new(), look_at: Time::MAX, refused };
         }
         for unsent in jobs {
             let held = Held {
@@ -221,25 +217,43 @@ impl Ledger {
             self.outbox.push_back(unsent);
         }
         let hungry = self.want().is_some();
-        self.dozing[at.shard] = !hungry;
-        let rouse = hungry && self.rouse();
-        Granted { hungry, rouse, look_at: self.look_at, refused: Vec::new() }
+        if !hungry {
+            self.dozing[at.shard] = Some(Share::default());
+        }
+        let (rouse, look_at) = (self.rouse_others(at.shard), self.look_at);
+        Granted { hungry, rouse, look_at, refused: Vec::new() }
     }
 
-    /// `feed` waits for credit to come back; refused when some did since `changes`.
-    pub(super) fn doze(&mut self, feed: usize, changes: u64) -> bool {
-        let unchanged = self.changes == changes;
-        self.dozing[feed] |= unchanged;
-        unchanged
+    /// The next job did not fit `share`: `feed` waits for more. Refused when there is more already.
+    pub(super) fn doze(&mut self, feed: usize, share: Share) -> bool {
+        if self.want().is_some_and(|want| want.exceeds(share)) {
+            return false;
+        }
+        let least = self.dozing[feed].map_or(share, |other| share.least(other));
+        self.dozing[feed] = Some(least);
+        true
     }
 
-    /// Whether feeds must be told that there is credit; they are told once.
+    /// Whether feeds must be told that there is credit; they are told once. Also those for which it
+    /// may be too little: what they waited with may have made way for something smaller.
     pub(super) fn rouse(&mut self) -> bool {
-        let rouse = self.dozing.contains(&true) && self.want().is_some();
+        let rouse = self.dozing.iter().any(Option::is_some) && self.want().is_some();
         if rouse {
-            self.dozing.fill(false);
+            self.dozing.fill(None);
         }
         rouse
+    }
+
+    /// The feeds beside `feed` that could do with what there is; they are told once. No others: two
+    /// whose next jobs are too large would tell each other for ever of what they could not use. And
+    /// not `feed`, which knows what it has just asked for.
+    fn rouse_others(&mut self, feed: usize) -> Vec<usize> {
+        let Some(want) = self.want() else { return Vec::new() };
+        let others = self.dozing.iter_mut().enumerate().filter(|(other, _)| *other != feed);
+        let roused = others.filter_map(|(other, dozing)| {
+            dozing.take_if(|share| want.exceeds(*share)).map(|_| other)
+        });
+        roused.collect()
     }
 
     /// One more feed has asked for everything that the stream wants.
@@ -269,7 +283,6 @@ impl Ledger {
 
     fn release(&mut self, token: Token) -> Option<Held> {
         let held = self.credit.release(token)?;
-        self.changes += 1;
         if !held.sent
             && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
             && let Some(unsent) = self.outbox.remove(place)
@@ -298,6 +311,26 @@ impl Ledger {
     }
 }
 
+// === impl Want, Share ===
+
+impl Want {
+    /// Whether a job that did not fit `share` could come now.
+    fn exceeds(&self, share: Share) -> bool {
+        self.bytes > share.bytes || self.idle && !share.oversize
+    }
+}
+
+impl Share {
+    /// What is more than one of the two is more than this.
+    fn least(self, other: Share) -> Share {
+        Share {
+            jobs: self.jobs.min(other.jobs),
+            bytes: self.bytes.min(other.bytes),
+            oversize: self.oversize && other.oversize,
+        }
+    }
+}
+
 // === impl Unsent ===
 
 impl Unsent {
@@ -322,6 +355,11 @@ impl Unsent {
 // === impl Held ===
 
 impl Held {
+    fn to_loose(&self, token: Token) -> Loose {
+        let lease = LeaseRef { key: self.key.clone(), token };
+        Loose { shard: self.shard, lease, deadline: self.deadline }
+    }
+
     fn into_loose(self, token: Token) -> Loose {
         let lease = LeaseRef { key: self.key, token };
         Loose { shard: self.shard, lease, deadline: self.deadline }

@@ -50,7 +50,7 @@ fn all(want: Want) -> Share {
 }
 
 fn claim(ledger: &mut Ledger, jobs: Vec<Leased>) -> Granted {
-    let (share, _) = ledger.reserve(0, all).unwrap();
+    let share = ledger.reserve(0, all).unwrap();
     ledger.grant(share, jobs, AT)
 }
 
@@ -61,7 +61,7 @@ fn tokens(taken: &Taken) -> Vec<u64> {
 #[test]
 fn what_is_asked_for_is_set_aside_until_it_is_granted() {
     let mut ledger = ledger(4);
-    let (share, _) = ledger
+    let share = ledger
         .reserve(0, |want| Share { jobs: 3, bytes: want.bytes / 2, oversize: false })
         .unwrap();
     assert_eq!(ledger.want().unwrap().jobs, 1);
@@ -99,10 +99,10 @@ fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
     let mut ledger = ledger(100);
     claim(&mut ledger, vec![job(1, 2_000_000)]);
     // What is left of the outbox is too small for the next job, so the claim will find nothing.
-    let (share, changes) = ledger.reserve(0, all).unwrap();
+    let share = ledger.reserve(0, all).unwrap();
     assert_eq!(tokens(&ledger.take(NOW, 64)), [1]);
     ledger.grant(share, Vec::new(), AT);
-    assert!(!ledger.doze(0, changes), "there is room by now, and nobody would tell");
+    assert!(!ledger.doze(0, share), "there is room by now, and nobody would tell");
 }
 
 #[test]
@@ -151,9 +151,61 @@ fn closing_tells_what_was_not_sent_from_what_was() {
         let remains = ledger.close(keep);
         let of = |loose: &[Loose]| loose.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
         assert_eq!(of(&remains.unsent), [2]);
-        assert_eq!(of(&remains.sent), if keep { vec![] } else { vec![1] });
+        assert_eq!(of(&remains.sent), [1]);
         assert_eq!(ledger.in_flight(), u32::from(keep));
     }
+}
+
+#[test]
+fn what_was_sent_is_let_go_once_when_the_server_ends_a_stream() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10)]);
+    ledger.take(NOW, 1);
+    assert_eq!((ledger.drain().sent.len(), ledger.drain().sent.len()), (1, 0));
+    assert!(ledger.close(true).sent.is_empty());
+    let mut pull = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
+    claim(&mut pull, vec![job(1, 10)]);
+    pull.take(NOW, 1);
+    assert!(pull.close(true).sent.is_empty(), "no stream ever answered for it");
+}
+
+#[test]
+fn a_feed_that_waits_for_room_is_told_whatever_it_is_granted_meanwhile() {
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1);
+    claim(&mut ledger, vec![job(1, 600)]);
+    let share = ledger.reserve(0, all).unwrap();
+    assert!(ledger.grant(share, Vec::new(), AT).hungry);
+    assert!(ledger.doze(0, share));
+    let granted = claim(&mut ledger, vec![job(2, 10)]);
+    assert!(granted.hungry && granted.rouse.is_empty(), "it knows what it asks for itself");
+    ledger.settle(Token(1));
+    assert!(ledger.rouse());
+    assert!(!ledger.rouse(), "once");
+}
+
+#[test]
+fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 2);
+    claim(&mut ledger, vec![job(1, 100)]);
+    let nothing = |ledger: &mut Ledger, feed, share| {
+        let at = Origin { shard: feed, ..AT };
+        ledger.grant(share, Vec::new(), at).rouse
+    };
+    let other = ledger.reserve(1, |_| Share { jobs: 1, bytes: 500, oversize: false }).unwrap();
+    let share = ledger.reserve(0, all).unwrap();
+    assert_eq!(share.bytes, 400);
+    assert!(nothing(&mut ledger, 0, share).is_empty());
+    assert!(ledger.doze(0, share), "the other half is set aside");
+    assert_eq!(nothing(&mut ledger, 1, other), [0]);
+    assert!(!ledger.doze(0, share), "there is more by now");
+    // Too large for all there is, on both: they leave each other alone.
+    for feed in [0, 1, 0] {
+        let share = ledger.reserve(feed, all).unwrap();
+        assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
+        assert!(ledger.doze(feed, share), "{feed}");
+    }
+    ledger.settle(Token(1));
+    assert!(ledger.rouse());
 }
 
 #[test]
@@ -193,7 +245,7 @@ fn a_pull_is_served_once() {
 #[test]
 fn deadlines_are_kept_on_the_clock_of_the_replica() {
     let mut ledger = ledger(10);
-    let (share, _) = ledger.reserve(0, all).unwrap();
+    let share = ledger.reserve(0, all).unwrap();
     let at = Origin { shard: 0, now: seconds(100), skew: -seconds(100).0 };
     ledger.grant(share, vec![job(1, 10)], at);
     let taken = ledger.take(seconds(100), 1);

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::domain::{Time, limit};
-use crate::store::LeaseRef;
 
 use super::{Ledger, Loose, Phase, Revocation, Unsent};
 
@@ -26,11 +25,11 @@ pub(in crate::dispatch) struct Taken {
     pub(in crate::dispatch) rouse: bool,
 }
 
-/// What is left when a transport is gone.
+/// What a stream leaves behind when it takes no more jobs.
 #[derive(Default)]
 pub(in crate::dispatch) struct Remains {
     pub(in crate::dispatch) unsent: Vec<Loose>,
-    /// Sent and not settled.
+    /// Sent and not settled. When the server ends the stream they stay held, and are answered once.
     pub(in crate::dispatch) sent: Vec<Loose>,
 }
 
@@ -70,8 +69,6 @@ impl Ledger {
             taken.jobs.push(unsent);
         }
         self.delivered += taken.jobs.len() as u64;
-        // Room in the outbox is news as credit is: a feed that saw none must not doze off over it.
-        self.changes += u64::from(!taken.jobs.is_empty());
         taken.in_flight = self.credit.in_flight();
         taken.complete = self.delivered >= self.max_jobs;
         taken.draining = self.phase == Phase::Draining;
@@ -79,8 +76,28 @@ impl Ledger {
         taken
     }
 
-    /// Nothing more comes; what waits goes back.
-    pub(in crate::dispatch) fn drain(&mut self) -> Vec<Loose> {
+    /// Nothing more comes; what waits goes back, and what was sent outlives the stream.
+    pub(in crate::dispatch) fn drain(&mut self) -> Remains {
+        let sent = if self.phase == Phase::Open { self.sent() } else { Vec::new() };
+        Remains { unsent: self.stop(), sent }
+    }
+
+    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
+    pub(in crate::dispatch) fn close(&mut self, keep: bool) -> Remains {
+        let remains = if keep {
+            self.drain()
+        } else {
+            let unsent = self.stop();
+            let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
+            Remains { unsent, sent }
+        };
+        self.phase = Phase::Closed;
+        self.revocations = Vec::new();
+        remains
+    }
+
+    /// Takes no more jobs and gives up those that wait.
+    fn stop(&mut self) -> Vec<Loose> {
         if self.phase == Phase::Open {
             self.phase = Phase::Draining;
         }
@@ -89,16 +106,10 @@ impl Ledger {
         unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
-    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
-    pub(in crate::dispatch) fn close(&mut self, keep: bool) -> Remains {
-        let unsent = self.drain();
-        self.phase = Phase::Closed;
-        self.revocations = Vec::new();
-        if keep {
-            return Remains { unsent, sent: Vec::new() };
-        }
-        let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
-        Remains { unsent, sent }
+    /// The leases that a worker has and its stream answers for; those of a pull never were.
+    fn sent(&self) -> Vec<Loose> {
+        let sent = self.credit.iter().filter(|(_, held)| held.sent && !self.once);
+        sent.map(|(token, held)| held.to_loose(token)).collect()
     }
 
     /// Looks at deadlines that have come.
@@ -114,8 +125,7 @@ impl Ledger {
         for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
             let at = held.deadline.plus(OVERDUE);
             if at <= now {
-                let lease = LeaseRef { key: held.key.clone(), token };
-                look.overdue.push(Loose { shard: held.shard, lease, deadline: held.deadline });
+                look.overdue.push(held.to_loose(token));
             }
             look.next = look.next.min(at.max(now.plus(OVERDUE)));
         }
@@ -133,7 +143,6 @@ impl Ledger {
 
     fn give_up(&mut self, unsent: Unsent) -> Loose {
         self.credit.release(unsent.job.token);
-        self.changes += 1;
         self.granted -= 1;
         unsent.into_loose()
     }

@@ -1,4 +1,4 @@
-//! A store whose claims can be held back on their way, or lost.
+//! A store whose claims can be held back on their way, or lost, and whose detaches can fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +18,13 @@ pub(super) struct Flaky {
     store: SqliteStore,
     gate: Arc<Semaphore>,
     lost: AtomicUsize,
+    failing: AtomicUsize,
 }
 
 impl Flaky {
     pub(super) fn new(store: SqliteStore) -> Flaky {
-        Flaky { store, gate: Arc::new(Semaphore::new(1)), lost: AtomicUsize::new(0) }
+        let gate = Arc::new(Semaphore::new(1));
+        Flaky { store, gate, lost: AtomicUsize::new(0), failing: AtomicUsize::new(0) }
     }
 
     /// No claim is answered as long as this lives.
@@ -34,6 +36,16 @@ impl Flaky {
     pub(super) fn lose_claims(&self, n: usize) {
         self.lost.store(n, Ordering::Relaxed);
     }
+
+    /// The next so many detaches fail.
+    pub(super) fn fail_detaches(&self, n: usize) {
+        self.failing.store(n, Ordering::Relaxed);
+    }
+
+    /// How many of those are still to come.
+    pub(super) fn detaches_to_fail(&self) -> usize {
+        self.failing.load(Ordering::Relaxed)
+    }
 }
 
 impl Store for Flaky {
@@ -41,12 +53,15 @@ impl Store for Flaky {
         Box::pin(async move {
             let claims = self.store.claim(claim).await?;
             let _passed = self.gate.acquire().await.unwrap();
-            let less = |n: usize| n.checked_sub(1);
-            match self.lost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
-                Ok(_) => Err(Error::Unknown("lost".into())),
-                Err(_) => Ok(claims),
-            }
+            if one_less(&self.lost) { Err(Error::Unknown("lost".into())) } else { Ok(claims) }
         })
+    }
+
+    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
+        if one_less(&self.failing) {
+            return Box::pin(async { Err(Error::Unknown("failed".into())) });
+        }
+        self.store.detach(refs)
     }
 
     fn name(&self) -> &ShardName {
@@ -133,4 +148,9 @@ impl Store for Flaky {
     fn close(&self) -> BoxFuture<'_, ()> {
         self.store.close()
     }
+}
+
+fn one_less(left: &AtomicUsize) -> bool {
+    let less = |n: usize| n.checked_sub(1);
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
 }

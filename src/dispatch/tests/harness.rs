@@ -11,7 +11,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
     Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
 };
-use crate::domain::{OnConflict, ShardName, Spec, Time, TopicName, When};
+use crate::domain::{OnConflict, Payload, ShardName, Spec, Time, TopicName, When};
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
@@ -78,12 +78,23 @@ impl Server {
         self.write(topic, When::After(delay), 1).await;
     }
 
+    /// Jobs with so many bytes of payload.
+    pub(super) async fn enqueue_large(&self, topic: &str, jobs: usize, bytes: usize) {
+        let payload = Payload { body: vec![0; bytes].into(), ..Payload::default() };
+        let spec = Spec { payload: Some(payload), ..Spec::default() };
+        self.write_all(topic, When::Now, jobs, spec).await;
+    }
+
     async fn write(&self, topic: &str, due: When, jobs: usize) {
+        self.write_all(topic, due, jobs, Spec::default()).await;
+    }
+
+    async fn write_all(&self, topic: &str, due: When, jobs: usize, spec: Spec) {
         let draft = Draft {
             topic: TopicName::stored(topic),
             id: None,
             request_id: None,
-            spec: Spec::default(),
+            spec,
             due,
             priority: None,
             expire: None,
@@ -114,6 +125,11 @@ impl Server {
         for result in self.scheduler.extend(deliveries.iter().map(item).collect()).await {
             result.unwrap();
         }
+    }
+
+    /// Leases that the next life would give back.
+    pub(super) async fn left_to_the_next_life(&self) -> usize {
+        self.store.orphans(0).await.unwrap().len()
     }
 
     pub(super) async fn reap(&self) {

@@ -238,6 +238,93 @@ async fn leases_of_a_former_life_are_let_go_after_their_grace() {
 }
 
 #[tokio::test]
+async fn what_an_ended_stream_was_sent_is_not_let_go_by_the_next_life() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let mut stream = server.open(StreamOptions { max_jobs: Some(2), ..options(&["t"]) });
+    let sent = stream.jobs(2).await;
+    server.store.fail_detaches(2);
+    assert!(stream.ended().await);
+    // The stores close after this, so what is to be written must be, also at the third try.
+    server.dispatcher.close().await;
+    assert_eq!(server.store.detaches_to_fail(), 0);
+    let server = server.restart();
+    harness::settle_down().await;
+    server.clock.advance(20 * SECOND);
+    harness::settle_down().await;
+    assert_eq!(server.stats("t").await.running, 2);
+    server.ack(&sent).await;
+    assert_eq!(server.stats("t").await.succeeded_total, 2);
+}
+
+#[tokio::test]
+async fn a_replica_that_drains_leaves_what_was_sent_to_its_workers() {
+    let server = Server::start();
+    server.enqueue("t", 600).await;
+    let credit = StreamOptions { max_in_flight: 600, max_batch: 600, ..options(&["t"]) };
+    let mut stream = server.open(credit);
+    stream.jobs(600).await;
+    assert_eq!(server.left_to_the_next_life().await, 600);
+    // Its transport does not read that it is to end.
+    server.dispatcher.close().await;
+    assert_eq!(server.left_to_the_next_life().await, 0);
+    drop(stream);
+}
+
+#[tokio::test]
+async fn an_old_stream_leaves_what_it_was_sent_to_its_worker() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(StreamOptions { heartbeat: 3600 * SECOND, ..options(&["t"]) });
+    stream.jobs(1).await;
+    tokio::time::pause();
+    assert!(stream.batch().await.draining);
+    assert!(stream.ended().await);
+    server.dispatcher.close().await;
+    assert_eq!(server.left_to_the_next_life().await, 0);
+}
+
+#[tokio::test]
+async fn an_end_that_the_store_does_not_hear_of_holds_up_nothing_for_long() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(StreamOptions { max_jobs: Some(1), ..options(&["t"]) });
+    stream.jobs(1).await;
+    server.store.fail_detaches(usize::MAX);
+    assert!(stream.ended().await);
+    // Whatever else the store is asked for is over: time that is paused does not wait for it.
+    harness::settle_down().await;
+    tokio::time::pause();
+    tokio::time::timeout(2 * SECOND, server.dispatcher.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_topic_gets_its_turn_again_after_one_that_did_not_fit_beside_it() {
+    let server = Server::start();
+    // Four of a fill a call but for less than one of b needs.
+    server.enqueue_large("a", 9, 250 << 10).await;
+    server.enqueue_large("b", 1, 100 << 10).await;
+    let mut stream = server.open(options(&["a", "b"]));
+    stream.jobs(10).await;
+}
+
+#[tokio::test]
+async fn a_large_job_comes_when_there_is_room_whatever_came_meanwhile() {
+    let server = Server::start();
+    server.enqueue_large("b", 1, 600 << 10).await;
+    let mut stream =
+        server.open(StreamOptions { max_in_flight_bytes: 1 << 20, ..options(&["a", "b"]) });
+    let first = stream.jobs(1).await;
+    server.enqueue_large("a", 1, 700 << 10).await;
+    stream.nothing().await;
+    server.enqueue("b", 1).await;
+    stream.jobs(1).await;
+    server.ack(&first).await;
+    let large = stream.jobs(1).await;
+    assert_eq!(large[0].job.key.topic.as_str(), "a");
+}
+
+#[tokio::test]
 async fn a_replica_that_drains_ends_its_streams_and_waits_for_what_they_hold() {
     let server = Server::start();
     server.enqueue("t", 4).await;

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use crate::domain::lifecycle::{Event, next};
 use crate::domain::{Job, State, TopicName};
-use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled, Select};
+use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 
 use super::enqueue::rank_of;
 use super::fault::Done;
@@ -17,7 +17,6 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("delete.sql");
 const DROP_NEXT: &str = statement(FILE, "drop_next");
-const DEAD: &str = statement(FILE, "dead");
 
 /// The verb: cancel what waits or runs, forget what is finished.
 pub(super) fn delete(
@@ -101,9 +100,7 @@ fn read_back(session: &Session<'_>, topic: &TopicName, key: i64) -> Done<Option<
 pub(super) fn redrive(session: &mut Session<'_>, redrive: &Redrive) -> Done<Redriven> {
     let mut done = Redriven::default();
     let Some(topic) = session.topic(&redrive.topic)? else {
-        if let Select::Ids(ids) = &redrive.select {
-            done.skipped = ids.len() as u64;
-        }
+        done.skipped = redrive.ids.len() as u64;
         return Ok(done);
     };
     for row in selected(session, topic, redrive, &mut done)? {
@@ -116,34 +113,25 @@ pub(super) fn redrive(session: &mut Session<'_>, redrive: &Redrive) -> Done<Redr
     Ok(done)
 }
 
-/// The jobs that are meant; those of an explicit list that cannot be redriven count as skipped.
+/// The jobs that are meant, in the order of their ids; those that cannot be redriven count as
+/// skipped, and so does a job that is named again.
 fn selected(
     session: &mut Session<'_>,
     topic: i64,
     redrive: &Redrive,
     done: &mut Redriven,
 ) -> Done<Vec<Row>> {
-    match &redrive.select {
-        Select::Dead(limit) => {
-            let limit = i64::try_from(*limit).unwrap_or(i64::MAX);
-            let mut dead = session.prepare(DEAD)?;
-            let params = params![topic, session.now.0, limit];
-            Ok(dead.query_map(params, Row::read)?.collect::<rusqlite::Result<_>>()?)
-        }
-        Select::Ids(ids) => {
-            let mut by_id = session.prepare(BY_ID)?;
-            let mut rows = Vec::with_capacity(ids.len());
-            let mut met = HashSet::new();
-            for id in ids {
-                let found = lifecycle::find(session, &mut by_id, topic, id.as_str())?;
-                match found.filter(|(row, _)| met.insert(row.key)) {
-                    Some((row, state)) if can_redrive(&row, state) => rows.push(row),
-                    _ => done.skipped += 1,
-                }
-            }
-            Ok(rows)
+    let mut by_id = session.prepare(BY_ID)?;
+    let mut rows = Vec::with_capacity(redrive.ids.len());
+    let mut met = HashSet::new();
+    for id in &redrive.ids {
+        let found = lifecycle::find(session, &mut by_id, topic, id.as_str())?;
+        match found.filter(|(row, _)| met.insert(row.key)) {
+            Some((row, state)) if can_redrive(&row, state) => rows.push(row),
+            _ => done.skipped += 1,
         }
     }
+    Ok(rows)
 }
 
 fn can_redrive(row: &Row, state: State) -> bool {

@@ -30,14 +30,14 @@ struct Inner {
     shard: ShardName,
     clock: Clock,
     idle: Mutex<Vec<Connection>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
 }
 
 // === impl Readers ===
 
 impl Readers {
     pub(super) fn new(path: PathBuf, shard: ShardName, clock: Clock) -> Readers {
-        let (idle, permits) = (Mutex::new(Vec::new()), Semaphore::new(READS_MAX));
+        let (idle, permits) = (Mutex::new(Vec::new()), Arc::new(Semaphore::new(READS_MAX)));
         Readers { inner: Arc::new(Inner { path, shard, clock, idle, permits }) }
     }
 
@@ -46,16 +46,21 @@ impl Readers {
         self.inner.permits.close();
     }
 
-    /// Runs `read` on a thread for blocking work.
+    /// Runs `read` on a thread for blocking work. Dropped while it runs, it goes on there, and counts
+    /// as one of the reads at once until it ends.
     pub(super) async fn call<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
         read: Read<I, O>,
     ) -> Result<O> {
         let stopped = || Error::Unavailable("the store is closed".into());
-        let _permit = self.inner.permits.acquire().await.map_err(|_| stopped())?;
+        let permits = Arc::clone(&self.inner.permits);
+        let permit = permits.acquire_owned().await.map_err(|_| stopped())?;
         let inner = Arc::clone(&self.inner);
-        let task = tokio::task::spawn_blocking(move || inner.read(&input, read));
+        let task = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            inner.read(&input, read)
+        });
         Ok(task.await.map_err(|_| stopped())??)
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ringq::domain::{OnConflict, Time, limit};
-use ringq::store::{Event, NewJob, Redrive, Reschedule, Select};
+use ringq::domain::{JobId, OnConflict, Time, limit};
+use ringq::store::{Event, NewJob, Redrive, Reschedule};
 use tokio::sync::broadcast::Receiver;
 
 use super::fixture::Fixture;
@@ -102,7 +102,7 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
     let mut events = q.store.events();
     let redrive = Redrive {
         topic: topic(TOPIC),
-        select: Select::Dead(9),
+        ids: vec![JobId::stored("a")],
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
         target: None,

@@ -238,7 +238,6 @@ macro_rules! conformance {
                 a_kept_job_that_never_had_a_payload_is_no_tombstone
                 a_redriven_job_does_not_expire_again
                 a_dry_run_counts_and_changes_nothing
-                a_dry_run_counts_all_dead_letters_when_asked_for_any_number
                 jobs_move_to_another_topic
                 an_id_that_is_taken_in_the_target_stays
                 the_own_topic_as_target_is_no_move

@@ -1,15 +1,15 @@
 use std::collections::BTreeSet;
 
 use ringq::pb::{
-    Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job, JobState,
-    JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest, NackAction,
-    RedriveJobsRequest, ShardState, StreamRequest, TopicState,
+    Delivery, Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job,
+    JobState, JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest,
+    NackAction, RedriveJobsRequest, ShardState, StreamRequest, TopicState,
 };
 use tonic::Code;
 
 use crate::harness::{
     Client, JobExt as _, Server, SinceEpoch as _, assert_refused, eventually, job, millis, nack,
-    take, wall_now,
+    take, wall_now, within,
 };
 
 fn ids(jobs: &[Job]) -> Vec<String> {
@@ -23,6 +23,21 @@ async fn bury(client: &Client, topic: &str, ids: &[&str]) {
         let receipt = client.pull_one(topic).await.receipt;
         client.nack(nack(&receipt, NackAction::DeadLetter)).await;
     }
+}
+
+async fn bury_all_that_is_ready(client: &Client, topic: &str) {
+    loop {
+        let deliveries = client.pull_now(topic, 256).await;
+        if deliveries.is_empty() {
+            return;
+        }
+        dead_letter(client, &deliveries).await;
+    }
+}
+
+async fn dead_letter(client: &Client, deliveries: &[Delivery]) {
+    let items = deliveries.iter().map(|d| nack(&d.receipt, NackAction::DeadLetter)).collect();
+    assert_eq!(client.nack_items(items).await, []);
 }
 
 #[tokio::test]
@@ -193,6 +208,47 @@ async fn redrive_counts_moves_and_skips() {
     let nowhere = RedriveJobsRequest { topic: "nowhere".into(), ..Default::default() };
     let status = client.admin.clone().redrive_jobs(nowhere).await.unwrap_err();
     assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
+}
+
+#[tokio::test]
+async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
+    // More than the server moves at a time, so that jobs of its first step can die before the last.
+    const DEAD: usize = 2_500;
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let jobs: Vec<_> = (0..DEAD).map(|n| job("mail").with_id(&format!("n{n}"))).collect();
+    client.enqueue_all(jobs).await;
+    bury_all_that_is_ready(&client, "mail").await;
+    assert_eq!(client.stats("mail").await.dead, DEAD as i64);
+
+    let worker = tokio::spawn({
+        let client = client.clone();
+        async move {
+            let mut stream =
+                client.stream(StreamRequest { max_in_flight: 1_000, ..take("mail") }).await;
+            loop {
+                let delivery = stream.next().await;
+                let more = stream.next_many(stream.unread()).await;
+                dead_letter(&client, &[&[delivery][..], &more].concat()).await;
+            }
+        }
+    });
+    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    for validate_only in [true, false, false] {
+        let before = client.stats("mail").await;
+        let request = RedriveJobsRequest { validate_only, ..all.clone() };
+        let mut admin = client.admin.clone();
+        let done = within("the redrive's end", admin.redrive_jobs(request)).await;
+        let done = done.unwrap().into_inner();
+        assert_eq!((done.redriven_count, done.skipped_count), (DEAD as i64, 0));
+        let moved = if validate_only { 0 } else { DEAD as i64 };
+        eventually("each job died once more", async || {
+            let now = client.stats("mail").await;
+            (now.dead_total == before.dead_total + moved && now.dead == DEAD as i64).then_some(())
+        })
+        .await;
+    }
+    worker.abort();
 }
 
 #[tokio::test]

@@ -332,3 +332,29 @@ async fn a_vanished_connection_breaks_its_streams_like_a_cancel() {
     assert_ne!(again.receipt, receipt);
     assert_eq!((again.attempt, again.delivery), (1, 2));
 }
+
+#[tokio::test]
+async fn a_stream_that_the_server_ended_gives_nothing_back_after_a_restart_either() {
+    let mut server = Setup::new().config("shutdown_grace = \"100ms\"").restartable().start().await;
+    let client = server.connect().await;
+    for id in ["ended", "drained"] {
+        client.enqueue(job("mail").with_id(id)).await;
+    }
+    let one = StreamRequest { max_jobs: 1, ..with_grace("mail", millis(300)) };
+    let mut worker = client.stream(one).await;
+    let ended = worker.next().await;
+    worker.end().await;
+    let mut worker = client.stream(with_grace("mail", millis(300))).await;
+    let drained = worker.next().await;
+    server.terminate();
+    assert!(server.exit().await.success());
+    server.restart().await;
+    let client = server.connect().await;
+    // Longer than the grace: what belongs to a stream of the former life would be free by now.
+    let mut idle = client.stream(take("mail")).await;
+    idle.quiet(millis(1_200)).await;
+    for delivery in [ended, drained] {
+        assert_eq!(client.state("mail", &delivery.id).await, JobState::Running);
+        client.ack(&delivery.receipt).await;
+    }
+}

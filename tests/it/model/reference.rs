@@ -12,8 +12,8 @@ use ringq::domain::{
 };
 use ringq::store::{
     Ask, Claim, Claimed, Claims, Deleted, End, Enqueue, Extend, Lease, LeaseRef, Leased, NewJob,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Select, Settle, Settled, Stats,
-    Taker, Topic, Unclaim,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Stats, Taker,
+    Topic, Unclaim,
 };
 
 use super::coverage::Seen;
@@ -375,20 +375,10 @@ impl Reference {
 
     pub(crate) fn redrive(&mut self, redrive: &Redrive) -> Redriven {
         let mut done = Redriven::default();
-        let keys = match &redrive.select {
-            Select::Dead(limit) => {
-                let mut dead = self.list(&redrive.topic, State::Dead);
-                dead.truncate(*limit);
-                dead
-            }
-            Select::Ids(ids) => ids
-                .iter()
-                .map(|id| JobKey { topic: redrive.topic.clone(), id: id.clone() })
-                .collect(),
-        };
         let mut met = BTreeSet::new();
-        for key in keys {
-            let first = met.insert(key.clone());
+        for id in &redrive.ids {
+            let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
+            let first = met.insert(id);
             if first && self.redrive_one(redrive, &key, done.redriven) {
                 done.redriven += 1;
             } else {

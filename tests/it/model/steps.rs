@@ -13,8 +13,7 @@ use ringq::domain::{
     Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Redrive, Reschedule, Select, Settle, Taker,
-    Unclaim,
+    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Redrive, Reschedule, Settle, Taker, Unclaim,
 };
 
 use super::reference::Reference;
@@ -351,14 +350,17 @@ impl Dice {
     fn redrive(&mut self, terminal: &[JobKey]) -> Redrive {
         let ended = terminal.choose(&mut self.rng).filter(|_| self.rng.random_bool(0.7)).cloned();
         let first = ended.unwrap_or_else(|| self.key());
-        let select = match self.rng.random_range(0..3) {
-            0 => Select::Dead(self.pick(&[0, 1, 2, usize::MAX])),
-            1 => Select::Ids(vec![first.id]),
-            _ => Select::Ids(vec![self.key().id, first.id, self.key().id]),
+        let ids = match self.rng.random_range(0..3) {
+            0 => {
+                let here = terminal.iter().filter(|key| key.topic == first.topic);
+                here.map(|key| key.id.clone()).collect()
+            }
+            1 => vec![first.id],
+            _ => vec![self.key().id, first.id, self.key().id],
         };
         Redrive {
             topic: first.topic,
-            select,
+            ids,
             spacing: self.pick(&[Duration::ZERO, Duration::from_millis(300)]),
             delay: self.pick(&[Duration::ZERO, Duration::from_secs(1)]),
             target: self.maybe(0.4, |dice| dice.pick(&TOPICS)).map(TopicName::stored),

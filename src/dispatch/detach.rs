@@ -1,0 +1,44 @@
+//! The leases of streams that the server has ended: they outlive their streams, also past the end of
+//! this replica, so the store must not give them back at its next start.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+use crate::domain::limit;
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+use crate::store::LeaseRef;
+
+use super::ledger::Loose;
+
+/// First and longest pause after a failed call.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Tries of one call. The replica waits for them when it ends, so they are over within two seconds;
+/// what fails is a restart's concern only, and then costs a hand-over, not a job.
+const TRIES: usize = 6;
+
+/// Detaches `leases` of one shard, a call's worth at a time.
+pub(super) async fn run(scheduler: Scheduler, shard: Shard, leases: Vec<Loose>) {
+    for part in leases.chunks(limit::CALL_JOBS_MAX) {
+        let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
+        if !detach(&scheduler, &shard, &refs).await {
+            let (shard, leases) = (shard.name(), leases.len());
+            tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
+            return;
+        }
+    }
+}
+
+/// Whether the shard has taken it in.
+async fn detach(scheduler: &Scheduler, shard: &Shard, refs: &[LeaseRef]) -> bool {
+    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    for tried in 1..=TRIES {
+        if scheduler.detach(shard, refs.to_vec()).await.is_ok() {
+            return true;
+        }
+        if tried < TRIES {
+            tokio::time::sleep(backoff.pause()).await;
+        }
+    }
+    false
+}
