@@ -17,9 +17,10 @@ const LINGER: Duration = Duration::from_secs(5);
 /// `grace` at most. What is not settled by then stays leased: its worker can settle it with any
 /// replica, or with this one after its restart.
 pub(super) async fn streams(dispatcher: &Dispatcher, grace: Duration) {
+    let grace_s = grace.as_secs();
+    tracing::info!(grace_s, "waiting for unsettled jobs, if there are any");
     dispatcher.drain();
     if tokio::time::timeout(grace, dispatcher.idle()).await.is_err() {
-        let grace_s = grace.as_secs();
         tracing::warn!(grace_s, "deliveries are unsettled at the end of the grace");
     }
 }

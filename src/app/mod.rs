@@ -214,7 +214,10 @@ fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
         ShardUrl::SqliteMemory => Place::Memory,
     };
     match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
-        Ok(store) => Ok(Arc::new(store)),
+        Ok(store) => {
+            tracing::info!(shard = %name, url = %shard.url, "opened");
+            Ok(Arc::new(store))
+        }
         Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
     }
 }

@@ -26,9 +26,10 @@ pub const KEYS: [&str; 14] = [
     "shutdown_grace",
 ];
 
-/// Variables of the same prefix that are not the server's: those of the client commands, and those
-/// that `ringq work --exec` sets for its command.
-const FOREIGN: [&str; 8] = [
+/// Variables of the same prefix that are not the server's: those of the client commands, those that
+/// `ringq work --exec` sets for its command, and the binary that examples and benches are to use.
+const FOREIGN: [&str; 9] = [
+    "RINGQ_BIN",
     "RINGQ_SERVER",
     "RINGQ_TOKEN",
     "RINGQ_TOPIC",

@@ -90,10 +90,24 @@ pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
 
 /// A filter that the log can use.
 pub(super) fn log_filter(text: &str) -> Result<String, String> {
+    if let Some(word) = text.split(',').map(str::trim).find(|word| is_mistyped_level(word)) {
+        return Err(format!(
+            "{word:?} is not a log level: off, error, warn, info, debug or trace; \
+             a level of one module is written ringq::dispatch=debug"
+        ));
+    }
     match telemetry::filter(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!("{text:?} is not a log filter like info,ringq=debug: {error}")),
     }
+}
+
+/// A bare word that is no level would be read as the name of a module, of which everything is logged,
+/// and nothing of all others: a mistyped level would silence the server.
+fn is_mistyped_level(word: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    !level && !word.contains(['=', ':', '[']) && !word.starts_with("ringq")
 }
 
 pub(super) const fn millis(number: u64) -> Duration {

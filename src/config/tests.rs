@@ -122,6 +122,7 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
             "http_listen: 127.0.0.1:7701 is the address of listen, too; choose another port",
         ),
         ("LOG_FILTER", "ringq=\u{fffd}", "log_filter: "),
+        ("LOG_FILTER", "inof", "log_filter: "),
     ] {
         let variable = format!("RINGQ_{name}");
         let mistakes = settings("", &[(&variable, value)], &Flags::default()).unwrap_err();

@@ -48,10 +48,14 @@ pub struct ExtendItem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettleError {
     /// No such job.
-    #[error("the job is gone: deleted, or finished without retention")]
+    #[error(
+        "the job is gone: deleted, or finished without retention; if this repeats an ack, it was done"
+    )]
     NotFound,
     /// Another lease, or none.
-    #[error("the lease ran out or was revoked; stop work on this delivery")]
+    #[error(
+        "the lease is over: it ran out, was revoked or was settled otherwise; stop work on this delivery"
+    )]
     Stale,
     /// The shard did not answer, or refused a follow-up; the same receipt may be settled again.
     #[error("{0}; repeat with the same receipt")]

@@ -62,12 +62,13 @@ struct Nack {
 pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict {
     let mut verdict = Verdict::default();
     let lives = read_lives(jobs, events, only_fsynced, &mut verdict);
+    let cuts: Vec<Nanos> = events.iter().filter_map(Event::cut).collect();
     let mut receipts = HashSet::new();
     for event in events {
         if let Event::Delivered(delivered) = event {
             verdict.deliveries += 1;
             verdict.reused += usize::from(!receipts.insert(&delivered.receipt));
-            judge(delivered, &lives, &mut verdict);
+            judge(delivered, &lives, &cuts, &mut verdict);
         }
     }
     for (job, life) in (0..).zip(&lives) {
@@ -109,7 +110,7 @@ fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool, verdict: &mut Ver
 }
 
 /// The second pass: one delivery against the life of its job.
-fn judge(delivered: &Delivered, lives: &[Life], verdict: &mut Verdict) {
+fn judge(delivered: &Delivered, lives: &[Life], cuts: &[Nanos], verdict: &mut Verdict) {
     let life = delivered.job.map(|job| (job, &lives[job as usize]));
     let Some((job, life, (asked, delay))) = life.and_then(|(j, l)| Some((j, l, l.asked?))) else {
         verdict.unexpected += 1;
@@ -123,7 +124,7 @@ fn judge(delivered: &Delivered, lives: &[Life], verdict: &mut Verdict) {
     if delivered.at < asked + delay || life.nacks.iter().any(too_soon) {
         verdict.early.push(job);
     }
-    if life.ack.as_ref().is_some_and(|ack| ack.forbids(delivered)) {
+    if life.ack.as_ref().is_some_and(|ack| ack.forbids(delivered, cuts)) {
         verdict.after_ack.push(job);
     }
 }
@@ -138,10 +139,17 @@ impl Life {
 }
 
 impl Ack {
-    fn forbids(&self, delivered: &Delivered) -> bool {
+    /// Whether this delivery must not be: it was sent after the ack was answered. One that is only
+    /// read later was sent before: by its number, or because its stream belongs to a server that was
+    /// cut off before the ack, so that what it had sent lay in the reader's socket since then.
+    fn forbids(&self, delivered: &Delivered, cuts: &[Nanos]) -> bool {
         let handed_over_later =
             delivered.delivery >= self.delivery || delivered.stream_since > self.at;
-        delivered.at > self.at && handed_over_later && delivered.receipt != self.receipt
+        let left_over = cuts.iter().any(|cut| delivered.stream_since < *cut && *cut < self.at);
+        delivered.at > self.at
+            && handed_over_later
+            && !left_over
+            && delivered.receipt != self.receipt
     }
 }
 

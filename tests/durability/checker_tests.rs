@@ -140,6 +140,25 @@ fn a_message_read_late_is_a_duplicate_and_allowed() {
 }
 
 #[test]
+fn what_a_server_sent_before_its_cut_may_be_read_after_the_ack_of_the_next_one() {
+    let left_over = |stream_since| {
+        let delivered = Delivered {
+            job: Some(8),
+            at: 1300,
+            stream_since,
+            delivery: 1,
+            receipt: "sent by the server that was cut".to_owned(),
+            intact: true,
+        };
+        let mut events = sound();
+        events.extend([Event::Cut { at: 1100 }, Event::Delivered(delivered)]);
+        verdict(&events)
+    };
+    assert!(left_over(1000).sound());
+    assert_eq!(left_over(1110).after_ack, [8], "a stream of the next server");
+}
+
+#[test]
 fn an_early_delivery_is_noticed() {
     let mut events = sound();
     for event in &mut events {

@@ -31,6 +31,16 @@ pub(crate) enum Event {
     Cut { at: Nanos },
 }
 
+impl Event {
+    /// When the server was cut off, if that is what happened: it was stopped by then.
+    pub(crate) fn cut(&self) -> Option<Nanos> {
+        match self {
+            Event::Cut { at } => Some(*at),
+            _ => None,
+        }
+    }
+}
+
 /// One delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Delivered {
