@@ -23,6 +23,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("ringq_descriptor.bin"), descriptors.encode_to_vec())?;
     // Payloads become `bytes::Bytes`: a job's data is shared on its way, never copied.
-    tonic_prost_build::configure().bytes(".ringq.v1.Payload").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".ringq.v1.Payload")
+        .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
+        .compile_fds(descriptors)?;
     Ok(())
 }

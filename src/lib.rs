@@ -35,20 +35,36 @@
 //!   [`config`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "server")]
 pub mod app;
 mod backoff;
+#[cfg(feature = "cli")]
 pub mod cli;
+pub mod client;
+#[cfg(feature = "server")]
 pub mod clock;
+#[cfg(feature = "server")]
 pub mod config;
+#[cfg(feature = "server")]
 pub mod dispatch;
+#[cfg(feature = "server")]
 pub mod domain;
+#[cfg(feature = "server")]
 pub mod grpc;
+#[cfg(feature = "server")]
 pub mod http;
+#[cfg(feature = "server")]
 pub mod metrics;
 pub mod pb;
+#[cfg(feature = "server")]
 pub mod scheduler;
+#[cfg(feature = "server")]
 pub mod shards;
+#[cfg(feature = "server")]
 pub mod shutdown;
+#[cfg(feature = "server")]
 pub mod store;
+#[cfg(feature = "server")]
 pub mod telemetry;
+#[cfg(feature = "server")]
 pub mod timer;

