@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::pb::ItemError;
+use crate::pb::{ItemError, SettleError, SettleFailure};
 
 /// A call, or one item of a call, that failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -129,6 +129,26 @@ impl From<ItemError> for Error {
             reason: item.reason,
             message: item.message,
             field: Some(item.field).filter(|field| !field.is_empty()),
+            retry_after: None,
+            metadata: HashMap::new(),
+            reached: true,
+        }
+    }
+}
+
+impl From<SettleFailure> for Error {
+    fn from(failure: SettleFailure) -> Error {
+        let code = match failure.error() {
+            SettleError::Malformed => Code::InvalidArgument,
+            SettleError::NotFound => Code::NotFound,
+            SettleError::Unavailable => Code::Unavailable,
+            SettleError::Stale | SettleError::Unspecified => Code::FailedPrecondition,
+        };
+        Error {
+            code,
+            reason: failure.error().as_str_name().trim_start_matches("SETTLE_ERROR_").to_owned(),
+            message: failure.message,
+            field: None,
             retry_after: None,
             metadata: HashMap::new(),
             reached: true,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::error::Error;
 use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::payload::Kind;
 use crate::pb::{JobSpec, Payload, RetryPolicy};
@@ -126,12 +125,4 @@ impl JobSpec {
 pub(crate) fn proto(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration)
         .unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
-}
-
-/// A duration of a message of the server.
-pub(crate) fn duration(duration: Option<prost_types::Duration>) -> Result<Duration, Error> {
-    duration
-        .unwrap_or_default()
-        .try_into()
-        .map_err(|_| Error::usage("duration", "the server sent a negative duration"))
 }

@@ -53,9 +53,9 @@ mod connection;
 mod error;
 mod job;
 mod producer;
-// mod worker;
+mod worker;
 
 pub use connection::{Client, Options, Transport};
 pub use error::Error;
 pub use producer::{Enqueued, Producer};
-// pub use worker::{Delivery, Outcome, Summary, Worker};
+pub use worker::{Delivery, Outcome, Summary, Worker};

@@ -1,0 +1,215 @@
+//! Runs a handler for each job: takes jobs within its credit, extends their leases while they run,
+//! settles each with what the handler answered.
+//!
+//! ```text
+//!   source ──deliveries──▶ session ──▶ handlers (tasks, `concurrency` of them)
+//!   (stream, reconnect)      │ ▲            │ outcome
+//!                     leases ┘ └──answers── settler (acks, nacks, extends in batches)
+//! ```
+//! One task, [`session`], owns everything and is the only one that decides; [`leases`] and [`settler`]
+//! are its parts. It ends when it was told to stop, has begun `max_jobs`, or was idle for so long,
+//! and then only after every job in its hands is settled.
+
+mod delivery;
+mod leases;
+mod session;
+mod settler;
+mod source;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use delivery::{Delivery, Outcome};
+
+use super::{Client, Error};
+use session::Session;
+
+/// Credit that the contract takes at most.
+const CREDIT_MAX: usize = 10_000;
+
+/// A worker: what it takes and how.
+#[derive(Clone, Debug)]
+#[must_use = "a worker does nothing until it is run"]
+pub struct Worker {
+    client: Client,
+    topics: Vec<String>,
+    id: String,
+    concurrency: usize,
+    batch: usize,
+    prefetch: Option<usize>,
+    lease: Option<Duration>,
+    max_jobs: Option<u64>,
+    idle_exit: Option<Duration>,
+}
+
+/// What a worker did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Jobs that were completed.
+    pub acked: u64,
+    /// Jobs that failed and are retried, or dead if that was their last attempt.
+    pub failed: u64,
+    /// Jobs given back, not counted as tried.
+    pub released: u64,
+    /// Jobs dead-lettered by the handler.
+    pub dead_lettered: u64,
+    /// Jobs taken away while they were held: deleted, or their lease could not be kept. What the
+    /// handler answered for them counts for nothing.
+    pub lost: u64,
+}
+
+/// A handler, without its type.
+type Handler = Arc<dyn Fn(Vec<Delivery>) -> Running + Send + Sync>;
+type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+// === impl Worker ===
+
+impl Worker {
+    /// A worker for these topics, by exact name or by a prefix and a final `*`, served in turns. It
+    /// runs one job at a time.
+    pub fn new<T: Into<String>>(client: Client, topics: impl IntoIterator<Item = T>) -> Worker {
+        Worker {
+            client,
+            topics: topics.into_iter().map(Into::into).collect(),
+            id: String::new(),
+            concurrency: 1,
+            batch: 1,
+            prefetch: None,
+            lease: None,
+            max_jobs: None,
+            idle_exit: None,
+        }
+    }
+
+    /// A name that operators see, stable while the process lives, at most 128 bytes. Default: none.
+    pub fn id(mut self, id: impl Into<String>) -> Worker {
+        self.id = id.into();
+        self
+    }
+
+    /// How many handlers run at once, 1 to 10,000. Default 1.
+    pub fn concurrency(mut self, handlers: usize) -> Worker {
+        self.concurrency = handlers.clamp(1, CREDIT_MAX);
+        self
+    }
+
+    /// Jobs held beyond those that run, so that a handler that ends finds the next one here. Default:
+    /// as many as run. With 0 a slow job never keeps another one waiting behind it.
+    pub fn prefetch(mut self, jobs: usize) -> Worker {
+        self.prefetch = Some(jobs);
+        self
+    }
+
+    /// The lease of jobs that set none themselves, 1 s to 24 h. It is extended for as long as the
+    /// handler runs, so it only says how soon others take over from a worker that died. Default: the
+    /// topic's, then the server's, 30 s.
+    pub fn lease(mut self, lease: Duration) -> Worker {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Ends after having begun so many jobs. Default: never.
+    pub fn max_jobs(mut self, jobs: u64) -> Worker {
+        self.max_jobs = Some(jobs);
+        self
+    }
+
+    /// Ends after having had nothing to do for so long. Default: never.
+    pub fn idle_exit(mut self, idle: Duration) -> Worker {
+        self.idle_exit = Some(idle);
+        self
+    }
+
+    /// Runs `handler` for each job until `stop` is ready, and what was begun to its end.
+    ///
+    /// What the handler answers settles the job: see [`Outcome`]; a `Result<(), E>` is one, with the
+    /// error as the reason to retry. A panic is a failure like any other. If a job is taken away,
+    /// because it was deleted or because the server could not be reached until its lease ran out, the
+    /// handler's future is dropped where it waits.
+    ///
+    /// When `stop` is ready no new job begins, those that wait here go back uncounted, and those that
+    /// run are finished and settled. To stop harder, drop the future: leases then run out by
+    /// themselves, after `orphan_grace` (5 s).
+    ///
+    /// A broken connection is made anew with growing, jittered pauses, for as long as it takes;
+    /// meanwhile handlers go on, within their leases. Such events are logged by `tracing`.
+    ///
+    /// # Errors
+    /// The server refuses the stream for good: a bad topic name, missing rights.
+    pub async fn run<F, R>(
+        self,
+        handler: F,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Summary, Error>
+    where
+        F: Fn(Delivery) -> R + Send + Sync + 'static,
+        R: Future<Output: Into<Outcome>> + Send + 'static,
+    {
+        let one = move |mut jobs: Vec<Delivery>| handler(jobs.remove(0));
+        Worker { batch: 1, ..self }.start(erase(one), stop).await
+    }
+
+    /// The same with a handler of up to `batch` jobs of one topic that are here at the moment; it
+    /// never waits for more. Its outcome is the outcome of each.
+    ///
+    /// # Errors
+    /// As [`Worker::run`].
+    pub async fn run_batches<F, R>(
+        mut self,
+        batch: usize,
+        handler: F,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Summary, Error>
+    where
+        F: Fn(Vec<Delivery>) -> R + Send + Sync + 'static,
+        R: Future<Output: Into<Outcome>> + Send + 'static,
+    {
+        self.batch = batch.clamp(1, CREDIT_MAX);
+        self.start(erase(handler), stop).await
+    }
+
+    async fn start(
+        self,
+        handler: Handler,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Summary, Error> {
+        Session::new(self, handler).run(stop).await
+    }
+
+    /// Jobs held at most: those that run and those that wait here.
+    fn credit(&self) -> usize {
+        let running = self.concurrency.saturating_mul(self.batch);
+        running.saturating_add(self.prefetch.unwrap_or(running)).min(CREDIT_MAX)
+    }
+}
+
+fn erase<F, R>(handler: F) -> Handler
+where
+    F: Fn(Vec<Delivery>) -> R + Send + Sync + 'static,
+    R: Future<Output: Into<Outcome>> + Send + 'static,
+{
+    Arc::new(move |jobs| {
+        let running = handler(jobs);
+        Box::pin(async move { running.await.into() })
+    })
+}
+
+// === impl Summary ===
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} acked", self.acked)?;
+        let rest = [
+            (self.failed, "failed"),
+            (self.released, "released"),
+            (self.dead_lettered, "dead-lettered"),
+            (self.lost, "lost"),
+        ];
+        rest.iter()
+            .filter(|(count, _)| *count > 0)
+            .try_for_each(|(n, what)| write!(f, ", {n} {what}"))
+    }
+}

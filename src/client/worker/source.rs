@@ -1,0 +1,152 @@
+//! Where jobs come from: one stream, opened anew whenever it ends.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::time::{Instant, sleep_until, timeout};
+use tonic::{Code, Status, Streaming};
+
+use super::super::Client;
+use super::super::job::proto;
+use crate::backoff::Backoff;
+use crate::pb::{StreamRequest, StreamResponse};
+
+/// The longest silence of the server; after three of them it is taken for dead.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+const SILENT_HEARTBEATS: u32 = 3;
+/// The first message comes at once.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pauses before a stream is opened anew.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+pub(super) struct Source {
+    client: Client,
+    request: StreamRequest,
+    state: State,
+    backoff: Backoff,
+}
+
+enum State {
+    Pausing(Instant),
+    Opening(BoxFuture<'static, Opened>),
+    Open { stream: Box<Streaming<StreamResponse>>, heard: Instant },
+    Closed,
+}
+
+type Opened = Result<(Streaming<StreamResponse>, StreamResponse), Status>;
+
+/// What a stream brings.
+#[derive(Debug)]
+pub(super) enum Event {
+    Message(Box<StreamResponse>),
+    /// It ended well: the server is leaving, or all that was asked for has come. The leases stay.
+    Ended,
+    /// It broke; a new one is opened after the pause.
+    Broke(Status, Duration),
+    /// The server does not want this worker.
+    Refused(Status),
+}
+
+// === impl Source ===
+
+impl Source {
+    /// Opens its stream when first asked.
+    pub(super) fn new(client: Client, request: StreamRequest) -> Source {
+        let request = StreamRequest { heartbeat_interval: Some(proto(HEARTBEAT)), ..request };
+        let state = State::Pausing(Instant::now());
+        Source { client, request, state, backoff: Backoff::new(PAUSE.0, PAUSE.1) }
+    }
+
+    /// How many jobs the next stream may bring; 0: any number.
+    pub(super) fn limit(&mut self, max_jobs: i64) {
+        self.request.max_jobs = max_jobs;
+    }
+
+    /// Ends the stream: what has come already, and nothing more.
+    pub(super) fn close(&mut self) -> Vec<StreamResponse> {
+        let mut rest = Vec::new();
+        if let State::Open { stream, .. } = &mut self.state {
+            use futures::FutureExt as _;
+            while let Some(Ok(Some(message))) = stream.message().now_or_never() {
+                rest.push(message);
+            }
+        }
+        self.state = State::Closed;
+        rest
+    }
+
+    /// The next event; none ever after [`Source::close`]. Dropping the future loses nothing.
+    pub(super) async fn next(&mut self) -> Event {
+        loop {
+            match &mut self.state {
+                State::Closed => std::future::pending().await,
+                State::Pausing(until) => {
+                    sleep_until(*until).await;
+                    self.state =
+                        State::Opening(Box::pin(open(self.client.clone(), self.request.clone())));
+                }
+                State::Opening(opening) => match opening.await {
+                    Ok((stream, first)) => {
+                        self.backoff.reset();
+                        self.state =
+                            State::Open { stream: Box::new(stream), heard: Instant::now() };
+                        return Event::Message(Box::new(first));
+                    }
+                    Err(status) => return self.failed(status),
+                },
+                State::Open { stream, heard } => {
+                    let until = *heard + HEARTBEAT * SILENT_HEARTBEATS;
+                    let message = tokio::select! {
+                        biased;
+                        message = stream.message() => message,
+                        () = sleep_until(until) => Err(Status::unavailable("the stream was silent")),
+                    };
+                    match message {
+                        Ok(Some(message)) => {
+                            *heard = Instant::now();
+                            return Event::Message(Box::new(message));
+                        }
+                        Ok(None) => {
+                            self.state = State::Pausing(Instant::now() + self.backoff.pause());
+                            return Event::Ended;
+                        }
+                        Err(status) => return self.failed(status),
+                    }
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, status: Status) -> Event {
+        if for_good(&status) {
+            self.state = State::Closed;
+            return Event::Refused(status);
+        }
+        let pause = self.backoff.pause();
+        self.state = State::Pausing(Instant::now() + pause);
+        Event::Broke(status, pause)
+    }
+}
+
+/// Opens a stream and hears its first message.
+async fn open(client: Client, request: StreamRequest) -> Opened {
+    let opening = async {
+        let mut stream = client.queue().stream(request).await?.into_inner();
+        let first = stream.message().await?;
+        Ok((stream, first.ok_or_else(|| Status::unavailable("the stream ended at once"))?))
+    };
+    let late = || Status::unavailable("the server did not answer in time");
+    timeout(OPEN_TIMEOUT, opening).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Whether another attempt would be refused the same way.
+fn for_good(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::Unauthenticated
+            | Code::PermissionDenied
+            | Code::Unimplemented
+            | Code::FailedPrecondition
+    )
+}
