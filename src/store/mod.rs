@@ -55,8 +55,9 @@ pub trait Store: Send + Sync {
     /// Reads running leases, to decide what follows from them.
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>>;
 
-    /// Ends leases as decided. Repeating the last settle that was applied to a job is success while
-    /// the record lives and nobody has claimed the job again.
+    /// Ends leases as decided. Repeating a settle that was applied is success while the record lives,
+    /// whatever became of the job: it may have been claimed again or a later generation may have taken
+    /// its place, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>>;
 
     /// Moves deadlines of running leases.
@@ -314,7 +315,7 @@ pub enum End {
 /// A lease that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
-    /// The settle was applied before and this is a repeat.
+    /// The settle was applied before and this is a repeat, which changes nothing.
     pub repeated: bool,
     /// How long the attempt ran; zero for a repeat.
     pub ran: Duration,

@@ -12,5 +12,7 @@ mod conformance;
 mod e2e;
 /// What the end-to-end tests stand on: the server process, clients, a worker that remembers.
 mod harness;
+/// Files of former versions.
+mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;

@@ -13,7 +13,7 @@ use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
 
 use super::fault::Done;
 use super::lifecycle;
-use super::row::{self, BY_KEY, Row, micros, signed};
+use super::row::{self, BY_KEY, PAST_CHARS_MAX, Row, micros, signed};
 use super::session::Session;
 use super::sql::statement;
 
@@ -204,6 +204,7 @@ fn lease(
             micros(duration),
             session.now.0,
             &*taker.worker_id,
+            PAST_CHARS_MAX,
         ])?;
         session.reap_at(job.deadline);
         leased[index].push(job);

@@ -23,6 +23,11 @@ const BODY: &str = statement(FILE, "body");
 /// Payloads above this size lie in a table of their own, so that a job's row moves cheaply.
 pub(super) const INLINE_BYTES_MAX: usize = 2_048;
 
+/// One former lease in the column `past`: 16 hex digits of its token, 2 of how it ended.
+const PAST_CHARS: usize = 18;
+/// As many former leases are recognized as attempts are kept.
+pub(super) const PAST_CHARS_MAX: usize = PAST_CHARS * limit::ATTEMPTS_KEPT;
+
 /// What is stored of a job's state. Waiting has three names outside; see
 /// [`crate::domain::lifecycle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,6 +303,14 @@ pub(super) fn with_attempt(history: Option<&[u8]>, attempt: Attempt) -> Vec<u8> 
     attempts.insert(0, attempt);
     attempts.truncate(limit::ATTEMPTS_KEPT);
     codec::encode_history(&attempts)
+}
+
+/// How the lease of `token` ended, if the column `past` still tells.
+pub(super) fn past_end(past: &str, token: Token) -> Option<u32> {
+    let name = format!("{:016x}", token.0);
+    let ends = past.as_bytes().chunks_exact(PAST_CHARS).map(|end| end.split_at(name.len()));
+    let (_, code) = ends.into_iter().find(|(lease, _)| *lease == name.as_bytes())?;
+    u32::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok()
 }
 
 /// Until when a job that finished at `finish` is kept; `None`: not at all.

@@ -1,25 +1,26 @@
 //! Settle and extend: end leases, or move their deadlines. The token alone decides whether a settle
-//! counts; see [`refuse`] for what the others hear.
+//! counts; see [`leased`] for what the others hear.
 
 use std::time::Duration;
 
 use rusqlite::{CachedStatement, OptionalExtension as _, params};
 
 use crate::domain::lifecycle::{LeaseEnd, Step};
-use crate::domain::{AttemptOutcome, Payload, State, Time};
+use crate::domain::{AttemptOutcome, Payload, State, Time, Token};
 use crate::store::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
 
 use super::enqueue::{Prepared, enqueue};
 use super::fault::Done;
 use super::lifecycle::{self, Ended, settled_code};
 use super::reap::lease_of;
-use super::row::{self, BY_ID, BY_KEY, Phase, Row, signed};
+use super::row::{self, BY_ID, BY_KEY, Phase, Row, past_end, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 
 const FILE: &str = include_str!("settle.sql");
 const PLAIN: &str = statement(FILE, "plain");
 const ACK: &str = statement(FILE, "ack");
+const PAST: &str = statement(FILE, "past");
 const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
 const DETACH: &str = statement(FILE, "detach");
@@ -170,7 +171,8 @@ enum Instead {
     Ended(u32, State),
 }
 
-/// The job that this token leases, or what is there instead.
+/// The job that this token leases, or what is there instead: a deleted job is gone, any other goes on
+/// without this lease.
 fn leased(session: &mut Session<'_>, topic: i64, lease: &LeaseRef) -> Done<Result<Row, Instead>> {
     let mut by_id = session.prepare(BY_ID)?;
     let found = lifecycle::find(session, &mut by_id, topic, lease.key.id.as_str())?;
@@ -178,12 +180,23 @@ fn leased(session: &mut Session<'_>, topic: i64, lease: &LeaseRef) -> Done<Resul
     if row.is_leased_by(lease.token) {
         return Ok(Ok(row));
     }
-    Ok(Err(match row.settled {
-        Some(how) if row.token == Some(lease.token) && row.phase != Phase::Cancelled => {
-            Instead::Ended(how, state)
-        }
-        _ => Instead::Refused(refuse(&row)),
+    if row.phase == Phase::Cancelled {
+        return Ok(Err(Instead::Refused(Refused::NotFound)));
+    }
+    Ok(Err(match how_ended(session, &row, lease.token)? {
+        Some(how) => Instead::Ended(how, state),
+        None => Instead::Refused(Refused::Stale),
     }))
+}
+
+/// How the lease of this token ended, as far back as that is remembered.
+fn how_ended(session: &Session<'_>, row: &Row, token: Token) -> Done<Option<u32>> {
+    if row.token == Some(token) {
+        return Ok(row.settled);
+    }
+    let mut past = session.prepare(PAST)?;
+    let past: Option<String> = past.query_row(params![row.key], |found| found.get(0))?;
+    Ok(past.and_then(|past| past_end(&past, token)))
 }
 
 /// A settle that was applied before is success; anything else is refused.
@@ -195,12 +208,6 @@ fn repeat_or(instead: Instead, code: u32) -> Done<Answer<Settled>> {
         Instead::Ended(..) => Err(Refused::Stale),
         Instead::Refused(refused) => Err(refused),
     })
-}
-
-/// What a receipt that holds no lease of this job hears: a deleted job is gone, any other goes on
-/// without it.
-fn refuse(row: &Row) -> Refused {
-    if row.phase == Phase::Cancelled { Refused::NotFound } else { Refused::Stale }
 }
 
 /// The verb.

@@ -5,6 +5,8 @@ SELECT key, started FROM jobs
 WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1 AND keep = 0 AND next = 0 AND large = 0;
 -- :ack
 DELETE FROM jobs WHERE key = ?1;
+-- :past
+SELECT past FROM jobs WHERE key = ?1;
 -- :lease
 SELECT key, lease FROM jobs WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1;
 -- :extend

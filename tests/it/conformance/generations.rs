@@ -1,8 +1,10 @@
 //! Generations: how they are numbered, and what becomes of one that waits behind a running one.
 
+use std::time::Duration;
+
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Keep, OnConflict, Outcome, State};
-use ringq::store::{Leased, NewJob, Refused};
+use ringq::domain::{Keep, OnConflict, Outcome, State, limit};
+use ringq::store::{Leased, NewJob, Redrive, Refused, Settled};
 
 use super::conflict::{LATER, POLICIES, URGENT, first, second, take};
 use super::fixture::Fixture;
@@ -156,6 +158,72 @@ pub(crate) async fn the_old_lease_has_no_power_over_the_started_generation(q: Fi
     let repeat = q.settle(ack(&running)).await.unwrap();
     assert!(repeat.repeated, "a repeated ack is success while the record lives");
     assert_eq!(q.job("a").await, started);
+}
+
+pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now(q: Fixture) {
+    let over = NewJob { on_conflict: OnConflict::Replace, due: after(0), ..second("a") };
+    let repeat = async |old: &[Leased], state| {
+        let before = q.job("a").await;
+        for old in old {
+            let repeated = Settled { repeated: true, ran: Duration::ZERO, state };
+            assert_eq!(q.settle(ack(old)).await, Ok(repeated), "{before:?}");
+        }
+        assert_eq!(q.job("a").await, before);
+    };
+    let mut old = Vec::new();
+    let mut running = take(&q, first("a")).await;
+    for _ in 0..3 {
+        q.put(NewJob { request: None, ..over.clone() }).await;
+        q.ack(&running).await;
+        old.push(running);
+        repeat(&old, State::Ready).await;
+        running = q.claim_one().await;
+        repeat(&old, State::Running).await;
+    }
+    q.ack(&running).await;
+    old.push(running);
+    repeat(&old, State::Succeeded).await;
+    assert_eq!(q.stats("t").await.succeeded_total, 4, "each was counted once");
+}
+
+pub(crate) async fn a_repeated_ack_is_success_after_the_id_was_enqueued_over(q: Fixture) {
+    let keeps = [Keep::Record(RETENTION), Keep::Tombstone(limit::TOMBSTONE)];
+    for (policy, keep) in [OnConflict::Replace, OnConflict::Reschedule]
+        .into_iter()
+        .flat_map(|policy| keeps.map(|keep| (policy, keep)))
+    {
+        let id = format!("{policy:?} {keep:?}").replace(|c: char| !c.is_alphanumeric(), "_");
+        let old = take(&q, NewJob { keep, ..first(&id) }).await;
+        q.ack(&old).await;
+        let over = NewJob { on_conflict: policy, due: after(0), keep, ..second(&id) };
+        assert_eq!(q.put(over).await.outcome, Some(Outcome::Created), "{id}");
+        assert_eq!(q.settle(ack(&old)).await.unwrap().state, State::Ready, "{id}");
+        let running = q.claim_one().await;
+        let repeat = q.settle(ack(&old)).await.unwrap();
+        assert!(repeat.repeated, "{id}");
+        assert_eq!(repeat.state, State::Running, "{id}");
+        assert!(!q.ack(&running).await.repeated, "{id}");
+        assert!(q.settle(ack(&old)).await.unwrap().repeated, "{id}");
+    }
+}
+
+pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: Fixture) {
+    let dead = take(&q, first("a")).await;
+    let nack = q.decide(&dead, dead_lettered()).await;
+    q.settle(nack.clone()).await.unwrap();
+    let redrive = Redrive {
+        topic: dead.key.topic.clone(),
+        ids: vec![dead.key.id.clone()],
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        target: None,
+        dry_run: false,
+    };
+    assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
+    q.claim_one().await;
+    let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Running };
+    assert_eq!(q.settle(nack).await, Ok(repeated));
+    assert_eq!(q.settle(ack(&dead)).await, Err(Refused::Stale));
 }
 
 pub(crate) async fn delete_removes_the_running_and_the_waiting_generation(q: Fixture) {

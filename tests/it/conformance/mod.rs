@@ -97,6 +97,9 @@ macro_rules! conformance {
                 a_rescheduling_deferral_moves_the_priority_of_the_waiting_one
                 a_waiting_generation_can_expire_before_it_starts
                 the_old_lease_has_no_power_over_the_started_generation
+                a_repeated_ack_of_a_generation_is_success_whichever_runs_now
+                a_repeated_ack_is_success_after_the_id_was_enqueued_over
+                a_repeated_settle_is_success_after_its_job_was_put_back
                 delete_removes_the_running_and_the_waiting_generation
                 an_id_is_free_after_both_its_generations_were_deleted
             }
@@ -158,6 +161,11 @@ macro_rules! conformance {
                 a_refused_ack_writes_no_follow_up
                 a_repeated_ack_is_success_while_the_record_lives
                 a_repeated_nack_is_success_and_counts_once
+                a_repeated_nack_is_success_though_the_job_runs_again
+                a_settle_is_remembered_for_ten_more_leases
+                an_undone_claim_forgets_no_settle
+                a_lease_that_ended_by_itself_was_not_settled
+                a_deleted_job_is_gone_for_every_lease_that_it_had
                 another_action_with_a_used_token_is_stale
                 the_same_lease_twice_in_one_call_is_settled_once
                 a_batch_of_settles_is_answered_in_its_order

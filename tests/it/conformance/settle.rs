@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, State, limit};
+use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, OnConflict, State, limit};
 use ringq::store::{End, Leased, NewJob, Refused, Settle, Settled};
 
 use super::fixture::Fixture;
@@ -157,6 +157,90 @@ pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
         let repeated = Settled { repeated: true, ran: Duration::ZERO, state };
         assert_eq!(q.settle(settle).await, Ok(repeated), "{id}");
         assert_eq!((q.job(id).await, q.stats(TOPIC).await), (before, stats), "{id}");
+    }
+}
+
+pub(crate) async fn a_repeated_nack_is_success_though_the_job_runs_again(q: Fixture) {
+    for (id, cause) in [("retry", failed_for(0)), ("release", released())] {
+        let first = q.running(id).await;
+        let nack = q.decide(&first, cause).await;
+        q.settle(nack.clone()).await.unwrap();
+        let second = q.claim_one().await;
+        let before = q.job(id).await;
+        let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Running };
+        assert_eq!(q.settle(nack.clone()).await, Ok(repeated), "{id}");
+        assert_eq!(q.settle(ack(&first)).await, Err(Refused::Stale), "{id}: it was not acked");
+        assert_eq!(q.extend(&first, None, None).await, Err(Refused::Stale), "{id}");
+        assert_eq!(q.lease(&first).await, Err(Refused::Stale), "{id}");
+        assert_eq!(q.job(id).await, before, "{id}: the second lease goes on");
+        assert!(!q.ack(&second).await.repeated, "{id}");
+        let repeated = Settled { state: State::Succeeded, ..repeated };
+        assert_eq!(q.settle(nack).await, Ok(repeated), "{id}");
+        assert!(q.settle(ack(&second)).await.unwrap().repeated, "{id}");
+    }
+}
+
+pub(crate) async fn a_settle_is_remembered_for_ten_more_leases(q: Fixture) {
+    q.put(new_job("a")).await;
+    let mut nacks = Vec::new();
+    for n in 0..=limit::ATTEMPTS_KEPT {
+        let leased = q.claim_one().await;
+        // Half of the ends are of one kind, so that each token must be told from the others.
+        let cause = if n % 2 == 0 { failed_for(0) } else { dead_lettered() };
+        let nack = q.decide(&leased, cause).await;
+        q.settle(nack.clone()).await.unwrap();
+        nacks.push(nack);
+        let again = NewJob { on_conflict: OnConflict::Reschedule, ..new_job("a") };
+        q.put(again).await;
+    }
+    for (n, nack) in nacks.iter().enumerate() {
+        assert!(q.settle(nack.clone()).await.unwrap().repeated, "{n} before the next lease");
+    }
+    q.claim_one().await;
+    let repeats = q.store.settle(nacks).await.unwrap();
+    assert_eq!(repeats[0], Err(Refused::Stale), "one too many has followed");
+    assert!(repeats[1..].iter().all(|repeat| repeat.unwrap().repeated), "{repeats:?}");
+}
+
+pub(crate) async fn an_undone_claim_forgets_no_settle(q: Fixture) {
+    let leased = q.running("a").await;
+    let nack = q.decide(&leased, failed_for(0)).await;
+    q.settle(nack.clone()).await.unwrap();
+    for _ in 0..=limit::ATTEMPTS_KEPT {
+        let undone = q.claim_one().await;
+        assert!(q.unclaim(&undone).await);
+        assert_eq!(q.settle(ack(&undone)).await, Err(Refused::Stale));
+        assert_eq!(q.settle(nack.clone()).await.unwrap().state, State::Ready);
+    }
+    q.claim_one().await;
+    assert!(q.settle(nack).await.unwrap().repeated);
+}
+
+pub(crate) async fn a_lease_that_ended_by_itself_was_not_settled(q: Fixture) {
+    for (id, cause) in [("expired", Cause::Expired), ("broken", Cause::Broken)] {
+        let leased = q.running(id).await;
+        let late = [ack(&leased), q.decide(&leased, dead_lettered()).await];
+        q.end(&leased, cause).await;
+        q.sleep(1);
+        for claims in 0..3 {
+            for settle in &late {
+                assert_eq!(q.settle(settle.clone()).await, Err(Refused::Stale), "{id} {claims}");
+            }
+            let again = q.claim_one().await;
+            q.end(&again, failed_for(0)).await;
+        }
+        q.delete(id).await;
+    }
+}
+
+pub(crate) async fn a_deleted_job_is_gone_for_every_lease_that_it_had(q: Fixture) {
+    let first = q.running("a").await;
+    let nack = q.decide(&first, failed_for(0)).await;
+    q.settle(nack.clone()).await.unwrap();
+    let second = q.claim_one().await;
+    q.delete("a").await;
+    for settle in [nack, ack(&first), ack(&second)] {
+        assert_eq!(q.settle(settle).await, Err(Refused::NotFound));
     }
 }
 

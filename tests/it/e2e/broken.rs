@@ -1,12 +1,15 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use ringq::pb::{JobState, NackAction, PullRequest, StreamRequest};
+use ringq::pb::{
+    AttemptOutcome, Delivery, ExtendItem, JobState, NackAction, PullRequest, StreamRequest,
+};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::harness::{
-    Client, JobExt as _, Server, Setup, eventually, job, millis, nack, proto, take,
+    Client, JobExt as _, Server, Setup, SinceEpoch as _, Worker, eventually, job, millis, nack,
+    proto, take,
 };
 
 fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
@@ -57,7 +60,7 @@ async fn what_a_cut_stream_held_comes_back_after_the_grace_and_is_no_failure() {
     assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 1, 2));
     let stored = client.get("mail", "a").await;
     assert_eq!((stored.failures, stored.deliveries), (0, 2));
-    assert_eq!(stored.attempts[0].outcome(), ringq::pb::AttemptOutcome::Released);
+    assert_eq!(stored.attempts[0].outcome(), AttemptOutcome::Released);
     client.ack(&again.receipt).await;
 }
 
@@ -182,6 +185,92 @@ async fn one_extend_keeps_the_job_of_a_worker_that_stops_whichever_comes_first()
         };
         assert_eq!(came, expected, "{order:?}: it runs exactly once");
     }
+}
+
+/// How long a job runs after its worker got it. The test waits for it in real time, because the grace
+/// and the lease are real, and the server's own: 5 s and 30 s.
+const RUN: Duration = millis(20_000);
+
+/// A job at work, in a topic of its own.
+struct Run {
+    held: Delivery,
+    came: Instant,
+}
+
+/// A stream with nothing but defaults, which is heard of often enough to be known alive.
+async fn other(client: &Client, topic: &str) -> Worker {
+    let heartbeat_interval = Some(proto(millis(2_000)));
+    let worker = client.stream(StreamRequest { heartbeat_interval, ..take(topic) }).await;
+    assert_eq!(worker.info.orphan_grace, Some(proto(millis(5_000))));
+    worker
+}
+
+// === impl Run ===
+
+impl Run {
+    fn began(held: Delivery) -> Run {
+        Run { held, came: Instant::now() }
+    }
+
+    /// The one call that a worker owes for what it still works on, as plain as can be.
+    async fn keep(&self, client: &Client) {
+        let item = ExtendItem { receipt: self.held.receipt.clone(), ..Default::default() };
+        assert_eq!(client.extend_items(vec![item]).await, []);
+    }
+
+    /// Works on to the end and acks; meanwhile and after it the job comes to none of these streams.
+    async fn finish(self, client: &Client, mut others: Vec<Worker>) {
+        let left = RUN.saturating_sub(self.came.elapsed());
+        futures::future::join_all(others.iter_mut().map(|other| other.quiet(left))).await;
+        client.ack(&self.held.receipt).await;
+        for other in &mut others {
+            other.quiet(millis(500)).await;
+        }
+        let job = client.get(&self.held.topic, &self.held.id).await;
+        assert_eq!((job.state(), job.deliveries, job.failures), (JobState::Succeeded, 1, 0));
+        let [attempt] = &job.attempts[..] else { panic!("{:?}", job.attempts) };
+        assert_eq!((attempt.number, attempt.outcome()), (1, AttemptOutcome::Succeeded));
+        let ran = attempt.finish_time.since_epoch() - attempt.start_time.since_epoch();
+        assert!(ran >= RUN, "it ran for {ran:?}");
+    }
+}
+
+/// The connection dies under a stream; the worker's process lives, speaks up for its job on another
+/// connection and opens another stream.
+async fn cut_under_a_job(server: &Server) {
+    let client = server.connect().await;
+    client.enqueue(job("cut").with_id("a").with_retention(millis(60_000))).await;
+    let (sent, first) = oneshot::channel();
+    let worker = elsewhere(server, async move |client, cut| {
+        let mut worker = client.stream(take("cut")).await;
+        sent.send(worker.next().await).unwrap();
+        cut.await.unwrap();
+    });
+    let run = Run::began(first.await.unwrap());
+    let idle = other(&client, "cut").await;
+    worker.cut();
+    let client = server.connect().await;
+    run.keep(&client).await;
+    let again = other(&client, "cut").await;
+    run.finish(&client, vec![idle, again]).await;
+}
+
+/// A worker wants no more jobs and finishes what it has.
+async fn stop_with_a_job(server: &Server) {
+    let client = server.connect().await;
+    client.enqueue(job("stop").with_id("a").with_retention(millis(60_000))).await;
+    let mut worker = client.stream(take("stop")).await;
+    let run = Run::began(worker.next().await);
+    let idle = other(&client, "stop").await;
+    run.keep(&client).await;
+    drop(worker);
+    run.finish(&client, vec![idle]).await;
+}
+
+#[tokio::test]
+async fn a_job_of_20_s_runs_once_under_a_cut_stream_or_a_worker_that_stops_by_one_extend() {
+    let server = Server::start().await;
+    tokio::join!(cut_under_a_job(&server), stop_with_a_job(&server));
 }
 
 #[tokio::test]

@@ -65,6 +65,32 @@ async fn a_repeated_ack_is_a_success_while_the_record_lives() {
     assert_eq!(client.stats("mail").await.succeeded_total, 2, "each was counted once");
 }
 
+#[tokio::test]
+async fn a_repeat_is_a_success_though_the_job_runs_again() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let pull = async || client.pull_one("mail").await;
+    client.enqueue(job("mail").with_id("a")).await;
+    let failed = pull().await;
+    let delay = Some(proto(millis(0)));
+    let retry = NackItem { delay, ..nack(&failed.receipt, NackAction::Retry) };
+    client.nack(retry.clone()).await;
+    let acked = pull().await;
+    client.nack(retry.clone()).await;
+    client.enqueue_by(ConflictPolicy::Replace, job("mail").with_id("a")).await.unwrap();
+    client.ack(&acked.receipt).await;
+    // The next generation has taken the place.
+    let running = pull().await;
+    assert_eq!((running.id.as_str(), running.attempt), ("a", 1));
+    client.ack(&acked.receipt).await;
+    client.nack(retry).await;
+    let failures = client.ack_items(vec![done(&failed.receipt)]).await;
+    assert_eq!(errors(&failures), [(0, SettleError::Stale)], "it was not acked");
+    assert_eq!(client.get("mail", "a").await.deliveries, 1, "nothing was counted again");
+    client.ack(&running.receipt).await;
+    assert_eq!(client.stats("mail").await.succeeded_total, 2);
+}
+
 /// A receipt of each bad kind, and one that is good.
 struct Bad {
     malformed: String,

@@ -45,6 +45,8 @@ pub(crate) enum Seen {
     Redrive { moves: bool, taken: bool },
     /// How an end of a lease was refused, or that it was a repeat.
     Answer(String),
+    /// A lease that ended before the last one was settled once more: whether in the same way.
+    Past(bool),
 }
 
 /// Everything that a long run must have tried.
@@ -73,6 +75,7 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
         [(false, false), (true, false), (true, true)]
             .map(|(moves, taken)| Seen::Redrive { moves, taken }),
     );
+    wanted.extend([Seen::Past(false), Seen::Past(true)]);
     wanted.extend(ANSWERS.map(|answer| Seen::Answer(answer.to_owned())));
     wanted
 }

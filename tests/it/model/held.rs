@@ -19,8 +19,8 @@ pub(super) struct Held {
     pub(super) forget: Option<Time>,
     pub(super) first_start: Option<Time>,
     pub(super) lease: Option<Holder>,
-    /// How the last lease ended: token, outcome, whether the job was dead-lettered by it.
-    pub(super) ended: Option<(Token, AttemptOutcome, bool)>,
+    /// How its leases ended, newest first: token, outcome, whether the job was dead-lettered by it.
+    pub(super) ended: Vec<(Token, AttemptOutcome, bool)>,
     pub(super) next: Option<Box<Held>>,
 }
 
@@ -76,7 +76,7 @@ impl Held {
             forget: None,
             first_start: None,
             lease: None,
-            ended: None,
+            ended: Vec::new(),
             next: None,
         }
     }
@@ -139,17 +139,17 @@ impl Held {
 
     pub(super) fn repeat(&self, settle: &Settle, now: Time) -> Result<Settled, Refused> {
         let wanted = matches!(&settle.end, End::Decided { end, .. } if end.dead_lettered);
-        match self.ended {
-            Some((token, outcome, dead_lettered))
-                if token == settle.lease.token
-                    && outcome == outcome_of(&settle.end)
-                    && dead_lettered == wanted
-                    && self.job.state != State::Cancelled =>
-            {
-                Ok(Settled { repeated: true, ran: Duration::ZERO, state: self.state(now) })
-            }
-            _ => Err(self.refuse()),
+        let applied = (settle.lease.token, outcome_of(&settle.end), wanted);
+        if self.job.state == State::Cancelled || !self.ended.contains(&applied) {
+            return Err(self.refuse());
         }
+        Ok(Settled { repeated: true, ran: Duration::ZERO, state: self.state(now) })
+    }
+
+    /// Whether this lease ended before the one that is or was the last.
+    pub(super) fn is_past(&self, token: Token) -> bool {
+        let last = if self.lease.is_some() { 0 } else { 1 };
+        self.ended.iter().skip(last).any(|ended| ended.0 == token)
     }
 
     pub(super) fn lease(&mut self, now: Time, owner: u32, taker: &Taker, token: Token) -> Leased {
@@ -161,7 +161,7 @@ impl Held {
         self.lease =
             Some(Holder { token, deadline, duration, started, extended, owner, stream, grace });
         self.first_start = self.first_start.or(Some(now));
-        self.ended = None;
+        self.ended.truncate(limit::ATTEMPTS_KEPT);
         job.state = State::Running;
         job.worker_id = taker.worker_id.to_string();
         Leased {
@@ -239,7 +239,7 @@ impl Held {
         };
         job.attempts.insert(0, attempt);
         job.attempts.truncate(limit::ATTEMPTS_KEPT);
-        self.ended = Some((lease.token, ending.outcome, ending.dead_lettered));
+        self.ended.insert(0, (lease.token, ending.outcome, ending.dead_lettered));
     }
 
     pub(super) fn is_tombstone(&self) -> bool {
@@ -277,10 +277,11 @@ impl Held {
         (self.first_start, self.forget) = (None, None);
     }
 
-    /// `fresh` takes the place of what is here; the record and its last lease remain.
+    /// `fresh` takes the place of what is here; the record remains, and so do the ends of its leases.
     pub(super) fn replace(&mut self, fresh: Held, raise: u32) {
         let generation = self.job.generation + raise;
-        let Held { arrival, request, ended, .. } = *self;
+        let Held { arrival, request, .. } = *self;
+        let ended = std::mem::take(&mut self.ended);
         *self = Held { arrival, request, ended, ..fresh };
         self.job.generation = generation;
     }

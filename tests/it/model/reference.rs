@@ -284,7 +284,11 @@ impl Reference {
     }
 
     pub(crate) fn settle(&mut self, settle: &Settle) -> Result<Settled, Refused> {
+        let past = self.jobs.get(&settle.lease.key).is_some_and(|h| h.is_past(settle.lease.token));
         let answer = self.settle_one(settle);
+        if past {
+            self.seen.insert(Seen::Past(answer.is_ok()));
+        }
         let name = answer.map_or_else(|e| format!("{e:?}"), |s| format!("repeated {}", s.repeated));
         self.seen.insert(Seen::Answer(name));
         answer
