@@ -61,8 +61,13 @@ pub enum Error {
     },
     /// The directory of a shard cannot be made or written to.
     #[error(
-        "cannot write to {}: {}; make the directory writable or choose another with --data-dir or --shard",
-        path.display(), reason(error)
+        "cannot write to {}: {}; {} with --data-dir or --shard",
+        path.display(),
+        reason(error),
+        match error.kind() {
+            io::ErrorKind::NotADirectory => "choose another directory",
+            _ => "make the directory writable or choose another",
+        }
     )]
     DataDir {
         /// The directory.
@@ -240,7 +245,12 @@ async fn prepare_directory(path: &Path) -> Result<(), Error> {
         tokio::fs::write(&probe, b"").await?;
         tokio::fs::remove_file(&probe).await
     };
-    prepare.await.map_err(|error| Error::DataDir { path: path.to_owned(), error })
+    prepare.await.map_err(|error| {
+        // A file in the place of the directory; "file exists" would not say what is wrong with that.
+        let is_file = error.kind() == io::ErrorKind::AlreadyExists;
+        let error = if is_file { io::ErrorKind::NotADirectory.into() } else { error };
+        Error::DataDir { path: path.to_owned(), error }
+    })
 }
 
 #[cfg(test)]

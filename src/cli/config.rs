@@ -1,7 +1,8 @@
 //! `ringq config`: the effective settings.
 
+use super::exit::Failure;
 use super::flags::ServeFlags;
-use super::{Failure, print};
+use super::print;
 use crate::config::Config;
 
 pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {

@@ -1,48 +1,137 @@
-//! The command line. Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed,
-//! 2 wrong usage or configuration.
+//! The command line. Every command but `serve` and `config` is a client of the public API.
+//!
+//! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
 
+mod bench;
+mod completions;
 mod config;
+mod connect;
+mod demo;
+mod enqueue;
+mod exit;
 mod flags;
+mod info;
+mod job;
+mod output;
 mod serve;
+mod shard;
+mod text;
+mod times;
+mod topic;
+mod values;
+mod work;
+mod worker;
 
-use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
-use crate::config::Mistakes;
+use exit::Failure;
 use flags::ServeFlags;
 
-/// Exit code of a request or a server that failed.
-const FAILED: u8 = 1;
-/// Exit code of wrong usage or configuration; clap's own, too.
-const USAGE: u8 = 2;
+/// Below the help of `ringq serve`.
+const SERVE_HELP: &str = "\
+Every setting is also a variable (RINGQ_LISTEN) and a key of the file (listen); flags win over
+variables, these over the file. `ringq config` prints what follows from them.
 
-/// Task scheduling over gRPC.
+Examples:
+  ringq serve
+  ringq serve --listen 0.0.0.0:7700 --data-dir /var/lib/ringq
+  ringq serve --shard s0=sqlite::memory: --log-filter debug";
+
+/// Below the help of `ringq config`.
+const CONFIG_HELP: &str = "\
+Examples:
+  ringq config > ringq.toml
+  ringq config --config ringq.toml --listen 0.0.0.0:7700";
+
+/// Below the help of `ringq` itself.
+const AFTER_HELP: &str = "\
+Examples:
+  ringq serve
+  ringq enqueue emails '{\"to\":\"ada@example.org\"}' --delay 5m
+  ringq topic list
+  ringq job list emails --state dead
+
+Every command but serve, config and completions talks to the server named by --server or RINGQ_SERVER,
+with the token of --token or RINGQ_TOKEN. Data goes to stdout, everything else to stderr.
+
+Exit codes:
+  0    done
+  1    the request failed
+  2    wrong usage or configuration; nothing was sent
+  3    no such job or topic
+  4    server or shard unavailable, or no answer in time
+  130  interrupted";
+
+/// Task scheduling over gRPC: a server, and the commands that talk to one.
 #[derive(Debug, Parser)]
-#[command(name = "ringq", version, about, disable_help_subcommand = true)]
+#[command(
+    name = "ringq",
+    version,
+    about,
+    disable_help_subcommand = true,
+    after_help = AFTER_HELP
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
+/// In the order in which people meet them.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a server
+    #[command(after_help = SERVE_HELP)]
     Serve(ServeFlags),
+    /// See it all at work on a store that is thrown away
+    Demo(demo::Demo),
+    /// Enqueue a job, or one for each line of a file
+    #[command(visible_alias = "enq")]
+    Enqueue(Box<enqueue::Enqueue>),
+    /// Run a command for each job
+    Work(Box<work::Work>),
+    /// Look at jobs, and move them
+    #[command(subcommand, visible_alias = "jobs")]
+    Job(job::Job),
+    /// Look at topics and their numbers
+    #[command(subcommand, visible_alias = "topics")]
+    Topic(topic::Topic),
+    /// Look at the open streams
+    #[command(subcommand, visible_alias = "workers")]
+    Worker(worker::Worker),
+    /// Look at the shards
+    #[command(subcommand, visible_alias = "shards")]
+    Shard(shard::Shard),
+    /// Print version, features and limits of a server
+    Info(info::Info),
+    /// Measure a running server, and check what it does
+    Bench(Box<bench::Bench>),
     /// Print the settings that a server started like this would have, as TOML
+    #[command(after_help = CONFIG_HELP)]
     Config(ServeFlags),
+    /// Print a script that completes ringq's commands in a shell
+    Completions(completions::Completions),
 }
 
-/// Why a command ended badly.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Mistakes(#[from] Mistakes),
-    #[error("{0:#}")]
-    Failed(#[from] anyhow::Error),
-}
+/// Flags that people try by the names that other programs give them, and ours.
+const OTHER_NAMES: [(&str, &str); 13] = [
+    ("--addr", "--listen"),
+    ("--address", "--listen"),
+    ("--bind", "--listen"),
+    ("--host", "--listen"),
+    ("--port", "--listen"),
+    ("-p", "--listen"),
+    ("--grpc-port", "--listen"),
+    ("--http-port", "--http-listen"),
+    ("--http", "--http-listen"),
+    ("--data", "--data-dir"),
+    ("--dir", "--data-dir"),
+    ("--db", "--data-dir"),
+    ("-d", "--data-dir"),
+];
 
 /// Runs the command that the process was started with, to its end.
 #[must_use]
@@ -51,13 +140,24 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         // Help and version come here as well, with code 0; a reader that went away is no failure.
         Err(error) => {
+            let error = suggest(error);
             let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(USAGE));
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
     };
     let result = match cli.command {
         Command::Serve(flags) => serve::run(flags),
+        Command::Demo(demo) => demo.run(),
+        Command::Enqueue(enqueue) => enqueue.run(),
+        Command::Work(work) => work.run(),
+        Command::Job(job) => job.run(),
+        Command::Topic(topic) => topic.run(),
+        Command::Worker(worker) => worker.run(),
+        Command::Shard(shard) => shard.run(),
+        Command::Info(info) => info.run(),
+        Command::Bench(bench) => bench.run(),
         Command::Config(flags) => config::run(flags),
+        Command::Completions(completions) => completions.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -65,26 +165,19 @@ pub fn run() -> ExitCode {
     }
 }
 
-// === impl Failure ===
-
-impl Failure {
-    fn report(&self) -> ExitCode {
-        match self {
-            Failure::Mistakes(mistakes) => {
-                mistakes.iter().for_each(complain);
-                ExitCode::from(USAGE)
-            }
-            Failure::Failed(_) => {
-                complain(self);
-                ExitCode::from(FAILED)
-            }
+/// Names our flag where somebody used the one of another program.
+fn suggest(mut error: clap::Error) -> clap::Error {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) {
+        let given = given.split('=').next().unwrap_or(given);
+        if let Some((_, ours)) = OTHER_NAMES.iter().find(|(name, _)| *name == given) {
+            let ours = ContextValue::String((*ours).to_owned());
+            error.insert(ContextKind::SuggestedArg, ours);
         }
     }
-}
-
-/// One line on stderr. If that is closed there is nobody left to tell.
-fn complain(problem: impl Display) {
-    let _ = writeln!(io::stderr(), "ringq: {problem}");
+    error
 }
 
 /// Writes data to stdout. A reader that has seen enough and went away is no failure.

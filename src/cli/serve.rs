@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::runtime::{Builder, Runtime};
 
-use super::Failure;
+use super::exit::Failure;
 use super::flags::ServeFlags;
 use crate::app::App;
 use crate::config::Config;

@@ -1,6 +1,7 @@
 //! A connection to a server, and how it is made.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::metadata::{Ascii, MetadataValue};
@@ -14,7 +15,7 @@ use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
 
-/// How long a connection may take to come about.
+/// How long a connection may take to come about, and then its TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that answers no ping for so long is dead. Pings go out as often.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
@@ -25,7 +26,7 @@ const WINDOW_BYTES: u32 = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct Client {
     transport: Transport,
-    url: String,
+    url: Arc<str>,
 }
 
 /// What the generated clients of [`crate::pb`] run on here.
@@ -49,6 +50,9 @@ impl Client {
     ///
     /// # Errors
     /// A URL that cannot be one, told without having tried to connect.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime: the connection is a task there, and ends with it.
     pub fn new(url: impl Into<String>) -> Result<Client, Error> {
         Client::with(url, Options::default())
     }
@@ -57,10 +61,13 @@ impl Client {
     ///
     /// # Errors
     /// A URL or a token that cannot be one.
+    ///
+    /// # Panics
+    /// As [`Client::new`].
     pub fn with(url: impl Into<String>, options: Options) -> Result<Client, Error> {
         let url = url.into();
         let transport = InterceptedService::new(channel(&url)?, options.credentials()?);
-        Ok(Client { transport, url })
+        Ok(Client { transport, url: url.into() })
     }
 
     /// The URL that it was made for.
@@ -108,8 +115,14 @@ fn channel(url: &str) -> Result<Channel, Error> {
         .initial_connection_window_size(WINDOW_BYTES)
         .user_agent(concat!("ringq/", env!("CARGO_PKG_VERSION")))
         .map_err(|error| bad(&error.to_string()))?;
+    // What is no number would be taken for no port at all.
+    let authority = endpoint.uri().authority().map(|authority| authority.as_str());
+    let port = authority.and_then(|authority| Some(authority.rsplit_once(':')?.1));
+    if endpoint.uri().port_u16().is_none() && port.is_some_and(|port| !port.contains(']')) {
+        return Err(bad("its port is no number from 1 to 65535"));
+    }
     if scheme == "https" {
-        let tls = ClientTlsConfig::new().with_native_roots();
+        let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
     }
     Ok(endpoint.connect_lazy())

@@ -1,25 +1,42 @@
 //! Why a call failed, as the server's error model says it (see `ItemError` in `job.proto`).
 
 use std::collections::HashMap;
-use std::error::Error as _;
+use std::error::Error as StdError;
+use std::io;
 use std::time::Duration;
 
-use tonic::{Code, Status};
+use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 
 use crate::pb::{ItemError, SettleError, SettleFailure};
 
 /// A call, or one item of a call, that failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct Error {
+#[error("{}", .0.message)]
+pub struct Error(Box<Failure>);
+
+#[derive(Clone, Debug)]
+struct Failure {
     code: Code,
     reason: String,
     message: String,
     field: Option<String>,
     retry_after: Option<Duration>,
     metadata: HashMap<String, String>,
+    /// It may have come as far as the server.
     reached: bool,
+}
+
+/// Who says that a call failed.
+enum Origin {
+    /// The server, or something between that speaks for it.
+    Answer,
+    /// This side, before there was a connection, with the reason for people.
+    NoConnection(String),
+    /// This side: no answer came in time.
+    Late,
+    /// The connection, while the call was on it, with the reason for people.
+    Broken(String),
 }
 
 // === impl Error ===
@@ -27,7 +44,7 @@ pub struct Error {
 impl Error {
     /// A mistake found before any call.
     pub(super) fn usage(field: &str, message: impl Into<String>) -> Error {
-        Error {
+        Error(Box::new(Failure {
             code: Code::InvalidArgument,
             reason: "INVALID_ARGUMENT".to_owned(),
             message: message.into(),
@@ -35,96 +52,131 @@ impl Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: false,
-        }
+        }))
     }
 
-    /// The gRPC code.
+    /// A call that failed for want of an answer, or was not made at all.
+    pub(super) fn unanswered(code: Code, message: &str, reached: bool) -> Error {
+        let mut error = Error::from(Status::new(code, message));
+        error.0.reached = reached;
+        error
+    }
+
+    /// The gRPC code. A call whose connection did not come about or broke is `UNAVAILABLE`, one that
+    /// was not answered in time `DEADLINE_EXCEEDED`, however it came to light.
     #[must_use]
     pub fn code(&self) -> Code {
-        self.code
+        self.0.code
     }
 
     /// The stable reason, UPPER_SNAKE_CASE. Empty when the failure was not the server's answer, as
     /// with a refused connection.
     #[must_use]
     pub fn reason(&self) -> &str {
-        &self.reason
+        &self.0.reason
     }
 
     /// A sentence for people.
     #[must_use]
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// The path of the field that is to blame, as in `job.retry.delays[2]`.
     #[must_use]
     pub fn field(&self) -> Option<&str> {
-        self.field.as_deref()
+        self.0.field.as_deref()
     }
 
     /// When the server wants the next attempt.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+        self.0.retry_after
     }
 
     /// What the reason is about, by name: `id`, `topic`, `state`, ….
     #[must_use]
     pub fn metadata(&self, key: &str) -> Option<&str> {
-        self.metadata.get(key).map(String::as_str)
+        self.0.metadata.get(key).map(String::as_str)
     }
 
     /// Whether the server, a shard or the way there is down at the moment, so that the same call may
     /// succeed later.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        matches!(self.code, Code::Unavailable | Code::DeadlineExceeded)
+        matches!(self.0.code, Code::Unavailable | Code::DeadlineExceeded)
     }
 
     /// Whether there is no such job or topic.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        self.code == Code::NotFound
+        self.0.code == Code::NotFound
     }
 
     /// Whether the failed call may have been carried out all the same. Repeat it only if that is
     /// harmless, as it is for a job with an id.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        match self.reason.as_str() {
-            "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" => true,
-            // No answer of the server: only a connection that never was has carried nothing.
-            "" => self.reached,
-            _ => self.code == Code::DeadlineExceeded,
+        match self.0.reason.as_str() {
+            // The last is that of a settle.
+            "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" | "DEADLINE_EXCEEDED" | "UNAVAILABLE" => {
+                true
+            }
+            // A handler that fails may do so after it has written.
+            "INTERNAL" => true,
+            // No answer of the server itself, which alone knows; but some codes are refusals,
+            // whoever says so, and a connection that never was has carried nothing.
+            "" => self.0.reached && says_nothing(self.0.code),
+            _ => false,
         }
     }
 }
 
+/// Whether a failure with this code may come after the deed.
+fn says_nothing(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Unknown
+            | Code::Cancelled
+            | Code::Internal
+            | Code::Aborted
+            | Code::DataLoss
+    )
+}
+
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
+        let (code, message, reached) = match origin(&status) {
+            Origin::Answer => (status.code(), status.message().to_owned(), true),
+            Origin::NoConnection(why) => (Code::Unavailable, why, false),
+            Origin::Late => {
+                (Code::DeadlineExceeded, "the server did not answer in time".to_owned(), true)
+            }
+            Origin::Broken(why) => (Code::Unavailable, why, true),
+        };
         let details = status.get_error_details();
         let info = details.error_info();
         let field = details
             .bad_request()
             .and_then(|bad| bad.field_violations.first())
             .map(|violation| violation.field.clone());
-        let cause = innermost(&status);
-        Error {
-            code: status.code(),
+        Error(Box::new(Failure {
+            code,
             reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
-            message: cause.clone().unwrap_or_else(|| status.message().to_owned()),
+            message,
             field: field.filter(|field| !field.is_empty()),
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
             metadata: info.map(|info| info.metadata.clone()).unwrap_or_default(),
-            reached: !refused(&status),
-        }
+            reached,
+        }))
     }
 }
 
 impl From<ItemError> for Error {
     fn from(item: ItemError) -> Error {
-        Error {
+        Error(Box::new(Failure {
             code: Code::from_i32(item.code),
             reason: item.reason,
             message: item.message,
@@ -132,7 +184,7 @@ impl From<ItemError> for Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: true,
-        }
+        }))
     }
 }
 
@@ -144,7 +196,7 @@ impl From<SettleFailure> for Error {
             SettleError::Unavailable => Code::Unavailable,
             SettleError::Stale | SettleError::Unspecified => Code::FailedPrecondition,
         };
-        Error {
+        Error(Box::new(Failure {
             code,
             reason: failure.error().as_str_name().trim_start_matches("SETTLE_ERROR_").to_owned(),
             message: failure.message,
@@ -152,30 +204,107 @@ impl From<SettleFailure> for Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: true,
-        }
+        }))
     }
 }
 
-/// What broke the transport, for people: "Connection refused", not "transport error".
-fn innermost(status: &Status) -> Option<String> {
-    let mut cause = status.source()?;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
+/// Who says so. A status that came over the wire has no source; every failure of tonic's transport
+/// has one, and a code that depends on how it came to light.
+fn origin(status: &Status) -> Origin {
+    let Some(first) = status.source() else { return Origin::Answer };
+    if let Some(connect) = chain(first).find_map(|error| error.downcast_ref::<ConnectError>()) {
+        return Origin::NoConnection(no_connection(connect));
     }
-    Some(cause.to_string())
+    if chain(first).any(|error| error.is::<TimeoutExpired>()) {
+        return Origin::Late;
+    }
+    Origin::Broken(innermost(first).to_string())
 }
 
-/// Whether no connection came about, so that the call cannot have reached a server.
-fn refused(status: &Status) -> bool {
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        // The connector of tonic says so in a type that is private to it.
-        if error.to_string().contains("tcp connect error")
-            || error.to_string().contains("dns error")
-        {
-            return true;
-        }
-        cause = error.source();
+/// Why there is no connection: "Connection refused", not "tcp connect error".
+fn no_connection(connect: &ConnectError) -> String {
+    let cause = innermost(connect);
+    // What fails before TLS comes in a type of hyper's.
+    if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
+        let not_tls = tls.kind() == io::ErrorKind::InvalidData
+            && cause.to_string().contains("InvalidContentType");
+        let hint = if not_tls { "; is it http:// there?" } else { "" };
+        return format!("TLS failed: {cause}{hint}");
     }
-    false
+    match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => "connecting timed out".to_owned(),
+        _ if cause.is::<tokio::time::error::Elapsed>() => "connecting timed out".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+fn innermost<'e>(error: &'e (dyn StdError + 'static)) -> &'e (dyn StdError + 'static) {
+    chain(error).last().unwrap_or(error)
+}
+
+fn chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tonic_types::ErrorDetails;
+
+    use super::*;
+
+    fn refused(code: Code, reason: &str) -> Error {
+        let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
+        Status::with_error_details(code, "…", details).into()
+    }
+
+    /// The reasons of the contract with a code that says "later", and those of faults.
+    #[test]
+    fn the_reason_says_whether_it_may_have_been_done() {
+        for (code, reason, unknown) in [
+            (Code::Unavailable, "OUTCOME_UNKNOWN", true),
+            (Code::Unavailable, "DURABILITY_NOT_REACHED", true),
+            (Code::Unavailable, "SHARD_UNAVAILABLE", false),
+            (Code::Unavailable, "STORE_NOT_REPLICATED", false),
+            (Code::Unavailable, "DRAINING", false),
+            (Code::DeadlineExceeded, "DEADLINE_EXCEEDED", true),
+            (Code::Internal, "INTERNAL", true),
+            (Code::Internal, "STORE_CORRUPT", false),
+            (Code::ResourceExhausted, "RATE_LIMITED", false),
+            (Code::InvalidArgument, "TOO_LARGE", false),
+        ] {
+            assert_eq!(refused(code, reason).outcome_unknown(), unknown, "{reason}");
+        }
+    }
+
+    #[test]
+    fn without_a_reason_only_refusals_are_certain() {
+        for (code, unknown) in [
+            (Code::Unavailable, true),
+            (Code::Cancelled, true),
+            (Code::Unimplemented, false),
+            (Code::Unauthenticated, false),
+            (Code::ResourceExhausted, false),
+        ] {
+            assert_eq!(Error::from(Status::new(code, "a proxy")).outcome_unknown(), unknown);
+        }
+    }
+
+    #[test]
+    fn what_the_transport_says_has_the_code_that_it_means() {
+        let with = |code, source: Arc<dyn StdError + Send + Sync>| {
+            let mut status = Status::new(code, "transport error");
+            status.set_source(source);
+            Error::from(status)
+        };
+        let reset = || io::Error::other("connection reset");
+        let broken = with(Code::Unknown, Arc::new(reset()));
+        assert_eq!((broken.code(), broken.message()), (Code::Unavailable, "connection reset"));
+        assert!(broken.is_unavailable() && broken.outcome_unknown());
+        let never = with(Code::Unavailable, Arc::new(ConnectError(Box::new(reset()))));
+        assert!(never.is_unavailable() && !never.outcome_unknown());
+    }
 }

@@ -49,6 +49,7 @@
 //! ```
 //! Both are whole programs under `examples/`.
 
+mod call;
 mod connection;
 mod error;
 mod job;

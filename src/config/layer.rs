@@ -305,10 +305,30 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
     }
 }
 
-/// Where the file stops being TOML, on one line.
+/// Where the file stops being TOML, on one line, and how it is written instead.
 fn syntax_problem(text: &str, error: &toml::de::Error) -> String {
-    let message = error.message().lines().collect::<Vec<_>>().join(", ");
     let start = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
-    format!("is not TOML: line {line}: {message}")
+    let number = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    let said = || error.message().lines().collect::<Vec<_>>().join(", ");
+    let problem = plain_problem(line).unwrap_or_else(said);
+    format!("is not TOML: line {number}: {problem}")
+}
+
+/// The slips that people make who know other formats, in their words rather than a parser's.
+fn plain_problem(line: &str) -> Option<String> {
+    let line = line.trim();
+    if line.starts_with('[') {
+        return None;
+    }
+    let Some((key, value)) = line.split_once('=') else {
+        return Some("it is not written as key = \"value\"".to_owned());
+    };
+    let (key, value) = (key.trim(), value.split('#').next().unwrap_or_default().trim());
+    if value.is_empty() {
+        return Some(format!("{key} has no value"));
+    }
+    let is_bare = !value.starts_with(['"', '\'', '[', '{']);
+    let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
+    (is_bare && !is_number).then(|| format!("text stands in quotes: {key} = \"{value}\""))
 }

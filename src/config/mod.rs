@@ -26,6 +26,7 @@ pub use mistake::{Mistake, Mistakes};
 pub use shard::{Shard, ShardUrl};
 
 pub(crate) use mistake::reason;
+pub(crate) use parse::{any_duration as parse_duration, show_duration};
 
 use layer::Layer;
 use reader::Reader;

@@ -42,7 +42,7 @@ pub(super) fn number(text: &str, min: usize, max: usize) -> Result<usize, String
     }
 }
 
-/// `250ms`, `30s`, `5m`, `1h`, `7d`, within the bounds.
+/// `250ms`, `30s`, `5m`, `1h30m`, `7d`, within the bounds.
 pub(super) fn duration(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
     let value = any_duration(text)?;
     if (min..=max).contains(&value) {
@@ -63,17 +63,32 @@ pub(super) fn duration_or_zero(
     duration(text, min, max).map(Some).map_err(|problem| format!("{problem}, nor 0s"))
 }
 
-fn any_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h");
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
-    number.checked_mul(*unit).map(Duration::from_millis).ok_or_else(wrong)
+/// A duration of any length: numbers with their units, the larger unit first, as in `1h30m`.
+pub(crate) fn any_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m");
+    let (mut rest, mut total, mut bound) = (text, 0_u64, u64::MAX);
+    while !rest.is_empty() || bound == u64::MAX {
+        let (number, tail) = split_at(rest, |c| !c.is_ascii_digit());
+        let (unit, tail) = split_at(tail, |c| c.is_ascii_digit());
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        if *unit >= bound {
+            return Err(wrong());
+        }
+        let millis = number.checked_mul(*unit);
+        total = millis.and_then(|millis| total.checked_add(millis)).ok_or_else(wrong)?;
+        (rest, bound) = (tail, *unit);
+    }
+    Ok(Duration::from_millis(total))
+}
+
+/// The text before the first such character, and from it on.
+fn split_at(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
 /// The duration in its largest whole unit; [`duration`] reads it back.
-pub(super) fn show_duration(duration: Duration) -> String {
+pub(crate) fn show_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let whole = UNITS.iter().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
     whole.map_or_else(|| "0s".to_owned(), |(name, unit)| format!("{}{name}", millis / unit))
@@ -150,6 +165,11 @@ mod tests {
             ("-1s", None),
             ("1.5s", None),
             ("1 s", None),
+            ("59m30s", Some(secs(59 * 60 + 30))),
+            ("1m0s500ms", Some(millis(60_500))),
+            ("30s59m", None),
+            ("1m1m", None),
+            ("1m30", None),
             ("1h30m", None),
             ("18446744073709551615d", None),
         ] {
@@ -160,7 +180,7 @@ mod tests {
     #[test]
     fn the_problem_tells_form_and_range() {
         let problem = |text| duration(text, secs(0), hours(1)).unwrap_err();
-        assert_eq!(problem("30"), "\"30\" is not a duration like 250ms, 30s, 5m or 1h");
+        assert_eq!(problem("30"), "\"30\" is not a duration like 250ms, 30s, 5m or 1h30m");
         assert_eq!(problem("2h"), "\"2h\" is not within 0s to 1h");
     }
 

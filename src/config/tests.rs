@@ -155,7 +155,17 @@ fn a_mistake_in_a_file_names_its_key() {
         ),
         (
             "listen = '127.0.0.1:1'\nlisten",
-            "config: is not TOML: line 2: key with no value, expected `=` (from ringq.toml)",
+            "config: is not TOML: line 2: it is not written as key = \"value\" (from ringq.toml)",
+        ),
+        (
+            "listen = 127.0.0.1:1 # here",
+            "config: is not TOML: line 1: text stands in quotes: listen = \"127.0.0.1:1\" \
+             (from ringq.toml)",
+        ),
+        ("listen =", "config: is not TOML: line 1: listen has no value (from ringq.toml)"),
+        (
+            "threads = 4\nthreads = 5",
+            "config: is not TOML: line 2: duplicate key (from ringq.toml)",
         ),
     ] {
         let mistakes = settings(file, &[], &Flags::default()).unwrap_err();

@@ -6,6 +6,10 @@
     reason = "a panic is how a test fails, and what it prints is shown then"
 )]
 
+/// The commands of `ringq` as processes; a file per command.
+mod cli;
+/// `ringq::client` against a real server: producers, workers, errors, the examples.
+mod client;
 /// What every store must do, one file per verb; each case runs against every store.
 mod conformance;
 /// The server from outside: its process, its sockets, the generated stubs; a file per theme.
@@ -16,3 +20,5 @@ mod harness;
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;
+/// README.md against the product: its tour is run, its settings are compared.
+mod readme;

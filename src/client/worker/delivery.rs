@@ -4,9 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::super::{Client, Error};
+use super::super::{Client, Error, call};
 use crate::pb::payload::Kind;
 use crate::pb::{self, ExtendItem, ExtendRequest, JobSpec, Payload};
+
+/// A note on the progress is given up after that.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A job in the hands of this worker; its fields are those of [`pb::Delivery`].
 #[derive(Clone, Debug)]
@@ -80,8 +83,9 @@ impl Delivery {
             progress: note.into(),
             ..Default::default()
         };
-        let answer = self.client.queue().extend(ExtendRequest { items: vec![item] }).await?;
-        match answer.into_inner().failures.into_iter().next() {
+        let (mut queue, request) = (self.client.queue(), ExtendRequest { items: vec![item] });
+        let answer = call::within(CALL_TIMEOUT, request, |request| queue.extend(request)).await?;
+        match answer.failures.into_iter().next() {
             Some(failure) => Err(failure.into()),
             None => Ok(()),
         }

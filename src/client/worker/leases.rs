@@ -3,6 +3,7 @@
 //! half of it is over.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,24 +13,38 @@ pub(super) type Slot = u64;
 
 /// A lease that could not be extended is tried again after this part of it.
 const RETRY_PART: u32 = 10;
+/// Or sooner, however long the lease: a server whose stream broke releases what nobody has spoken for
+/// within its grace.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+/// Leases that are due within this part of them are extended along with those that are due now.
+const TOGETHER_PART: u32 = 10;
 
 /// All leases in hand.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
     next: Slot,
     held: HashMap<Slot, Held>,
-    /// The alarm of each.
+    slots: HashMap<Arc<str>, Slot>,
+    /// When something is to be done about each.
     alarms: BTreeSet<(Instant, Slot)>,
 }
 
 #[derive(Debug)]
 struct Held {
-    receipt: String,
+    receipt: Arc<str>,
     duration: Duration,
     expires: Instant,
-    alarm: Instant,
-    /// An Extend is under way; the alarm is then the end of the lease.
-    extending: bool,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It is extended at this time.
+    Kept(Instant),
+    /// An Extend is under way.
+    Extending,
+    /// Its settle is under way, whose answer alone says what became of it.
+    Settling,
 }
 
 /// What the clock demands.
@@ -45,41 +60,49 @@ pub(super) struct Due {
 
 impl Leases {
     /// Takes a lease in hand.
-    pub(super) fn insert(&mut self, receipt: String, duration: Duration, now: Instant) -> Slot {
+    pub(super) fn insert(&mut self, receipt: &str, duration: Duration, now: Instant) -> Slot {
         let slot = self.next;
         self.next += 1;
-        let alarm = now + duration / 2;
-        let held = Held { receipt, duration, expires: now + duration, alarm, extending: false };
+        let receipt: Arc<str> = receipt.into();
+        let phase = Phase::Kept(now + duration / 2);
+        let held = Held { receipt: receipt.clone(), duration, expires: now + duration, phase };
+        self.alarms.extend(held.alarm().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
-        self.alarms.insert((alarm, slot));
+        self.slots.insert(receipt, slot);
         slot
     }
 
     /// Lets one go: whether it was in hand.
     pub(super) fn remove(&mut self, slot: Slot) -> bool {
         let Some(held) = self.held.remove(&slot) else { return false };
-        self.alarms.remove(&(held.alarm, slot));
+        if let Some(alarm) = held.alarm() {
+            self.alarms.remove(&(alarm, slot));
+        }
+        // Another one has the receipt if it came twice.
+        if self.slots.get(&held.receipt) == Some(&slot) {
+            self.slots.remove(&held.receipt);
+        }
         true
     }
 
-    /// Whether it is in hand.
-    pub(super) fn holds(&self, slot: Slot) -> bool {
-        self.held.contains_key(&slot)
+    /// How many are in hand.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
     }
 
-    /// Whether there is none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+    /// Whether a settle of this one is under way.
+    pub(super) fn is_settling(&self, slot: Slot) -> bool {
+        self.held.get(&slot).is_some_and(|held| held.phase == Phase::Settling)
     }
 
-    /// The receipt and the end of a lease.
-    pub(super) fn get(&self, slot: Slot) -> Option<(&str, Instant)> {
-        self.held.get(&slot).map(|held| (held.receipt.as_str(), held.expires))
+    /// The receipt of a lease.
+    pub(super) fn receipt(&self, slot: Slot) -> Option<&Arc<str>> {
+        self.held.get(&slot).map(|held| &held.receipt)
     }
 
-    /// The lease of a receipt. Looks at all: only revocations ask, and they are rare.
+    /// The lease of a receipt.
     pub(super) fn find(&self, receipt: &str) -> Option<Slot> {
-        self.held.iter().find(|(_, held)| held.receipt == receipt).map(|(slot, _)| *slot)
+        self.slots.get(receipt).copied()
     }
 
     /// When something is due next.
@@ -90,50 +113,80 @@ impl Leases {
     /// All that is due at `now`. What is to be extended counts as being extended from here on.
     pub(super) fn due(&mut self, now: Instant) -> Due {
         let mut due = Due::default();
-        while let Some((alarm, slot)) = self.alarms.first().copied()
-            && alarm <= now
-        {
-            if self.held[&slot].expires <= now {
+        while let Some((alarm, slot)) = self.alarms.first().copied() {
+            let held = &self.held[&slot];
+            if held.expires <= now {
                 self.remove(slot);
                 due.lost.push(slot);
-            } else {
-                self.begin(slot);
-                due.extend.push(slot);
+                continue;
             }
+            let early = if due.extend.is_empty() { 0 } else { 1 };
+            let together = held.duration / TOGETHER_PART * early;
+            if alarm > now + together || !self.extend(slot) {
+                break;
+            }
+            due.extend.push(slot);
         }
         due
     }
 
-    /// An Extend of this lease goes out.
-    pub(super) fn begin(&mut self, slot: Slot) {
-        self.change(slot, |held| {
-            held.extending = true;
-            held.alarm = held.expires;
-        });
+    /// An Extend of this lease goes out, unless one is under way.
+    pub(super) fn extend(&mut self, slot: Slot) -> bool {
+        let is_kept = |held: &Held| matches!(held.phase, Phase::Kept(_));
+        if !self.held.get(&slot).is_some_and(is_kept) {
+            return false;
+        }
+        self.change(slot, |held| held.phase = Phase::Extending);
+        true
     }
 
     /// The Extend that was sent at `sent` has counted.
     pub(super) fn extended(&mut self, slot: Slot, sent: Instant) {
         self.change(slot, |held| {
-            held.extending = false;
             held.expires = held.expires.max(sent + held.duration);
-            held.alarm = sent + held.duration / 2;
+            held.keep_from(sent + held.duration / 2);
         });
     }
 
     /// The Extend did not get through: it is tried again soon.
     pub(super) fn not_extended(&mut self, slot: Slot, now: Instant) {
         self.change(slot, |held| {
-            held.extending = false;
-            held.alarm = held.expires.min(now + held.duration / RETRY_PART);
+            held.keep_from(now + RETRY_MAX.min(held.duration / RETRY_PART));
         });
+    }
+
+    /// A settle goes out: the receipt and the end of the lease, if it is in hand.
+    pub(super) fn settle(&mut self, slot: Slot) -> Option<(Arc<str>, Instant)> {
+        self.change(slot, |held| held.phase = Phase::Settling);
+        self.held.get(&slot).map(|held| (held.receipt.clone(), held.expires))
     }
 
     fn change(&mut self, slot: Slot, change: impl FnOnce(&mut Held)) {
         let Some(held) = self.held.get_mut(&slot) else { return };
-        self.alarms.remove(&(held.alarm, slot));
+        if let Some(alarm) = held.alarm() {
+            self.alarms.remove(&(alarm, slot));
+        }
         change(held);
-        self.alarms.insert((held.alarm, slot));
+        self.alarms.extend(held.alarm().map(|alarm| (alarm, slot)));
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// The next Extend goes out then.
+    fn keep_from(&mut self, time: Instant) {
+        if self.phase != Phase::Settling {
+            self.phase = Phase::Kept(time);
+        }
+    }
+
+    fn alarm(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Kept(time) => Some(time.min(self.expires)),
+            Phase::Extending => Some(self.expires),
+            Phase::Settling => None,
+        }
     }
 }
 
@@ -145,7 +198,7 @@ mod tests {
 
     fn one() -> (Leases, Slot, Instant) {
         let (mut leases, now) = (Leases::default(), Instant::now());
-        let slot = leases.insert("r".into(), LEASE, now);
+        let slot = leases.insert("r", LEASE, now);
         (leases, slot, now)
     }
 
@@ -179,8 +232,8 @@ mod tests {
             leases.not_extended(slot, time);
             time = leases.alarm().unwrap();
         }
-        assert_eq!((extends, time), (5, now + LEASE));
-        assert!(!leases.holds(slot) && leases.is_empty() && leases.alarm().is_none());
+        assert_eq!((extends, time), (15, now + LEASE));
+        assert!(leases.len() == 0 && leases.alarm().is_none());
     }
 
     #[test]
@@ -189,7 +242,7 @@ mod tests {
         assert_eq!(leases.due(now + LEASE / 2), extend(slot));
         assert_eq!(leases.due(now + LEASE), lost(slot));
         leases.extended(slot, now + LEASE / 2);
-        assert!(leases.is_empty(), "an answer after that changes nothing");
+        assert!(leases.len() == 0, "an answer after that changes nothing");
     }
 
     #[test]
@@ -199,5 +252,28 @@ mod tests {
         assert!(leases.remove(slot) && !leases.remove(slot));
         assert_eq!(leases.due(now + LEASE), Due::default());
         assert_eq!(leases.find("r"), None);
+    }
+
+    #[test]
+    fn a_settle_under_way_is_left_alone() {
+        let (mut leases, slot, now) = one();
+        assert!(leases.extend(slot) && !leases.extend(slot), "one Extend at a time");
+        assert_eq!(leases.settle(slot), Some(("r".into(), now + LEASE)));
+        leases.extended(slot, now);
+        leases.not_extended(slot, now);
+        assert!(leases.is_settling(slot) && !leases.extend(slot));
+        assert_eq!((leases.alarm(), leases.due(now + LEASE)), (None, Due::default()));
+        assert!(leases.remove(slot));
+        assert_eq!(leases.settle(slot), None);
+    }
+
+    #[test]
+    fn leases_that_are_due_soon_are_extended_together() {
+        let (mut leases, now) = (Leases::default(), Instant::now());
+        let second = Duration::from_secs(1);
+        let slots: Vec<_> = (0..6).map(|i| leases.insert("r", LEASE, now + second * i)).collect();
+        assert_eq!(leases.due(now + LEASE / 2 - second), Due::default());
+        assert_eq!(leases.due(now + LEASE / 2).extend, slots[..4]);
+        assert_eq!(leases.alarm(), Some(now + LEASE / 2 + second * 4));
     }
 }

@@ -6,12 +6,13 @@
 //!   (stream, reconnect)      │ ▲            │ outcome
 //!                     leases ┘ └──answers── settler (acks, nacks, extends in batches)
 //! ```
-//! One task, [`session`], owns everything and is the only one that decides; [`leases`] and [`settler`]
-//! are its parts. It ends when it was told to stop, has begun `max_jobs`, or was idle for so long,
+//! One task, [`session`], owns everything and is the only one that decides; [`source`], [`pending`],
+//! [`leases`] and [`settler`] are its parts. It ends when it was told to stop, has begun `max_jobs`, or was idle for so long,
 //! and then only after every job in its hands is settled.
 
 mod delivery;
 mod leases;
+mod pending;
 mod session;
 mod settler;
 mod source;
@@ -24,14 +25,17 @@ use std::time::Duration;
 
 pub use delivery::{Delivery, Outcome};
 
+use tonic::{Code, Status};
+
 use super::{Client, Error};
+use crate::pb;
 use session::Session;
 
 /// Credit that the contract takes at most.
 const CREDIT_MAX: usize = 10_000;
 
 /// A worker: what it takes and how.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a worker does nothing until it is run"]
 pub struct Worker {
     client: Client,
@@ -39,6 +43,7 @@ pub struct Worker {
     id: String,
     concurrency: usize,
     batch: usize,
+    alone: Option<Alone>,
     prefetch: Option<usize>,
     lease: Option<Duration>,
     max_jobs: Option<u64>,
@@ -61,6 +66,8 @@ pub struct Summary {
     pub lost: u64,
 }
 
+/// Which jobs share no batch.
+type Alone = Arc<dyn Fn(&pb::Delivery) -> bool + Send + Sync>;
 /// A handler, without its type.
 type Handler = Arc<dyn Fn(Vec<Delivery>) -> Running + Send + Sync>;
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -77,6 +84,7 @@ impl Worker {
             id: String::new(),
             concurrency: 1,
             batch: 1,
+            alone: None,
             prefetch: None,
             lease: None,
             max_jobs: None,
@@ -103,6 +111,16 @@ impl Worker {
         self
     }
 
+    /// Jobs that [`Worker::run_batches`] hands to its handler one by one: those that `alone` says so
+    /// of. Default: none.
+    pub fn alone(
+        mut self,
+        alone: impl Fn(&pb::Delivery) -> bool + Send + Sync + 'static,
+    ) -> Worker {
+        self.alone = Some(Arc::new(alone));
+        self
+    }
+
     /// The lease of jobs that set none themselves, 1 s to 24 h. It is extended for as long as the
     /// handler runs, so it only says how soon others take over from a worker that died. Default: the
     /// topic's, then the server's, 30 s.
@@ -117,7 +135,8 @@ impl Worker {
         self
     }
 
-    /// Ends after having had nothing to do for so long. Default: never.
+    /// Ends after having had nothing to do for so long while connected: without a connection nobody
+    /// knows whether there is something. Default: never.
     pub fn idle_exit(mut self, idle: Duration) -> Worker {
         self.idle_exit = Some(idle);
         self
@@ -126,7 +145,8 @@ impl Worker {
     /// Runs `handler` for each job until `stop` is ready, and what was begun to its end.
     ///
     /// What the handler answers settles the job: see [`Outcome`]; a `Result<(), E>` is one, with the
-    /// error as the reason to retry. A panic is a failure like any other. If a job is taken away,
+    /// error as the reason to retry. A panic is a failure like any other, and so is an answer that
+    /// the server refuses, such as a bad follow-up job. If a job is taken away,
     /// because it was deleted or because the server could not be reached until its lease ran out, the
     /// handler's future is dropped where it waits.
     ///
@@ -186,6 +206,21 @@ impl Worker {
     }
 }
 
+impl fmt::Debug for Worker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("client", &self.client)
+            .field("topics", &self.topics)
+            .field("id", &self.id)
+            .field("concurrency", &self.concurrency)
+            .field("prefetch", &self.prefetch)
+            .field("lease", &self.lease)
+            .field("max_jobs", &self.max_jobs)
+            .field("idle_exit", &self.idle_exit)
+            .finish_non_exhaustive()
+    }
+}
+
 fn erase<F, R>(handler: F) -> Handler
 where
     F: Fn(Vec<Delivery>) -> R + Send + Sync + 'static,
@@ -195,6 +230,18 @@ where
         let running = handler(jobs);
         Box::pin(async move { running.await.into() })
     })
+}
+
+/// Whether another attempt would be refused the same way.
+fn for_good(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::InvalidArgument
+            | Code::Unauthenticated
+            | Code::PermissionDenied
+            | Code::Unimplemented
+            | Code::FailedPrecondition
+    )
 }
 
 // === impl Summary ===

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 
-use super::super::Client;
 use super::super::job::proto;
+use super::super::{Client, Error};
+use super::for_good;
 use crate::backoff::Backoff;
 use crate::pb::{StreamRequest, StreamResponse};
 
@@ -16,7 +17,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const SILENT_HEARTBEATS: u32 = 3;
 /// The first message comes at once.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before a stream is opened anew.
+/// The pauses before a stream is opened anew: growing until one has brought jobs or lasted, so that a
+/// server that ends each at once is not asked all the time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 pub(super) struct Source {
@@ -29,7 +31,7 @@ pub(super) struct Source {
 enum State {
     Pausing(Instant),
     Opening(BoxFuture<'static, Opened>),
-    Open { stream: Box<Streaming<StreamResponse>>, heard: Instant },
+    Open { stream: Box<Streaming<StreamResponse>>, opened: Instant, heard: Instant },
     Closed,
 }
 
@@ -42,9 +44,9 @@ pub(super) enum Event {
     /// It ended well: the server is leaving, or all that was asked for has come. The leases stay.
     Ended,
     /// It broke; a new one is opened after the pause.
-    Broke(Status, Duration),
+    Broke(Error, Duration),
     /// The server does not want this worker.
-    Refused(Status),
+    Refused(Error),
 }
 
 // === impl Source ===
@@ -87,44 +89,53 @@ impl Source {
                 }
                 State::Opening(opening) => match opening.await {
                     Ok((stream, first)) => {
-                        self.backoff.reset();
+                        let now = Instant::now();
                         self.state =
-                            State::Open { stream: Box::new(stream), heard: Instant::now() };
-                        return Event::Message(Box::new(first));
+                            State::Open { stream: Box::new(stream), opened: now, heard: now };
+                        return self.message(first);
                     }
                     Err(status) => return self.failed(status),
                 },
-                State::Open { stream, heard } => {
+                State::Open { stream, opened, heard } => {
                     let until = *heard + HEARTBEAT * SILENT_HEARTBEATS;
                     let message = tokio::select! {
                         biased;
                         message = stream.message() => message,
                         () = sleep_until(until) => Err(Status::unavailable("the stream was silent")),
                     };
-                    match message {
-                        Ok(Some(message)) => {
-                            *heard = Instant::now();
-                            return Event::Message(Box::new(message));
-                        }
+                    *heard = Instant::now();
+                    if *heard >= *opened + PAUSE.1 {
+                        self.backoff.reset();
+                    }
+                    return match message {
+                        Ok(Some(message)) => self.message(message),
                         Ok(None) => {
                             self.state = State::Pausing(Instant::now() + self.backoff.pause());
-                            return Event::Ended;
+                            Event::Ended
                         }
-                        Err(status) => return self.failed(status),
-                    }
+                        Err(status) => self.failed(status),
+                    };
                 }
             }
         }
     }
 
-    fn failed(&mut self, status: Status) -> Event {
-        if for_good(&status) {
-            self.state = State::Closed;
-            return Event::Refused(status);
+    fn message(&mut self, message: StreamResponse) -> Event {
+        if !message.deliveries.is_empty() {
+            self.backoff.reset();
         }
-        let pause = self.backoff.pause();
+        Event::Message(Box::new(message))
+    }
+
+    fn failed(&mut self, status: Status) -> Event {
+        let (refused, error) = (for_good(&status), Error::from(status));
+        if refused {
+            self.state = State::Closed;
+            return Event::Refused(error);
+        }
+        let pause = self.backoff.pause().max(error.retry_after().unwrap_or_default());
         self.state = State::Pausing(Instant::now() + pause);
-        Event::Broke(status, pause)
+        Event::Broke(error, pause)
     }
 }
 
@@ -137,16 +148,4 @@ async fn open(client: Client, request: StreamRequest) -> Opened {
     };
     let late = || Status::unavailable("the server did not answer in time");
     timeout(OPEN_TIMEOUT, opening).await.unwrap_or_else(|_| Err(late()))
-}
-
-/// Whether another attempt would be refused the same way.
-fn for_good(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::InvalidArgument
-            | Code::Unauthenticated
-            | Code::PermissionDenied
-            | Code::Unimplemented
-            | Code::FailedPrecondition
-    )
 }

@@ -1,40 +1,46 @@
 //! One run of a worker: the task that owns its stream, its leases, its handlers and its settles.
 
-use std::collections::{HashMap, VecDeque};
+mod ends;
+
+use std::collections::HashMap;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
-use tonic::Code;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::super::job::proto;
 use super::super::{Client, Error};
 use super::delivery::{Delivery, Outcome};
 use super::leases::{Leases, Slot};
-use super::settler::{Answer, Extended, Kind, Settled, Settler};
+use super::pending::Pending;
+use super::settler::Settler;
 use super::source::{Event, Source};
-use super::{Handler, Summary, Worker};
-use crate::pb::{self, Revocation, StreamRequest, StreamResponse};
+use super::{Alone, Handler, Summary, Worker};
+use crate::pb::{self, StreamRequest, StreamResponse};
 
 pub(super) struct Session {
     client: Client,
     handler: Handler,
     concurrency: usize,
     batch: usize,
+    alone: Option<Alone>,
     max_jobs: Option<u64>,
     idle_exit: Option<Duration>,
 
     source: Source,
+    /// Jobs that the stream brings at most before some are settled.
+    credit: usize,
+    connected: bool,
     leases: Leases,
     /// Jobs that wait for a handler.
-    pending: VecDeque<(Slot, pb::Delivery)>,
+    pending: Pending,
     handlers: JoinSet<Outcome>,
-    /// The jobs of each handler.
-    running: HashMap<Id, Vec<Slot>>,
-    /// How to stop the handler of a job.
-    aborts: HashMap<Slot, AbortHandle>,
+    running: HashMap<Id, Run>,
+    /// The handler of each job.
+    handler_of: HashMap<Slot, Id>,
     settler: Settler,
 
     begun: u64,
@@ -48,12 +54,21 @@ pub(super) struct Session {
     summary: Summary,
 }
 
+/// A handler and its jobs.
+struct Run {
+    slots: Vec<Slot>,
+    /// How many of them are not lost.
+    held: usize,
+    abort: AbortHandle,
+}
+
 // === impl Session ===
 
 impl Session {
     pub(super) fn new(worker: Worker, handler: Handler) -> Session {
+        let credit = worker.credit();
         let request = StreamRequest {
-            max_in_flight: i32::try_from(worker.credit()).unwrap_or(i32::MAX),
+            max_in_flight: i32::try_from(credit).unwrap_or(i32::MAX),
             topics: worker.topics,
             worker_id: worker.id,
             lease_duration: worker.lease.map(proto),
@@ -61,19 +76,22 @@ impl Session {
             ..Default::default()
         };
         Session {
+            credit,
+            connected: false,
             source: Source::new(worker.client.clone(), request),
             settler: Settler::new(worker.client.clone()),
             client: worker.client,
             handler,
             concurrency: worker.concurrency,
             batch: worker.batch,
+            alone: worker.alone,
             max_jobs: worker.max_jobs,
             idle_exit: worker.idle_exit,
             leases: Leases::default(),
-            pending: VecDeque::new(),
+            pending: Pending::default(),
             handlers: JoinSet::new(),
             running: HashMap::new(),
-            aborts: HashMap::new(),
+            handler_of: HashMap::new(),
             begun: 0,
             idle_since: None,
             closing: false,
@@ -110,7 +128,7 @@ impl Session {
     }
 
     fn is_over(&self) -> bool {
-        self.closing && self.leases.is_empty() && self.handlers.is_empty()
+        self.closing && self.leases.len() == 0 && self.handlers.is_empty()
     }
 
     fn alarm(&self) -> Option<Instant> {
@@ -124,6 +142,7 @@ impl Session {
     // --- jobs come ---
 
     fn received(&mut self, event: Event) {
+        self.connected = matches!(event, Event::Message(_));
         match event {
             Event::Message(message) => self.message(*message),
             Event::Ended if self.has_all() => self.finish(),
@@ -131,14 +150,13 @@ impl Session {
                 info!("the server ends this stream; opening another one");
                 self.reopen();
             }
-            Event::Broke(status, pause) => {
-                let error = Error::from(status);
+            Event::Broke(error, pause) => {
                 warn!(%error, again_in = ?pause, "no stream from {}", self.client.url());
-                self.extend_all();
                 self.reopen();
+                self.extend_all();
             }
-            Event::Refused(status) => {
-                self.refused = Some(status.into());
+            Event::Refused(error) => {
+                self.refused = Some(error);
                 self.stop();
             }
         }
@@ -146,6 +164,7 @@ impl Session {
 
     fn message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
+            self.credit = usize::try_from(info.max_in_flight).unwrap_or(self.credit);
             info!(
                 stream = info.stream_id,
                 replica = info.replica,
@@ -163,9 +182,8 @@ impl Session {
         let now = Instant::now();
         for delivery in deliveries {
             let lease = delivery.lease_duration.and_then(|lease| lease.try_into().ok());
-            let receipt = delivery.receipt.clone();
-            let slot = self.leases.insert(receipt, lease.unwrap_or_default(), now);
-            self.pending.push_back((slot, delivery));
+            let slot = self.leases.insert(&delivery.receipt, lease.unwrap_or_default(), now);
+            self.pending.push(slot, delivery);
         }
     }
 
@@ -190,28 +208,18 @@ impl Session {
     /// Gives waiting jobs to handlers as far as they are free.
     fn begin(&mut self) {
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
-            let (slots, jobs) = self.next_batch();
+            let alone = |job: &_| self.alone.as_ref().is_some_and(|alone| alone(job));
+            let batch = self.pending.batch(self.batch, alone).into_iter();
+            let (slots, jobs): (Vec<_>, Vec<_>) = batch.unzip();
             self.begun += slots.len() as u64;
-            let abort = self.handlers.spawn((self.handler)(jobs));
-            self.aborts.extend(slots.iter().map(|slot| (*slot, abort.clone())));
-            self.running.insert(abort.id(), slots);
+            let job = |delivery| Delivery::new(delivery, self.client.clone());
+            let jobs = jobs.into_iter().map(job).collect();
+            let handler = Arc::clone(&self.handler);
+            // A handler may panic before there is a future: that is for its own task to bear.
+            let abort = self.handlers.spawn(async move { handler(jobs).await });
+            self.handler_of.extend(slots.iter().map(|slot| (*slot, abort.id())));
+            self.running.insert(abort.id(), Run { held: slots.len(), slots, abort });
         }
-    }
-
-    /// Jobs of one topic that come next.
-    fn next_batch(&mut self) -> (Vec<Slot>, Vec<Delivery>) {
-        let (mut slots, mut jobs) = (Vec::new(), Vec::<Delivery>::new());
-        while jobs.len() < self.batch
-            && self
-                .pending
-                .front()
-                .is_some_and(|(_, next)| jobs.first().is_none_or(|first| first.topic == next.topic))
-            && let Some((slot, delivery)) = self.pending.pop_front()
-        {
-            slots.push(slot);
-            jobs.push(Delivery::new(delivery, self.client.clone()));
-        }
-        (slots, jobs)
     }
 
     fn ended(&mut self, ended: Result<(Id, Outcome), JoinError>) {
@@ -219,146 +227,40 @@ impl Session {
             Ok((id, outcome)) => (id, outcome),
             Err(error) => (error.id(), failure(error)),
         };
-        for slot in self.running.remove(&id).unwrap_or_default() {
-            self.aborts.remove(&slot);
-            self.settle(slot, outcome.clone());
+        let Some(run) = self.running.remove(&id) else { return };
+        let outcomes = std::iter::repeat_n(outcome, run.slots.len());
+        for (slot, outcome) in run.slots.into_iter().zip(outcomes) {
+            self.handler_of.remove(&slot);
+            self.settle(slot, outcome);
         }
     }
 
     fn settle(&mut self, slot: Slot, outcome: Outcome) {
         // Without a lease it was lost, and counted as that.
-        if let Some(lease) = self.leases.get(slot) {
+        if let Some(lease) = self.leases.settle(slot) {
             self.settler.settle(slot, lease, outcome);
         }
     }
 
     /// Notes whether there is anything to do, and sends what would wait for company in vain.
     fn rest(&mut self) {
-        if !self.handlers.is_empty() || !self.pending.is_empty() {
-            self.idle_since = None;
-            return;
+        let free = self.handlers.len() < self.concurrency && self.pending.is_empty();
+        let none = self.handlers.is_empty() && self.pending.is_empty();
+        // Nothing more comes: before these are settled, or at all.
+        if free && self.leases.len() >= self.credit || none && self.closing {
+            self.settler.flush();
         }
-        self.settler.flush();
-        self.idle_since.get_or_insert_with(Instant::now);
+        if !none || !self.connected {
+            self.idle_since = None;
+            if !none {
+                return;
+            }
+        } else {
+            self.idle_since.get_or_insert_with(Instant::now);
+        }
         if self.has_all() && !self.closing {
             self.finish();
         }
-    }
-
-    // --- jobs end ---
-
-    fn answered(&mut self, answer: Answer) {
-        match answer {
-            Answer::Settled(settled) => settled.into_iter().for_each(|one| self.settled(one)),
-            Answer::Extended(sent, answers) => {
-                for (slot, extended) in answers {
-                    match extended {
-                        Extended::Yes => self.leases.extended(slot, sent),
-                        Extended::NotNow => self.leases.not_extended(slot, Instant::now()),
-                        Extended::Gone => self.lose(slot, "its lease could not be extended"),
-                    }
-                }
-            }
-        }
-    }
-
-    fn settled(&mut self, settled: Settled) {
-        let Settled { slot, kind, result } = settled;
-        match result {
-            // Lost a moment ago, and counted as that, but the settle came in time.
-            Ok(()) if !self.leases.remove(slot) => self.summary.lost -= 1,
-            Ok(()) => {}
-            // Its follow-up jobs or its result are bad: that is a failure of the handler.
-            Err(error) if error.code() == Code::InvalidArgument && kind == Kind::Ack => {
-                let what = error.field().map(|field| format!(" ({field})")).unwrap_or_default();
-                let error = format!("the Ack was refused: {error}{what}");
-                return self.settle(slot, Outcome::retry(error));
-            }
-            Err(error) => return self.lose(slot, &error.to_string()),
-        }
-        match kind {
-            Kind::Ack => self.summary.acked += 1,
-            Kind::Retry => self.summary.failed += 1,
-            Kind::Release => self.summary.released += 1,
-            Kind::DeadLetter => self.summary.dead_lettered += 1,
-        }
-    }
-
-    fn revoked(&mut self, revocation: &Revocation) {
-        if let Some(slot) = self.leases.find(&revocation.receipt) {
-            self.lose(slot, revocation.reason().as_str_name());
-        }
-    }
-
-    /// A job is not this worker's any more: its handler stops.
-    fn lose(&mut self, slot: Slot, why: &str) {
-        if self.leases.remove(slot) {
-            self.lost(slot, why);
-        }
-    }
-
-    fn lost(&mut self, slot: Slot, why: &str) {
-        warn!(why, "a job was taken away");
-        self.summary.lost += 1;
-        self.pending.retain(|(pending, _)| *pending != slot);
-        let Some(abort) = self.aborts.remove(&slot) else { return };
-        // The others of its batch are still good.
-        let batch = self.running.get(&abort.id()).into_iter().flatten();
-        if !batch.into_iter().any(|slot| self.leases.holds(*slot)) {
-            abort.abort();
-        }
-    }
-
-    // --- time and end ---
-
-    fn on_time(&mut self, now: Instant) {
-        let due = self.leases.due(now);
-        for slot in due.lost {
-            self.lost(slot, "its lease ran out");
-        }
-        self.extend(due.extend);
-        let idle = self.idle_since.zip(self.idle_exit);
-        if idle.is_some_and(|(since, idle)| since + idle <= now) && !self.closing {
-            debug!("nothing to do");
-            self.finish();
-        }
-    }
-
-    fn extend(&mut self, slots: Vec<Slot>) {
-        let receipt = |slot| Some((slot, self.leases.get(slot)?.0.to_owned()));
-        let leases: Vec<_> = slots.into_iter().filter_map(receipt).collect();
-        if !leases.is_empty() {
-            self.settler.extend(&leases);
-        }
-    }
-
-    /// The one Extend that keeps leases over the end of their stream.
-    fn extend_all(&mut self) {
-        let slots: Vec<Slot> = self.running.values().flatten().copied().collect();
-        slots.iter().for_each(|slot| self.leases.begin(*slot));
-        self.extend(slots);
-    }
-
-    fn release_pending(&mut self) {
-        for (slot, _) in std::mem::take(&mut self.pending) {
-            self.settle(slot, Outcome::release());
-        }
-    }
-
-    /// Takes no more jobs; those in hand go on.
-    fn finish(&mut self) {
-        self.closing = true;
-        self.extend_all();
-        for message in self.source.close() {
-            self.message(message);
-        }
-    }
-
-    /// The same, but jobs that have not begun go back.
-    fn stop(&mut self) {
-        self.stopped = true;
-        self.finish();
-        self.release_pending();
     }
 }
 

@@ -1,0 +1,26 @@
+//! Enqueues one job for each text:
+//! `cargo run --example enqueue -- http://127.0.0.1:7700 greetings Ada Grace`
+#![expect(clippy::print_stdout, reason = "what a command line prints is its result")]
+
+use futures::future::join_all;
+use ringq::client::{Client, Error};
+use ringq::pb::JobSpec;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(server), Some(topic)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: enqueue SERVER TOPIC TEXT...".into());
+    };
+    let producer = Client::new(server)?.producer();
+
+    // The text is the id, too: run it twice, and each job is still there only once.
+    let jobs = arguments.map(|text| JobSpec::new(&topic).with_id(&text).with_text(text));
+
+    // Callers that enqueue at the same time share calls; nobody has to collect batches.
+    let enqueued = join_all(jobs.map(|job| producer.enqueue(job))).await;
+    for job in enqueued.into_iter().collect::<Result<Vec<_>, Error>>()? {
+        println!("{} {}", job.id, job.outcome.as_str_name());
+    }
+    Ok(())
+}

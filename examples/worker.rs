@@ -1,0 +1,41 @@
+//! Greets whoever a job names, until Ctrl-C or a number of jobs:
+//! `cargo run --example worker -- http://127.0.0.1:7700 greetings [JOBS]`
+#![expect(clippy::print_stdout, reason = "what a command line prints is its result")]
+
+use std::time::Duration;
+
+use ringq::client::{Client, Delivery, Outcome, Worker};
+use ringq::pb::Payload;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(server), Some(topic)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: worker SERVER TOPIC [JOBS]".into());
+    };
+    let mut worker = Worker::new(Client::new(server)?, [topic]).id("greeter").concurrency(4);
+    if let Some(jobs) = arguments.next() {
+        worker = worker.max_jobs(jobs.parse()?);
+    }
+
+    // At Ctrl-C jobs that run are finished, and those that wait here go back at once.
+    let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
+    println!("{}", worker.run(greet, stop).await?);
+    Ok(())
+}
+
+/// A job may come again, after a crash or a broken connection: greeting twice does no harm.
+async fn greet(job: Delivery) -> Outcome {
+    match job.text() {
+        // It can never succeed: no retries.
+        None | Some("") => Outcome::dead_letter("nobody to greet"),
+        // It may succeed later: counted as an attempt, tried again in a second.
+        Some("Echo") if job.attempt == 1 => {
+            Outcome::Retry { error: "no answer".into(), delay: Some(Duration::from_secs(1)) }
+        }
+        Some(name) => {
+            println!("Hello, {name}!");
+            Outcome::Ack { result: Some(Payload::text("greeted")), enqueue: Vec::new() }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `ringq completions`: completion scripts.
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::{Shell, generate};
+
+use super::exit::Failure;
+use super::{Cli, print};
+
+const AFTER_HELP: &str = "\
+Examples:
+  source <(ringq completions bash)                              this bash session
+  ringq completions zsh > \"${fpath[1]}/_ringq\"                  zsh, for good
+  ringq completions fish > ~/.config/fish/completions/ringq.fish";
+
+/// Which shell.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Completions {
+    /// The shell to write the script for
+    shell: Shell,
+}
+
+// === impl Completions ===
+
+impl Completions {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let mut script = Vec::new();
+        generate(self.shell, &mut Cli::command(), "ringq", &mut script);
+        print(&String::from_utf8_lossy(&script))
+    }
+}

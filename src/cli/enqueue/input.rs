@@ -1,0 +1,273 @@
+//! Payloads from stdin and lines from files.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use super::exit::Failure;
+use crate::config::reason;
+use crate::pb::Payload;
+use crate::pb::payload::Kind;
+
+/// Bytes of a payload that any server can take: those of a whole request.
+const PAYLOAD_BYTES_MAX: usize = 4 << 20;
+/// Lines in one call; the contract takes 1000.
+const BATCH_LINES: usize = 500;
+/// Bytes in one call, about; the contract takes 4 MiB. A longer line goes alone.
+const BATCH_BYTES: usize = 1 << 20;
+/// Batches that wait to be sent.
+const QUEUE_BATCHES: usize = 2;
+/// Read at once: files come in large pieces, a pipe in what is there.
+const READ_BYTES: usize = 1 << 20;
+
+/// A line without its end.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Counted from 1, empty ones included.
+    pub(super) number: u64,
+    /// None: too long for any server.
+    pub(super) bytes: Option<Vec<u8>>,
+}
+
+/// Some lines in their order.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) lines: Vec<Line>,
+    /// Bytes of the input up to its end.
+    pub(super) offset: u64,
+}
+
+/// Where lines come from.
+pub(super) struct Source {
+    /// For messages.
+    pub(super) name: String,
+    /// Bytes in all, where that is known.
+    pub(super) size: Option<u64>,
+    input: Box<dyn Read + Send>,
+}
+
+/// A payload from bytes: text where they are.
+pub(super) fn payload(bytes: Vec<u8>) -> Payload {
+    let kind = match String::from_utf8(bytes) {
+        Ok(text) => Kind::Text(text),
+        Err(error) => Kind::Data(Bytes::from(error.into_bytes())),
+    };
+    Payload { kind: Some(kind), content_type: String::new() }
+}
+
+/// All of stdin; nothing there is a payload of no kind.
+pub(super) fn whole_stdin() -> Result<Payload, Failure> {
+    let mut bytes = Vec::new();
+    let mut stdin = io::stdin().lock().take(PAYLOAD_BYTES_MAX as u64 + 1);
+    stdin.read_to_end(&mut bytes).map_err(|error| unreadable("standard input", &error))?;
+    match bytes.len() {
+        0 => Ok(Payload::default()),
+        1..=PAYLOAD_BYTES_MAX => Ok(payload(bytes)),
+        _ => Err(Failure::usage("the payload on standard input is longer than 4 MiB")
+            .hint("for a job per line use --lines -")),
+    }
+}
+
+/// The SHA-256 of a payload, in hex.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+fn unreadable(name: &str, error: &io::Error) -> Failure {
+    Failure::usage(format!("cannot read {name}: {}", reason(error)))
+}
+
+// === impl Source ===
+
+impl Source {
+    /// A file, or stdin for `-`.
+    pub(super) fn open(path: &Path) -> Result<Source, Failure> {
+        if path == "-" {
+            let (name, input) = ("standard input".to_owned(), Box::new(io::stdin()));
+            return Ok(Source { name, size: None, input });
+        }
+        let name = path.display().to_string();
+        let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+        let (metadata, file) = opened.map_err(|error| unreadable(&name, &error))?;
+        if metadata.is_dir() {
+            return Err(Failure::usage(format!("cannot read {name}: it is a directory")));
+        }
+        let size = Some(metadata.len()).filter(|_| metadata.is_file());
+        Ok(Source { name, size, input: Box::new(file) })
+    }
+
+    /// Reads on a thread of its own, no further ahead than a few batches. A failure is the last
+    /// thing that comes.
+    pub(super) fn batches(self) -> mpsc::Receiver<Result<Batch, Failure>> {
+        let (sender, batches) = mpsc::channel(QUEUE_BATCHES);
+        // Not awaited: a read of a terminal or a pipe may never come back, and ends with the process.
+        std::thread::spawn(move || {
+            let mut reader = LineReader::new(self.input);
+            loop {
+                let next = reader.batch().map_err(|error| unreadable(&self.name, &error));
+                let goes_on = next.is_ok();
+                let ended = next.as_ref().is_ok_and(|batch| batch.lines.is_empty());
+                if ended || sender.blocking_send(next).is_err() || !goes_on {
+                    return;
+                }
+            }
+        });
+        batches
+    }
+}
+
+/// Cuts its input into lines and these into batches.
+struct LineReader<R> {
+    input: BufReader<R>,
+    number: u64,
+    offset: u64,
+    /// Read, but too large for the batch before it.
+    held: Option<Line>,
+}
+
+// === impl LineReader ===
+
+impl<R: Read> LineReader<R> {
+    fn new(input: R) -> LineReader<R> {
+        let input = BufReader::with_capacity(READ_BYTES, input);
+        LineReader { input, number: 0, offset: 0, held: None }
+    }
+
+    /// The next lines, as many as fit or as there are without waiting; none at the end.
+    fn batch(&mut self) -> io::Result<Batch> {
+        let (mut lines, mut bytes) = (Vec::new(), 0);
+        while let Some(line) = self.next_line()? {
+            let size = line.bytes.as_ref().map_or(0, Vec::len);
+            if bytes > 0 && bytes + size > BATCH_BYTES {
+                self.held = Some(line);
+                break;
+            }
+            bytes += size;
+            if line.bytes.as_ref().is_none_or(|bytes| !bytes.is_empty()) {
+                lines.push(line);
+            }
+            // A producer at the other end of a pipe that pauses is not waited for.
+            let pauses = !self.input.buffer().contains(&b'\n');
+            if lines.len() == BATCH_LINES || (pauses && !lines.is_empty()) {
+                break;
+            }
+        }
+        Ok(Batch { lines, offset: self.offset })
+    }
+
+    /// The next line, without its end.
+    fn next_line(&mut self) -> io::Result<Option<Line>> {
+        if let Some(line) = self.held.take() {
+            return Ok(Some(line));
+        }
+        let mut bytes = Vec::new();
+        if !self.read_line(&mut bytes)? {
+            return Ok(None);
+        }
+        self.number += 1;
+        while bytes.last() == Some(&b'\n') || bytes.last() == Some(&b'\r') {
+            bytes.pop();
+        }
+        let is_short = bytes.len() <= PAYLOAD_BYTES_MAX;
+        Ok(Some(Line { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
+    }
+
+    /// Reads a line with its end; of one that is too long only so much that this can be seen.
+    /// False at the end of the input.
+    fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
+        let bound = PAYLOAD_BYTES_MAX as u64 + 3;
+        let mut read = self.input.by_ref().take(bound).read_until(b'\n', line)? as u64;
+        self.offset += read;
+        while read == bound && line.last() != Some(&b'\n') {
+            line.truncate(PAYLOAD_BYTES_MAX + 1);
+            line.extend_from_slice(b"..");
+            let mut rest = Vec::new();
+            read = self.input.by_ref().take(bound).read_until(b'\n', &mut rest)? as u64;
+            self.offset += read;
+            if rest.last() == Some(&b'\n') {
+                break;
+            }
+        }
+        Ok(!line.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines as number and text, batch by batch.
+    fn read(input: &[u8]) -> Vec<Vec<(u64, Option<String>)>> {
+        let mut reader = LineReader::new(input);
+        let mut batches = Vec::new();
+        loop {
+            let batch = reader.batch().unwrap();
+            if batch.lines.is_empty() {
+                assert_eq!(batch.offset, input.len() as u64);
+                return batches;
+            }
+            let text = |line: Line| {
+                (line.number, line.bytes.map(|bytes| String::from_utf8(bytes).unwrap()))
+            };
+            batches.push(batch.lines.into_iter().map(text).collect());
+        }
+    }
+
+    fn flat(input: &[u8]) -> Vec<(u64, Option<String>)> {
+        read(input).into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn empty_lines_are_skipped_and_counted() {
+        let line = |number, text: &str| (number, Some(text.to_owned()));
+        assert_eq!(flat(b""), []);
+        assert_eq!(flat(b"\n\r\n"), []);
+        assert_eq!(
+            flat(b"a\n\nb\r\n c \nd"),
+            [line(1, "a"), line(3, "b"), line(4, " c "), line(5, "d")]
+        );
+    }
+
+    #[test]
+    fn batches_are_bounded_by_lines_and_bytes() {
+        let many = "x\n".repeat(1_200);
+        let sizes: Vec<_> = read(many.as_bytes()).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [500, 500, 200]);
+        let large = format!("{}\n", "y".repeat(700_000)).repeat(3);
+        let sizes: Vec<_> = read(large.as_bytes()).iter().map(Vec::len).collect();
+        assert_eq!(sizes, [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_to_its_end() {
+        for length in [PAYLOAD_BYTES_MAX + 1, PAYLOAD_BYTES_MAX + 3, 3 * PAYLOAD_BYTES_MAX] {
+            let input = format!("a\n{}\nb\n", "y".repeat(length));
+            let lines = flat(input.as_bytes());
+            assert_eq!(lines.len(), 3, "{length}");
+            assert_eq!(lines[1], (2, None), "{length}");
+            assert_eq!(lines[2], (3, Some("b".to_owned())), "{length}");
+        }
+        let longest = format!("{}\r\nb", "y".repeat(PAYLOAD_BYTES_MAX));
+        assert!(flat(longest.as_bytes())[0].1.is_some());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_data() {
+        assert_eq!(payload(b"a".to_vec()).kind, Some(Kind::Text("a".to_owned())));
+        assert!(matches!(payload(vec![0xff]).kind, Some(Kind::Data(_))));
+    }
+
+    #[test]
+    fn digests_are_those_of_sha256sum() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(digest(b""), empty);
+    }
+}

@@ -1,0 +1,240 @@
+//! `ringq enqueue`: one job, or one for each line.
+
+mod input;
+mod ledger;
+mod lines;
+mod progress;
+mod spec;
+mod wait;
+
+use std::io::{self, IsTerminal as _};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::connect::{self, Connect, Connection};
+use super::exit::{self, Failure, note};
+use super::output::{Out, OutputArgs, one_line, print_json};
+use super::{info, output, times, values};
+use crate::client::Error;
+use crate::pb::{
+    ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
+    Payload,
+};
+use spec::SpecArgs;
+
+const AFTER_HELP: &str = "\
+The id is printed on stdout. Without PAYLOAD, or with -, what is piped into stdin is the payload;
+with neither, the job has none.
+
+--lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines
+are skipped and a final CR is cut off. A line that the server refuses is told by its number and the
+others go on; the exit code is then 1. When the server goes away, the command repeats for --timeout
+what cannot be doubled by that, then stops (exit code 4) and tells which lines are in. With
+--id-from-payload or --request-id the same command can be run again, and doubles nothing while the
+records live.
+
+Examples:
+  ringq enqueue emails '{\"to\":\"ada@example.org\"}'
+  ringq enqueue emails --delay 5m --retry-delays 60s,180s,300s --max-attempts 4 'later'
+  ringq enqueue images - --id cat.jpg --on-conflict replace < cat.jpg
+  ringq enqueue reports '{\"month\":3}' --wait --retention 1h > report.json
+  find . -type f | ringq enqueue hash --lines - --id-from-payload --quiet";
+
+/// Flags of `ringq enqueue`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Enqueue {
+    /// The topic; the first job makes it
+    topic: String,
+    /// The data for the worker: UTF-8 is sent as text, anything else as bytes
+    payload: Option<String>,
+    /// Enqueue each line of this file, or of stdin (-), as a job of its own
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "id", "wait"])]
+    lines: Option<PathBuf>,
+    /// Wait until the job has ended and print its result instead of its id; exit code 1 unless it
+    /// SUCCEEDED. Asks the server again and again, up to once a second
+    #[arg(long)]
+    wait: bool,
+    /// Print no ids, and no notes
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    identity: Identity,
+    #[command(flatten)]
+    spec: SpecArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What makes two jobs the same.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Identity")]
+struct Identity {
+    /// The job's id inside the topic [default: the server makes one]
+    #[arg(long)]
+    id: Option<String>,
+    /// Take the SHA-256 of the payload as id: the same content is the same job
+    #[arg(long, conflicts_with = "id")]
+    id_from_payload: bool,
+    /// Make the call safe to repeat: the same value is applied once while the record lives. Without
+    /// an id the id is r:<REQUEST_ID>, with --lines r:<REQUEST_ID>:<LINE>
+    #[arg(long)]
+    request_id: Option<String>,
+    /// What to do if the id is taken [default: keep]
+    #[arg(long, value_enum, value_name = "POLICY")]
+    on_conflict: Option<OnConflict>,
+    /// Refuse unless the job gets at least this safe [default: what the server reaches]
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    durability: Option<Level>,
+}
+
+/// See `ConflictPolicy` in the contract.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OnConflict {
+    /// Leave the job that is there as it is
+    Keep,
+    /// New payload, time and policy; the counters start again
+    Replace,
+    /// Move only its time and priority
+    Reschedule,
+    /// Fail
+    Reject,
+}
+
+/// See `Durability` in the contract.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Level {
+    /// Survives a crash of ringq
+    Memory,
+    /// Survives a power cut
+    Fsynced,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    fn policy(&self) -> ConflictPolicy {
+        match self.on_conflict {
+            None => ConflictPolicy::Unspecified,
+            Some(OnConflict::Keep) => ConflictPolicy::Keep,
+            Some(OnConflict::Replace) => ConflictPolicy::Replace,
+            Some(OnConflict::Reschedule) => ConflictPolicy::Reschedule,
+            Some(OnConflict::Reject) => ConflictPolicy::Reject,
+        }
+    }
+
+    fn durability(&self) -> Durability {
+        match self.durability {
+            None => Durability::Unspecified,
+            Some(Level::Memory) => Durability::Memory,
+            Some(Level::Fsynced) => Durability::Fsynced,
+        }
+    }
+}
+
+// === impl Enqueue ===
+
+impl Enqueue {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match &self.lines {
+            // It looks after Ctrl-C itself, to tell how far it came.
+            Some(file) => connect::block_on(lines::run(self, file)),
+            None => {
+                let payload = self.payload()?;
+                connect::run(self.one(payload))
+            }
+        }
+    }
+
+    /// The job without its payload and id.
+    fn template(&self) -> Result<JobSpec, Failure> {
+        let mut job = self.spec.job(&self.topic)?;
+        if self.wait && job.retention.is_none() {
+            job.retention = Some(times::proto(wait::RETENTION));
+        }
+        Ok(job)
+    }
+
+    fn payload(&self) -> Result<Option<Payload>, Failure> {
+        match self.payload.as_deref() {
+            Some("-") => input::whole_stdin().map(Some),
+            Some(text) => Ok(Some(Payload::text(text))),
+            None if io::stdin().is_terminal() => Ok(None),
+            None => input::whole_stdin().map(|payload| Some(payload).filter(|p| p.kind.is_some())),
+        }
+    }
+
+    async fn one(&self, payload: Option<Payload>) -> Result<(), Failure> {
+        let connection = self.connect.connection()?;
+        let mut job = self.template()?;
+        job.id = self.id(payload.as_ref());
+        job.payload = payload.map(|payload| self.spec.typed(payload));
+        let answer = self.send(&connection, job).await?;
+        if self.wait {
+            return wait::run(self, &connection, &answer).await;
+        }
+        self.remark(&answer);
+        let mut out = Out::new();
+        match (self.quiet, self.output.is_json()) {
+            (true, _) => Ok(()),
+            (_, true) => print_json(&mut out, &answer),
+            _ => {
+                out.line(&answer.id)?;
+                out.flush()
+            }
+        }
+    }
+
+    fn id(&self, payload: Option<&Payload>) -> String {
+        if self.identity.id_from_payload {
+            return input::digest(payload.map_or(&[], |payload| payload.bytes()));
+        }
+        self.identity.id.clone().unwrap_or_default()
+    }
+
+    async fn send(
+        &self,
+        connection: &Connection,
+        job: JobSpec,
+    ) -> Result<EnqueueResponse, Failure> {
+        let request = connection.request(EnqueueRequest {
+            job: Some(job),
+            on_conflict: self.identity.policy().into(),
+            request_id: self.identity.request_id.clone().unwrap_or_default(),
+            durability: self.identity.durability().into(),
+        });
+        let what = format!("cannot enqueue to {}", self.topic);
+        let answer = connection.ask(connection.client().queue().enqueue(request)).await;
+        answer.map_err(|error| self.refused(&error, connection.failure(&what, &error)))
+    }
+
+    /// What to do about a job that was not accepted, where the error alone does not say it.
+    fn refused(&self, error: &Error, failure: Failure) -> Failure {
+        if error.reason() == "JOB_EXISTS" {
+            let id = error.metadata("id").or(self.identity.id.as_deref()).unwrap_or("ID");
+            return failure.hint(format!("`ringq job get {} {id}` prints it", self.topic));
+        }
+        match error.metadata("id") {
+            Some(id) if error.outcome_unknown() => failure.hint(format!(
+                "it may be in all the same: repeat it with --id '{id}', which cannot double it"
+            )),
+            _ => failure,
+        }
+    }
+
+    /// Says on stderr that something was there already.
+    fn remark(&self, answer: &EnqueueResponse) {
+        if !self.quiet && answer.outcome() != EnqueueOutcome::Created {
+            let outcome = info::word(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
+            let state = state(answer.state());
+            note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
+        }
+    }
+}
+
+fn state(state: JobState) -> &'static str {
+    info::word(state.as_str_name(), "JOB_STATE_")
+}

@@ -1,0 +1,56 @@
+//! How far `--lines` has come, for people who watch.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// How often the bar is drawn while nothing happens.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A bar on stderr, if that is a terminal and nothing else is being printed on one.
+pub(super) struct Progress(Option<ProgressBar>);
+
+// === impl Progress ===
+
+impl Progress {
+    /// `size` is that of the input in bytes, if it is known; `prints` says that ids go to stdout.
+    pub(super) fn new(size: Option<u64>, prints: bool) -> Progress {
+        if !io::stderr().is_terminal() || (prints && io::stdout().is_terminal()) {
+            return Progress(None);
+        }
+        let (bar, template) = match size {
+            Some(size) => (ProgressBar::new(size), "{wide_bar} {percent:>3}%  {msg}  eta {eta}"),
+            None => (ProgressBar::new_spinner(), "{spinner} {msg}  {elapsed}"),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(TICK);
+        Progress(Some(bar))
+    }
+
+    /// So many bytes are done, and so many lines.
+    pub(super) fn set(&self, offset: u64, lines: u64) {
+        if let Some(bar) = &self.0 {
+            bar.set_position(offset);
+            bar.set_message(format!("{lines} lines"));
+        }
+    }
+
+    /// Writes to stderr without disturbing the bar.
+    pub(super) fn suspend(&self, write: impl FnOnce()) {
+        match &self.0 {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

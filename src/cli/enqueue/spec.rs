@@ -1,0 +1,111 @@
+//! The flags that describe a job.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+
+use super::exit::Failure;
+use super::times::proto;
+use super::values;
+use crate::pb::job_spec::{Expiration, Schedule};
+use crate::pb::{JobSpec, Payload, RetryPolicy};
+
+/// What a job asks for; what is left out is up to the topic and the server.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Job")]
+pub(super) struct SpecArgs {
+    /// Run it this long after the server has it, by the server's clock: 250ms, 30s, 5m, 1h30m, 7d
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "at")]
+    delay: Option<Duration>,
+    /// Run it at this time, RFC 3339: 2027-01-31T09:00:00+01:00
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    at: Option<SystemTime>,
+    /// 0 to 9; 9 goes first [default: 0]
+    #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(i32).range(0..=9))]
+    priority: Option<i32>,
+    /// A header for the worker; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = values::header)]
+    header: Vec<(String, String)>,
+    /// The media type of the payload [default: application/json for text, else
+    /// application/octet-stream]
+    #[arg(long, value_name = "TYPE")]
+    content_type: Option<String>,
+    /// Failures allowed; 1: no retry, -1: no limit
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = attempts)]
+    max_attempts: Option<i32>,
+    /// The waits between attempts; the last one repeats
+    #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration)]
+    retry_delays: Vec<Duration>,
+    /// No retry of what fails this long after its first attempt
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    max_retry_duration: Option<Duration>,
+    /// How long an attempt may go without being settled or extended, 1s to 24h
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    lease: Option<Duration>,
+    /// The job expires unless it runs within this time
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "expires")]
+    ttl: Option<Duration>,
+    /// The job expires unless it runs by this time, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
+    expires: Option<SystemTime>,
+    /// How long the job, its result and its id are kept once it has ended; with --wait 10m unless
+    /// this is given
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    retention: Option<Duration>,
+}
+
+// === impl SpecArgs ===
+
+impl SpecArgs {
+    /// A job as these flags describe it.
+    pub(super) fn job(&self, topic: &str) -> Result<JobSpec, Failure> {
+        let delay = self.delay.map(|delay| Schedule::Delay(proto(delay)));
+        let ttl = self.ttl.map(|ttl| Expiration::Ttl(proto(ttl)));
+        Ok(JobSpec {
+            topic: topic.to_owned(),
+            headers: self.headers()?,
+            schedule: delay.or_else(|| self.at.map(|time| Schedule::DueTime(time.into()))),
+            priority: self.priority,
+            retry: self.retry(),
+            lease_duration: self.lease.map(proto),
+            expiration: ttl
+                .or_else(|| self.expires.map(|time| Expiration::ExpireTime(time.into()))),
+            retention: self.retention.map(proto),
+            ..Default::default()
+        })
+    }
+
+    /// The payload with its media type.
+    pub(super) fn typed(&self, payload: Payload) -> Payload {
+        Payload { content_type: self.content_type.clone().unwrap_or_default(), ..payload }
+    }
+
+    fn headers(&self) -> Result<HashMap<String, String>, Failure> {
+        let mut headers = HashMap::new();
+        for (name, value) in &self.header {
+            if headers.insert(name.clone(), value.clone()).is_some() {
+                return Err(Failure::usage(format!("--header {name} is given twice")));
+            }
+        }
+        Ok(headers)
+    }
+
+    fn retry(&self) -> Option<RetryPolicy> {
+        let retry = RetryPolicy {
+            max_attempts: self.max_attempts.unwrap_or_default(),
+            delays: self.retry_delays.iter().copied().map(proto).collect(),
+            max_retry_duration: self.max_retry_duration.map(proto),
+            ..Default::default()
+        };
+        Some(retry).filter(|retry| *retry != RetryPolicy::default())
+    }
+}
+
+/// At least 1, or -1. The contract reads 0 as "as the topic says"; here that is no flag at all.
+fn attempts(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(number) if number >= 1 || number == -1 => Ok(number),
+        _ => Err("it is neither a whole number from 1 on nor -1".to_owned()),
+    }
+}

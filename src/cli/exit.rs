@@ -1,0 +1,233 @@
+//! How a command ends badly: what failed, why, what to do next, and the exit code.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use tonic::Code;
+
+use super::output::printable;
+use crate::client::Error;
+use crate::config::Mistakes;
+
+/// The request failed: the server refused it, or what was asked for did not come true.
+pub(super) const FAILED: u8 = 1;
+/// Wrong usage or configuration, found before anything was sent; clap's own, too.
+pub(super) const USAGE: u8 = 2;
+/// No such job or topic.
+pub(super) const NOT_FOUND: u8 = 3;
+/// The server or a shard did not answer.
+pub(super) const UNAVAILABLE: u8 = 4;
+/// Ended by Ctrl-C.
+pub(super) const INTERRUPTED: u8 = 130;
+
+/// Why a command ended badly.
+#[derive(Debug)]
+pub(super) struct Failure {
+    code: u8,
+    /// One line each. None: all has been said already.
+    problems: Vec<String>,
+    hint: Option<String>,
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// A failure with this exit code.
+    pub(super) fn new(code: u8, problem: impl Into<String>) -> Failure {
+        Failure { code, problems: vec![problem.into()], hint: None }
+    }
+
+    /// A mistake of the caller, found here.
+    pub(super) fn usage(problem: impl Into<String>) -> Failure {
+        Failure::new(USAGE, problem)
+    }
+
+    /// A failure of which everything has been said already.
+    pub(super) fn told(code: u8) -> Failure {
+        Failure { code, problems: Vec::new(), hint: None }
+    }
+
+    /// A call that failed: `what` was to be done, as in "cannot read job emails/7".
+    pub(super) fn call(what: &str, error: &Error) -> Failure {
+        Failure {
+            code: code(error),
+            problems: vec![format!("{what}: {}", reason(error))],
+            hint: advice(error),
+        }
+    }
+
+    /// What to do next; it replaces a hint that was there.
+    pub(super) fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// What to do next, unless there is a better hint already.
+    pub(super) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Failure {
+        self.hint.get_or_insert_with(hint);
+        self
+    }
+
+    /// Its exit code.
+    pub(super) fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Says it all on stderr.
+    pub(super) fn report(&self) -> ExitCode {
+        self.tell();
+        ExitCode::from(self.code)
+    }
+
+    /// Says it all on stderr, without ending anything.
+    pub(super) fn tell(&self) {
+        self.problems.iter().for_each(|problem| complain(problem));
+        if let Some(hint) = &self.hint {
+            // If stderr is closed there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "  {}", printable(hint));
+        }
+    }
+}
+
+impl From<Mistakes> for Failure {
+    fn from(mistakes: Mistakes) -> Failure {
+        let problems = mistakes.iter().map(ToString::to_string).collect();
+        Failure { code: USAGE, problems, hint: None }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        Failure::new(FAILED, format!("{error:#}"))
+    }
+}
+
+/// One line on stderr. If that is closed there is nobody left to tell.
+pub(super) fn complain(problem: &str) {
+    let style = anstyle::AnsiColor::Red.on_default().bold();
+    let problem = printable(problem);
+    let _ = writeln!(anstream::stderr(), "{style}ringq:{style:#} {problem}");
+}
+
+/// A note on stderr that is no failure.
+pub(super) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", printable(text));
+}
+
+/// What the server refuses has one code and what is found before anything was sent another, so that a
+/// script can tell whether the server has seen the request.
+fn code(error: &Error) -> u8 {
+    match error.code() {
+        Code::NotFound => NOT_FOUND,
+        _ if error.is_unavailable() => UNAVAILABLE,
+        Code::InvalidArgument if is_local(error) => USAGE,
+        _ => FAILED,
+    }
+}
+
+/// Whether the client library refused it; the server's reasons are others.
+fn is_local(error: &Error) -> bool {
+    error.reason() == "INVALID_ARGUMENT"
+}
+
+/// The server's sentence; a transport's as the middle of one.
+fn reason(error: &Error) -> String {
+    let message = error.message();
+    if !error.reason().is_empty() {
+        return message.to_owned();
+    }
+    // The system's "Connection refused (os error 111)".
+    let message = message.split(" (os error").next().unwrap_or(message);
+    let mut chars = message.chars();
+    let first = chars.next().map(|c| c.to_lowercase().to_string()).unwrap_or_default();
+    let lower = format!("{first}{}", chars.as_str());
+    if lower.is_empty() { format!("the server answered {:?}", error.code()) } else { lower }
+}
+
+/// What helps with failures of any command.
+fn advice(error: &Error) -> Option<String> {
+    let text = match error.reason() {
+        "TOPIC_NOT_FOUND" => "`ringq topic list` names those that are there".to_owned(),
+        "STORE_FULL" => "the server's disk is full: free some room there".to_owned(),
+        "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
+        "TOO_LARGE" => {
+            let limits = "`ringq info` prints the limits of this server";
+            let flag = error.field().and_then(flag_of).map(|flag| format!("{flag}; "));
+            format!("{}{limits}", flag.unwrap_or_default())
+        }
+        "FEATURE_UNSUPPORTED" => "`ringq info` prints the features of this server".to_owned(),
+        "DRAINING" => "this server is shutting down: try again soon".to_owned(),
+        "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" => unknown_outcome(error),
+        _ => match error.code() {
+            Code::Unauthenticated => "name a token with --token or RINGQ_TOKEN".to_owned(),
+            Code::Unimplemented => {
+                "this server does not know the call: compare `ringq info` with `ringq --version`"
+                    .to_owned()
+            }
+            Code::InvalidArgument => return error.field().and_then(flag_of),
+            Code::ResourceExhausted | Code::Unavailable => {
+                let wait = error.retry_after()?;
+                format!("try again in {} ms", wait.as_millis().max(1))
+            }
+            _ => return None,
+        },
+    };
+    Some(text)
+}
+
+fn unknown_outcome(error: &Error) -> String {
+    match error.metadata("id") {
+        Some(id) => format!("it may have been done; a repeat with the id {id} cannot double it"),
+        None => "it may have been done all the same".to_owned(),
+    }
+}
+
+/// The flag that sets a field of a request, as in `job.retry.delays[2]`.
+fn flag_of(field: &str) -> Option<String> {
+    let path = field.strip_prefix("job.").unwrap_or(field);
+    let path = path.split('[').next().unwrap_or(path);
+    let flag = match path {
+        "topic" | "name" => "TOPIC",
+        "id" => "--id, or ID",
+        "ids" => "ID",
+        "payload" | "payload.text" | "payload.data" => "PAYLOAD",
+        "payload.content_type" => "--content-type",
+        "headers" => "--header",
+        "delay" => "--delay",
+        "due_time" => "--at",
+        "priority" => "--priority",
+        "retry.max_attempts" => "--max-attempts",
+        "retry.delays" => "--retry-delays",
+        "retry.max_retry_duration" => "--max-retry-duration",
+        "lease_duration" => "--lease",
+        "ttl" => "--ttl",
+        "expire_time" => "--expires",
+        "retention" => "--retention",
+        "request_id" => "--request-id",
+        "durability" => "--durability",
+        "on_conflict" => "--on-conflict",
+        "target_topic" => "--to",
+        "max_rate" => "--rate",
+        "prefix" => "PREFIX",
+        _ => return None,
+    };
+    Some(format!("it is set by {flag}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_lead_to_flags() {
+        for (field, want) in [
+            ("job.retry.delays[2]", Some("it is set by --retry-delays")),
+            ("retry.delays[0]", Some("it is set by --retry-delays")),
+            ("job.lease_duration", Some("it is set by --lease")),
+            ("topic", Some("it is set by TOPIC")),
+            ("page_token", None),
+        ] {
+            assert_eq!(flag_of(field).as_deref(), want, "{field}");
+        }
+    }
+}

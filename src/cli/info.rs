@@ -1,0 +1,64 @@
+//! `ringq info`: what a server is and can do.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+
+use super::connect::{self, Connect};
+use super::exit::Failure;
+use super::output::{Block, Out, OutputArgs, Table, print_json};
+use super::times::Now;
+use crate::pb::{GetServerInfoRequest, GetServerInfoResponse};
+
+/// Which server, and how to print.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  ringq info -o json | jq .limits")]
+pub(super) struct Info {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+// === impl Info ===
+
+impl Info {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        connect::run(async {
+            let connection = self.connect.connection()?;
+            let request = connection.request(GetServerInfoRequest {});
+            let mut admin = connection.client().admin();
+            let info =
+                connection.call("cannot read the server", admin.get_server_info(request)).await?;
+            let mut out = Out::new();
+            if self.output.is_json() { print_json(&mut out, &info) } else { show(&info, &mut out) }
+        })
+    }
+}
+
+fn show(info: &GetServerInfoResponse, out: &mut Out) -> Result<(), Failure> {
+    let now = Now::read();
+    let mut block = Block::default();
+    block.line("version", &info.version);
+    block.line("replica", &info.replica);
+    block.line("store", &info.store);
+    block.line("durability", word(info.durability().as_str_name(), "DURABILITY_"));
+    let features = info.features.join(", ");
+    block.line("features", if features.is_empty() { "none" } else { &features });
+    block.line("started", now.full(info.start_time));
+    block.line("server time", now.full(info.server_time));
+    let mut limits = Table::new(["NAME", "VALUE"]);
+    for (name, value) in info.limits.iter().collect::<BTreeMap<_, _>>() {
+        limits.row([name.clone(), value.to_string()]);
+    }
+    block.table("limits", limits);
+    block.print(out)
+}
+
+/// `FSYNCED` of `DURABILITY_FSYNCED`: inside a column its prefix says nothing.
+pub(super) fn word<'a>(name: &'a str, prefix: &str) -> &'a str {
+    match name.strip_prefix(prefix).unwrap_or(name) {
+        "UNSPECIFIED" => "",
+        word => word,
+    }
+}

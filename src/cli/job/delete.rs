@@ -1,0 +1,94 @@
+//! `ringq job delete`.
+
+use clap::Args;
+use serde_json::json;
+
+use super::connect::{Connect, Connection};
+use super::exit::{self, Failure};
+use super::look_around;
+use super::output::{JsonList, Out, OutputArgs};
+use super::view;
+use crate::pb::{DeleteRequest, JobState};
+
+/// Which jobs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A job that waits or runs turns CANCELLED; one that has ended, a dead letter too, is forgotten at
+once. What cannot be removed is told, the others are removed all the same.
+
+Examples:
+  ringq job delete emails welcome-7
+  ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id' |
+      xargs ringq job delete emails --allow-missing --")]
+pub(in crate::cli) struct Delete {
+    /// The topic
+    topic: String,
+    /// The ids of the jobs
+    #[arg(required = true, value_name = "ID")]
+    ids: Vec<String>,
+    /// A job that is not there is no failure
+    #[arg(long)]
+    allow_missing: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+// === impl Delete ===
+
+impl Delete {
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let connection = self.connect.connection()?;
+        let mut out = Out::new();
+        let mut list = self.output.is_json().then(JsonList::new);
+        let mut last = None;
+        for id in &self.ids {
+            match self.delete(&connection, id).await {
+                Ok(state) => self.say(&mut out, &mut list, id, state)?,
+                // The next one would fare no better.
+                Err(failure) if failure.code() == exit::UNAVAILABLE => {
+                    last = Some(failure);
+                    break;
+                }
+                Err(failure) => {
+                    // The last one is told by the caller, with what to do.
+                    if let Some(failure) = last.replace(failure) {
+                        failure.tell();
+                    }
+                }
+            }
+        }
+        if let Some(list) = list {
+            list.end(&mut out)?;
+        }
+        out.flush()?;
+        last.map_or(Ok(()), Err)
+    }
+
+    async fn delete(&self, connection: &Connection, id: &str) -> Result<JobState, Failure> {
+        let (topic, id) = (self.topic.clone(), id.to_owned());
+        let what = format!("cannot delete job {topic}/{id}");
+        let request = DeleteRequest { topic, id, allow_missing: self.allow_missing };
+        let mut queue = connection.client().queue();
+        let answer = connection.call(&what, queue.delete(connection.request(request))).await;
+        Ok(answer.map_err(|failure| look_around(failure, &self.topic))?.previous_state())
+    }
+
+    fn say(
+        &self,
+        out: &mut Out,
+        list: &mut Option<JsonList>,
+        id: &str,
+        state: JobState,
+    ) -> Result<(), Failure> {
+        if let Some(list) = list {
+            let row = json!({ "id": id, "previousState": state.as_str_name() });
+            return list.text(out, &row.to_string());
+        }
+        match state {
+            JobState::Unspecified => out.line(&format!("{id} was not there")),
+            state => out.line(&format!("{id} deleted, was {}", view::state(state))),
+        }
+    }
+}

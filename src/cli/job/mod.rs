@@ -1,0 +1,52 @@
+//! `ringq job`: look at jobs, move them, remove them.
+
+mod delete;
+mod get;
+mod list;
+mod redrive;
+mod reschedule;
+mod view;
+
+use clap::Subcommand;
+
+use super::exit::{self, Failure};
+use super::{connect, info, output, times, topic, values};
+
+/// What about jobs.
+#[derive(Debug, Subcommand)]
+pub(super) enum Job {
+    /// Print one job in full: payload, attempts, errors
+    Get(get::Get),
+    /// List the jobs of a topic
+    #[command(visible_alias = "ls")]
+    List(list::List),
+    /// Remove jobs in any state; a running one is taken from its worker
+    #[command(visible_alias = "rm")]
+    Delete(delete::Delete),
+    /// Move a job to another time or priority; a dead one is revived
+    Reschedule(reschedule::Reschedule),
+    /// Put dead letters back to work, with fresh counters
+    Redrive(redrive::Redrive),
+}
+
+// === impl Job ===
+
+impl Job {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match self {
+            Job::Get(get) => connect::run(get.run()),
+            Job::List(list) => connect::run(list.run()),
+            Job::Delete(delete) => connect::run(delete.run()),
+            Job::Reschedule(reschedule) => connect::run(reschedule.run()),
+            Job::Redrive(redrive) => connect::run(redrive.run()),
+        }
+    }
+}
+
+/// What to do about a job that is not there.
+fn look_around(failure: Failure, topic: &str) -> Failure {
+    if failure.code() != exit::NOT_FOUND {
+        return failure;
+    }
+    failure.or_hint(|| format!("`ringq job list {topic}` shows those that are there"))
+}

@@ -1,0 +1,80 @@
+//! `ringq job reschedule`.
+
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+
+use super::connect::Connect;
+use super::exit::Failure;
+use super::look_around;
+use super::output::{Out, OutputArgs, one_line, print_json};
+use super::times::{Now, proto};
+use super::{values, view};
+use crate::pb::RescheduleRequest;
+use crate::pb::reschedule_request::Schedule;
+
+/// Which job, and where to.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Jobs that wait are moved and dead letters are revived; a job that runs or is done is refused.
+
+Examples:
+  ringq job reschedule emails welcome-7 --now
+  ringq job reschedule emails welcome-7 --delay 1h30m --priority 9
+  ringq job reschedule emails welcome-7 --at 2027-01-31T09:00:00+01:00")]
+#[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
+#[command(group(clap::ArgGroup::new("when").required(false)))]
+pub(in crate::cli) struct Reschedule {
+    /// The topic
+    topic: String,
+    /// The job's id
+    id: String,
+    /// Run it now
+    #[arg(long, groups = ["change", "when"])]
+    now: bool,
+    /// Run it this long from now, by the clock of the server
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, groups = ["change", "when"])]
+    delay: Option<Duration>,
+    /// Run it at this time, RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = values::time, groups = ["change", "when"])]
+    at: Option<SystemTime>,
+    /// The new priority, 0 to 9; 9 goes first
+    #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(i32).range(0..=9), groups = ["change"])]
+    priority: Option<i32>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+// === impl Reschedule ===
+
+impl Reschedule {
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let connection = self.connect.connection()?;
+        let (topic, id) = (self.topic.clone(), self.id.clone());
+        let what = format!("cannot reschedule job {topic}/{id}");
+        let (schedule, priority) = (self.schedule(), self.priority);
+        let request = connection.request(RescheduleRequest { topic, id, schedule, priority });
+        let mut queue = connection.client().queue();
+        let answer = connection.call(&what, queue.reschedule(request)).await;
+        let job = answer.map_err(|failure| look_around(failure, &self.topic))?;
+        let job = job.job.unwrap_or_default();
+        let mut out = Out::new();
+        if self.output.is_json() {
+            return print_json(&mut out, &job);
+        }
+        let due = Now::read().relative(job.due_time);
+        let line = format!("{} {}, due {due}", self.id, view::state(job.state()));
+        out.line(&one_line(&line))?;
+        out.flush()
+    }
+
+    fn schedule(&self) -> Option<Schedule> {
+        if self.now {
+            return Some(Schedule::Delay(proto(Duration::ZERO)));
+        }
+        let delay = self.delay.map(|delay| Schedule::Delay(proto(delay)));
+        delay.or_else(|| self.at.map(|time| Schedule::DueTime(time.into())))
+    }
+}

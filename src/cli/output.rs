@@ -1,0 +1,284 @@
+//! What commands print: tables and blocks for people, JSON for programs.
+//!
+//! JSON is canonical proto3 JSON of the messages of the contract, as `grpcurl` prints them: one
+//! message as an indented object, a list as one array with a row per line.
+
+use std::io::{self, BufWriter, IsTerminal as _, StdoutLock, Write as _};
+use std::sync::LazyLock;
+
+use anstream::{AutoStream, ColorChoice};
+use anyhow::{Context as _, anyhow};
+use clap::{Args, ValueEnum};
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage};
+
+use super::exit::Failure;
+pub(super) use super::text::{one_line, printable, shorten};
+use crate::pb;
+
+/// Headings and names of fields.
+const HEADING: anstyle::Style = anstyle::Style::new().bold();
+/// Spaces between columns.
+const GAP: u16 = 2;
+
+/// `-o table|json`.
+#[derive(Clone, Debug, Args)]
+pub(super) struct OutputArgs {
+    /// Print for people, or as JSON for programs
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+/// How data is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Columns or lines for people.
+    Table,
+    /// Canonical proto3 JSON: one message is an object, a list is an array.
+    Json,
+}
+
+// === impl OutputArgs ===
+
+impl OutputArgs {
+    pub(super) fn is_json(&self) -> bool {
+        self.output == Format::Json
+    }
+}
+
+/// Standard output. Once its reader has gone away, what is written is dropped.
+pub(super) struct Out {
+    stdout: BufWriter<StdoutLock<'static>>,
+    colour: bool,
+    terminal: bool,
+    closed: bool,
+}
+
+// === impl Out ===
+
+impl Out {
+    pub(super) fn new() -> Out {
+        let stdout = io::stdout();
+        // Also asks NO_COLOR, CLICOLOR and TERM.
+        let colour = AutoStream::choice(&stdout) != ColorChoice::Never;
+        let terminal = stdout.is_terminal();
+        Out { stdout: BufWriter::new(stdout.lock()), colour, terminal, closed: false }
+    }
+
+    /// Whether the reader has gone away, so that more data is of no use.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// Bytes as they are.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let result = if self.closed { Ok(()) } else { self.stdout.write_all(bytes) };
+        self.check(result)
+    }
+
+    /// A line.
+    pub(super) fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.bytes(text.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// Makes what was written so far visible.
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        let result = if self.closed { Ok(()) } else { self.stdout.flush() };
+        self.check(result)
+    }
+
+    /// `text` as a heading, where that can be seen.
+    pub(super) fn heading(&self, text: &str) -> String {
+        if self.colour { format!("{HEADING}{text}{HEADING:#}") } else { text.to_owned() }
+    }
+
+    fn check(&mut self, result: io::Result<()>) -> Result<(), Failure> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.closed = true;
+                Ok(())
+            }
+            Err(error) => {
+                Err(anyhow::Error::from(error).context("cannot write to standard output").into())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Out {
+    fn drop(&mut self) {
+        // Commands that must know flush themselves.
+        let _ = self.flush();
+    }
+}
+
+/// Rows under headings.
+pub(super) struct Table(comfy_table::Table);
+
+// === impl Table ===
+
+impl Table {
+    pub(super) fn new<const N: usize>(headings: [&str; N]) -> Table {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING).set_header(headings);
+        Table(table)
+    }
+
+    /// Adds a row; what could disturb a terminal is escaped.
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells.map(|cell| one_line(&cell)));
+    }
+
+    /// The lines, with `indent` before each.
+    fn lines(&mut self, indent: &str) -> Vec<String> {
+        self.0.column_iter_mut().for_each(|column| {
+            column.set_padding((0, GAP));
+        });
+        let lines = self.0.trim_fmt();
+        lines.lines().map(|line| format!("{indent}{}", line.trim_end())).collect()
+    }
+
+    /// Prints it, unless it has no rows: then nothing.
+    pub(super) fn print(mut self, out: &mut Out) -> Result<(), Failure> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        for (index, line) in self.lines("").iter().enumerate() {
+            match index {
+                0 => out.line(&out.heading(line))?,
+                _ => out.line(line)?,
+            }
+        }
+        out.flush()
+    }
+}
+
+/// Names and values below each other: one thing in full.
+#[derive(Default)]
+pub(super) struct Block(Vec<(&'static str, Vec<String>)>);
+
+// === impl Block ===
+
+impl Block {
+    /// Adds a line, unless the value is empty.
+    pub(super) fn line(&mut self, name: &'static str, value: impl AsRef<str>) {
+        let value = printable(value.as_ref());
+        if !value.is_empty() {
+            self.0.push((name, value.lines().map(str::to_owned).collect()));
+        }
+    }
+
+    /// Adds a table, unless it has no rows.
+    pub(super) fn table(&mut self, name: &'static str, mut table: Table) {
+        if !table.0.is_empty() {
+            self.0.push((name, table.lines("")));
+        }
+    }
+
+    pub(super) fn print(self, out: &mut Out) -> Result<(), Failure> {
+        let width = self.0.iter().map(|(name, _)| name.len() + 1).max().unwrap_or(0);
+        for (name, lines) in self.0 {
+            let heading = out.heading(&format!("{:width$}", format!("{name}:")));
+            for (index, line) in lines.iter().enumerate() {
+                let left = if index == 0 { heading.clone() } else { " ".repeat(width) };
+                out.line(format!("{left}  {line}").trim_end())?;
+            }
+        }
+        out.flush()
+    }
+}
+
+/// A list as one JSON array, a row per line, as the rows come.
+pub(super) struct JsonList {
+    begun: bool,
+}
+
+// === impl JsonList ===
+
+impl JsonList {
+    pub(super) fn new() -> JsonList {
+        JsonList { begun: false }
+    }
+
+    pub(super) fn row(&mut self, out: &mut Out, row: &impl Shown) -> Result<(), Failure> {
+        self.text(out, &json_line(row)?)
+    }
+
+    /// A row that is no message.
+    pub(super) fn text(&mut self, out: &mut Out, row: &str) -> Result<(), Failure> {
+        out.bytes(if self.begun { b",\n" } else { b"[\n" })?;
+        self.begun = true;
+        out.bytes(row.as_bytes())
+    }
+
+    pub(super) fn end(self, out: &mut Out) -> Result<(), Failure> {
+        out.line(if self.begun { "\n]" } else { "[]" })?;
+        out.flush()
+    }
+}
+
+/// A message that can be printed as JSON.
+pub(super) trait Shown: Message {
+    /// Its name in the contract.
+    const NAME: &'static str;
+}
+
+macro_rules! shown {
+    ($($message:ident)*) => {$(
+        impl Shown for pb::$message {
+            const NAME: &'static str = concat!("ringq.v1.", stringify!($message));
+        }
+    )*};
+}
+
+shown!(EnqueueResponse EnqueueResult GetServerInfoResponse Job RedriveJobsResponse Shard);
+shown!(TopicStats TopicSummary Worker);
+
+/// A message as an indented JSON object.
+pub(super) fn print_json(out: &mut Out, message: &impl Shown) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(&dynamic(message)?).context("cannot write JSON")?;
+    out.line(&text)?;
+    out.flush()
+}
+
+/// A message as a JSON object on one line.
+fn json_line(message: &impl Shown) -> Result<String, Failure> {
+    Ok(serde_json::to_string(&dynamic(message)?).context("cannot write JSON")?)
+}
+
+fn dynamic<M: Shown>(message: &M) -> Result<DynamicMessage, Failure> {
+    static POOL: LazyLock<Result<DescriptorPool, String>> = LazyLock::new(|| {
+        DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).map_err(|error| error.to_string())
+    });
+    let pool = POOL.as_ref().map_err(|error| anyhow!("the contract cannot be read: {error}"))?;
+    let descriptor = pool
+        .get_message_by_name(M::NAME)
+        .ok_or_else(|| anyhow!("the contract has no {}", M::NAME))?;
+    let bytes = message.encode_to_vec();
+    Ok(DynamicMessage::decode(descriptor, bytes.as_slice()).context("cannot write JSON")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_no_trailing_spaces() {
+        let mut table = Table::new(["NAME", "N"]);
+        table.row(["long-name".to_owned(), "1".to_owned()]);
+        table.row(["b".to_owned(), String::new()]);
+        assert_eq!(table.lines(""), ["NAME       N", "long-name  1", "b"]);
+    }
+
+    #[test]
+    fn json_is_that_of_the_contract() {
+        let row = pb::TopicStats { ready: 3, enqueue_rate: 0.5, ..Default::default() };
+        assert_eq!(json_line(&row).unwrap(), r#"{"ready":"3","enqueueRate":0.5}"#);
+    }
+}

@@ -1,0 +1,66 @@
+//! Text of jobs and servers, made fit for a terminal.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// Text that cannot disturb a terminal: control characters and those that turn the direction of
+/// writing are escaped, but for line ends and tabs.
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    escape(text, |c| c != '\n' && c != '\t')
+}
+
+/// The same on one line.
+pub(super) fn one_line(text: &str) -> String {
+    escape(text, |_| true).into_owned()
+}
+
+fn escape(text: &str, may: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let bad = |c: char| is_disturbing(c) && may(c);
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut escaped = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            c if !bad(c) => escaped.push(c),
+            '\n' => escaped.push_str("\\n"),
+            '\r' => escaped.push_str("\\r"),
+            '\t' => escaped.push_str("\\t"),
+            c => {
+                let _ = write!(escaped, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    Cow::Owned(escaped)
+}
+
+fn is_disturbing(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first `chars` characters, and a sign that there were more.
+pub(super) fn shorten(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_cannot_disturb_a_terminal() {
+        assert_eq!(one_line("a\u{1b}[2Jb\nc\u{202e}d"), "a\\u{1b}[2Jb\\nc\\u{202e}d");
+        assert_eq!(printable("a\n\tb\u{7}"), "a\n\tb\\u{7}");
+        assert!(matches!(printable("äöü ✓"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn shorten_cuts_between_characters() {
+        assert_eq!(shorten("äöü", 2), "äö…");
+        assert_eq!(shorten("äöü", 3), "äöü");
+    }
+}

@@ -1,0 +1,113 @@
+//! Times and durations as people read them.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp, Unit};
+
+use crate::clock::Clock;
+
+/// The clock of this machine, read once for each command: rows of one table agree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now(Timestamp);
+
+/// Just short of the smallest unit that is shown.
+const PART: Duration = Duration::from_millis(999);
+
+// === impl Now ===
+
+impl Now {
+    pub(super) fn read() -> Now {
+        Now(Timestamp::from_microsecond(Clock::system().now().0).unwrap_or_default())
+    }
+
+    /// `3m ago`, `in 5m`; empty for no time.
+    pub(super) fn relative(self, time: Option<prost_types::Timestamp>) -> String {
+        let Some(time) = time.and_then(timestamp) else { return String::new() };
+        let ahead = time.duration_since(self.0);
+        match ahead.unsigned_abs() {
+            span if span < Duration::from_secs(1) => "now".to_owned(),
+            // Rounded up, so that a job just enqueued for an hour is due in 1h, not in 59m.
+            span if ahead.is_positive() => format!("in {}", short(span + PART)),
+            span => format!("{} ago", short(span)),
+        }
+    }
+
+    /// `2026-11-21T10:25:16.283Z (3m ago)`; empty for no time.
+    pub(super) fn full(self, time: Option<prost_types::Timestamp>) -> String {
+        let Some(exact) = time.and_then(timestamp) else { return String::new() };
+        let shown = exact.round(Unit::Millisecond).unwrap_or(exact);
+        format!("{shown} ({})", self.relative(time))
+    }
+}
+
+fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
+    Timestamp::new(time.seconds, time.nanos).ok()
+}
+
+/// `80ms`, `12s`, `3m20s`, `5h`, `9d`: what matters of a duration, rounded down.
+pub(super) fn short(duration: Duration) -> String {
+    let secs = duration.as_secs();
+    let (minutes, hours, days) = (secs / 60, secs / 3600, secs / 86_400);
+    match () {
+        () if secs == 0 => format!("{}ms", duration.as_millis()),
+        () if minutes == 0 => format!("{secs}s"),
+        () if hours == 0 => two(minutes, "m", secs % 60, "s"),
+        () if days == 0 => two(hours, "h", minutes % 60, "m"),
+        () => two(days, "d", hours % 24, "h"),
+    }
+}
+
+/// A second unit says something only beside a small first one.
+fn two(large: u64, unit: &str, small: u64, small_unit: &str) -> String {
+    if large < 10 && small > 0 {
+        format!("{large}{unit}{small}{small_unit}")
+    } else {
+        format!("{large}{unit}")
+    }
+}
+
+/// A duration of a message; empty for none.
+pub(super) fn span(duration: Option<prost_types::Duration>) -> String {
+    let signed = duration.map(|duration| SignedDuration::new(duration.seconds, duration.nanos));
+    signed.map_or_else(String::new, |signed| short(signed.unsigned_abs()))
+}
+
+/// A duration as the contract has it; what no server takes is left to the server to refuse.
+pub(super) fn proto(duration: Duration) -> prost_types::Duration {
+    let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
+    duration.try_into().unwrap_or(longest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_say_what_matters() {
+        for (millis, want) in [
+            (0, "0ms"),
+            (80, "80ms"),
+            (12_900, "12s"),
+            (200_000, "3m20s"),
+            (180_000, "3m"),
+            (1_234_000, "20m"),
+            (5_400_000, "1h30m"),
+            (100_000_000, "1d3h"),
+        ] {
+            assert_eq!(short(Duration::from_millis(millis)), want, "{millis}");
+        }
+    }
+
+    #[test]
+    fn times_are_told_from_now() {
+        let now = Now(Timestamp::from_second(1_000_000).unwrap());
+        let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        assert_eq!(now.relative(at(1_000_300)), "in 5m");
+        let part = prost_types::Timestamp { seconds: 1_000_299, nanos: 900_000_000 };
+        assert_eq!(now.relative(Some(part)), "in 5m");
+        assert_eq!(now.relative(at(999_940)), "1m ago");
+        assert_eq!(now.relative(at(1_000_000)), "now");
+        assert_eq!(now.relative(None), "");
+        assert_eq!(now.full(at(999_940)), "1970-01-12T13:45:40Z (1m ago)");
+    }
+}

@@ -1,0 +1,207 @@
+//! `ringq topic`: topics and their numbers.
+
+use clap::{Args, Subcommand};
+
+use super::connect::{self, Connect, Connection};
+use super::exit::{self, Failure, complain, note};
+use super::info::word;
+use super::output::{Block, JsonList, Out, OutputArgs, Table, print_json};
+use super::times::span;
+use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
+
+/// Topics in one call.
+const PAGE: i32 = 500;
+
+/// What about topics.
+#[derive(Debug, Subcommand)]
+pub(super) enum Topic {
+    /// List topics with their depths and rates
+    #[command(visible_alias = "ls")]
+    List(List),
+    /// Print the numbers of one topic
+    Stats(Stats),
+}
+
+/// Which, and how to print.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringq topic list
+  ringq topic list billing.
+  ringq topic list -o json | jq '.[] | select(.stats.dead != null) | .topic.name'")]
+pub(super) struct List {
+    /// Only names that begin with this
+    prefix: Option<String>,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Which, and how to print.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ringq topic stats emails
+  ringq topic stats emails -o json | jq -r '.ready // 0'   JSON leaves out what is 0")]
+pub(super) struct Stats {
+    /// The topic
+    topic: String,
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+// === impl Topic ===
+
+impl Topic {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        match self {
+            Topic::List(list) => connect::run(list.run()),
+            Topic::Stats(stats) => connect::run(stats.run()),
+        }
+    }
+}
+
+// === impl List ===
+
+impl List {
+    async fn run(&self) -> Result<(), Failure> {
+        let rows = self.rows(&self.connect.connection()?).await?;
+        let mut out = Out::new();
+        if self.output.is_json() {
+            let mut list = JsonList::new();
+            rows.iter().try_for_each(|row| list.row(&mut out, row))?;
+            list.end(&mut out)?;
+        } else {
+            if rows.is_empty() {
+                note(&self.nothing());
+            }
+            table(&rows).print(&mut out)?;
+        }
+        partial(rows.iter().flat_map(|row| &row.stats).flat_map(|stats| &stats.unreachable_shards))
+    }
+
+    fn nothing(&self) -> String {
+        match &self.prefix {
+            Some(prefix) => format!("no topic begins with {prefix}"),
+            None => "no topics yet: the first `ringq enqueue` to a topic makes it".to_owned(),
+        }
+    }
+
+    /// All pages: columns can be laid out only when all rows are there, and topics are few.
+    async fn rows(&self, connection: &Connection) -> Result<Vec<TopicSummary>, Failure> {
+        let (mut rows, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let prefix = self.prefix.clone().unwrap_or_default();
+            let request =
+                connection.request(ListTopicsRequest { page_size: PAGE, page_token, prefix });
+            let mut topics = connection.client().topics();
+            let answer = topics.list_topics(request);
+            let page = connection.call("cannot list the topics", answer).await?;
+            rows.extend(page.topics);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(rows);
+            }
+        }
+    }
+}
+
+// === impl Stats ===
+
+impl Stats {
+    async fn run(&self) -> Result<(), Failure> {
+        let connection = self.connect.connection()?;
+        let request = connection.request(GetTopicStatsRequest { name: self.topic.clone() });
+        let mut topics = connection.client().topics();
+        let answer = topics.get_topic_stats(request);
+        let what = format!("cannot read topic {}", self.topic);
+        let stats = connection.call(&what, answer).await?.stats.unwrap_or_default();
+        let mut out = Out::new();
+        if self.output.is_json() {
+            print_json(&mut out, &stats)?;
+        } else {
+            block(&stats).print(&mut out)?;
+        }
+        partial(stats.unreachable_shards.iter())
+    }
+}
+
+fn table(rows: &[TopicSummary]) -> Table {
+    let mut table = Table::new([
+        "NAME",
+        "STATE",
+        "READY",
+        "RUNNING",
+        "SCHEDULED",
+        "BACKOFF",
+        "DEAD",
+        "OLDEST",
+        "IN/S",
+        "DONE/S",
+        "FAILED/S",
+        "STREAMS",
+    ]);
+    for row in rows {
+        let topic = row.topic.clone().unwrap_or_default();
+        let stats = row.stats.clone().unwrap_or_default();
+        table.row([
+            topic.name.clone(),
+            word(topic.state().as_str_name(), "TOPIC_STATE_").to_owned(),
+            stats.ready.to_string(),
+            stats.running.to_string(),
+            stats.scheduled.to_string(),
+            stats.backoff.to_string(),
+            stats.dead.to_string(),
+            span(stats.oldest_ready_age),
+            rate(stats.enqueue_rate),
+            rate(stats.finish_rate),
+            rate(stats.fail_rate),
+            stats.streams.to_string(),
+        ]);
+    }
+    table
+}
+
+fn block(stats: &TopicStats) -> Block {
+    let mut block = Block::default();
+    for (name, number) in [
+        ("ready", stats.ready),
+        ("running", stats.running),
+        ("scheduled", stats.scheduled),
+        ("backoff", stats.backoff),
+        ("dead", stats.dead),
+    ] {
+        block.line(name, number.to_string());
+    }
+    block.line("oldest ready", span(stats.oldest_ready_age));
+    for (name, per_second, total) in [
+        ("enqueued", stats.enqueue_rate, stats.enqueued_total),
+        ("succeeded", stats.finish_rate, stats.succeeded_total),
+    ] {
+        block.line(name, format!("{total} in all, {}/s over the last minute", rate(per_second)));
+    }
+    block.line("failed", format!("{}/s over the last minute", rate(stats.fail_rate)));
+    block.line("ended dead", format!("{} in all", stats.dead_total));
+    block.line("streams", stats.streams.to_string());
+    block
+}
+
+/// Two digits where they say something.
+fn rate(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+}
+
+/// Numbers without some shards are printed, and a failure all the same.
+pub(super) fn partial<'a>(shards: impl Iterator<Item = &'a String>) -> Result<(), Failure> {
+    let mut names: Vec<&str> = shards.map(String::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Ok(());
+    }
+    complain(&format!("without what lies on shards that do not answer: {}", names.join(", ")));
+    Err(Failure::told(exit::UNAVAILABLE).hint("`ringq shard list` says why"))
+}

@@ -1,0 +1,92 @@
+//! What a command learns about its job from its environment.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::client::Delivery;
+use crate::clock::Clock;
+
+/// The variables for these jobs. `batch`: they may be several, so there are lists instead of values.
+pub(super) fn variables(
+    jobs: &[Delivery],
+    batch: bool,
+    timeout: Option<Duration>,
+) -> Vec<(String, String)> {
+    let Some(first) = jobs.first() else { return Vec::new() };
+    let deadline = timeout.unwrap_or_else(|| shortest_lease(jobs));
+    let own = [
+        ("TOPIC", first.topic.clone()),
+        ("ID", lines(jobs, |job| job.id.clone())),
+        ("ATTEMPT", lines(jobs, |job| job.attempt.to_string())),
+        ("DELIVERY", lines(jobs, |job| job.delivery.to_string())),
+        ("RECEIPT", lines(jobs, |job| job.receipt.clone())),
+        ("DEADLINE", in_future(deadline)),
+    ];
+    let mut variables: Vec<_> =
+        own.into_iter().map(|(name, value)| (format!("RINGQ_{name}"), value)).collect();
+    if batch {
+        variables.push(("RINGQ_BATCH".to_owned(), jobs.len().to_string()));
+    } else {
+        variables.extend(headers(first));
+    }
+    variables
+}
+
+fn lines(jobs: &[Delivery], value: impl Fn(&Delivery) -> String) -> String {
+    jobs.iter().map(value).collect::<Vec<_>>().join("\n")
+}
+
+fn shortest_lease(jobs: &[Delivery]) -> Duration {
+    let leases = jobs.iter().filter_map(|job| job.lease_duration?.try_into().ok());
+    leases.min().unwrap_or_default()
+}
+
+/// In order, so that of two names that become one the same wins each time.
+fn headers(job: &Delivery) -> impl Iterator<Item = (String, String)> {
+    let mut headers: Vec<_> = job.headers.iter().collect();
+    headers.sort_unstable();
+    // No variable can hold a NUL.
+    headers.into_iter().map(|(name, value)| (variable(name), value.replace('\0', "")))
+}
+
+/// The variable of a header: `trace-id` is `RINGQ_HEADER_TRACE_ID`.
+fn variable(header: &str) -> String {
+    let allowed = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
+    let name = header.chars().map(|c| c.to_ascii_uppercase());
+    let name: String = name.map(|c| if allowed(c) { c } else { '_' }).collect();
+    format!("RINGQ_HEADER_{name}")
+}
+
+/// RFC 3339, to the millisecond.
+fn in_future(wait: Duration) -> String {
+    let time = Clock::system().now().plus(wait);
+    let time = Timestamp::from_millisecond(time.0 / 1000);
+    time.map(|time| format!("{time:.3}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_become_names_that_a_shell_takes() {
+        for (header, name) in [
+            ("traceparent", "RINGQ_HEADER_TRACEPARENT"),
+            ("x-Trace.id", "RINGQ_HEADER_X_TRACE_ID"),
+            ("1st", "RINGQ_HEADER_1ST"),
+            ("käse=\n", "RINGQ_HEADER_K_SE__"),
+        ] {
+            assert_eq!(variable(header), name);
+        }
+    }
+
+    #[test]
+    fn deadlines_are_rfc_3339() {
+        let text = in_future(Duration::from_secs(3600));
+        let time: Timestamp = text.parse().unwrap();
+        assert!(text.ends_with('Z') && text.len() == "2027-01-31T09:00:00.000Z".len(), "{text}");
+        let wait = time.as_microsecond() - Clock::system().now().0;
+        assert!((3_590_000_000..=3_600_000_000).contains(&wait), "{wait}");
+    }
+}

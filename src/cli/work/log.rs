@@ -1,0 +1,73 @@
+//! What the client library tells of its connection, as lines for people.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use super::super::output::printable;
+use crate::telemetry;
+
+/// Lines like `ringq: no stream from http://… (error: …, again in: 93ms)`.
+struct Plain;
+
+/// An event's message and its fields.
+#[derive(Default)]
+struct Parts {
+    message: String,
+    fields: String,
+}
+
+/// Sends them to stderr from now on; when quiet, only what is wrong.
+pub(super) fn init(quiet: bool) {
+    let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
+    let Ok(filter) = telemetry::filter(level) else { return };
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A log that is there already serves as well.
+    let _ = log.event_format(Plain).finish().try_init();
+}
+
+// === impl Plain ===
+
+impl<S, N> FormatEvent<S, N> for Plain
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut parts = Parts::default();
+        event.record(&mut parts);
+        let Parts { message, fields } = parts;
+        let line = if fields.is_empty() { message } else { format!("{message} ({fields})") };
+        writeln!(writer, "ringq: {}", printable(&line))
+    }
+}
+
+// === impl Parts ===
+
+impl Visit for Parts {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // A String takes everything.
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
+        } else {
+            let gap = if self.fields.is_empty() { "" } else { ", " };
+            let name = field.name().replace('_', " ");
+            let _ = write!(self.fields, "{gap}{name}: {value:?}");
+        }
+    }
+}

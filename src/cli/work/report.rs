@@ -1,0 +1,175 @@
+//! What people read on stderr: a line for each job, and what happens to the worker itself.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use tokio::time::Instant;
+
+use super::super::exit::note;
+use super::super::output::printable;
+use super::stop::Reason;
+use super::verdict::Verdict;
+use crate::client::{Delivery, Outcome, Summary};
+use crate::clock::Clock;
+
+/// The reporter of one process.
+#[derive(Debug)]
+pub(super) struct Report {
+    quiet: bool,
+    colour: bool,
+    zone: TimeZone,
+    clock: Clock,
+    running: AtomicUsize,
+}
+
+/// A command that runs.
+pub(super) struct Running {
+    report: Arc<Report>,
+    what: String,
+    attempt: String,
+    begin: Instant,
+    over: bool,
+}
+
+// === impl Report ===
+
+impl Report {
+    pub(super) fn new(quiet: bool) -> Report {
+        Report {
+            quiet,
+            // Also asks NO_COLOR, CLICOLOR and TERM.
+            colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
+            zone: TimeZone::system(),
+            clock: Clock::system(),
+            running: AtomicUsize::new(0),
+        }
+    }
+
+    /// A command begins.
+    pub(super) fn begin(self: &Arc<Report>, jobs: &[Delivery]) -> Running {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        let (what, attempt) = match jobs {
+            [job] => (format!("{}/{}", job.topic, job.id), attempt(job)),
+            jobs => {
+                let topic = jobs.first().map(|job| &*job.topic).unwrap_or_default();
+                (format!("{topic}: {} jobs", jobs.len()), String::new())
+            }
+        };
+        Running { report: Arc::clone(self), what, attempt, begin: Instant::now(), over: false }
+    }
+
+    /// No more jobs are taken.
+    pub(super) fn stopping(&self, reason: Reason) {
+        let why = match reason {
+            Reason::Closed => "nobody reads standard output: ",
+            _ => "",
+        };
+        let hint = "a second signal kills";
+        note(&match self.running.load(Ordering::Relaxed) {
+            0 => format!("ringq: {why}stopping"),
+            1 => format!("ringq: {why}stopping when the command that runs has ended; {hint} it"),
+            n => format!(
+                "ringq: {why}stopping when the {n} commands that run have ended; {hint} them"
+            ),
+        });
+    }
+
+    /// What runs is killed.
+    pub(super) fn killing(&self) {
+        note(&match self.running.load(Ordering::Relaxed) {
+            1 => "ringq: second signal: killing the command".to_owned(),
+            n => format!("ringq: second signal: killing {n} commands"),
+        });
+    }
+
+    /// All is over.
+    pub(super) fn summary(&self, summary: &Summary) {
+        if !self.quiet {
+            note(&format!("ringq: {summary}"));
+        }
+    }
+
+    fn line(&self, what: &str, style: Style, how: &str) {
+        let how = printable(how);
+        let how = if self.colour { format!("{style}{how}{style:#}") } else { how.into_owned() };
+        let line = format!("{} {what}  {how}\n", self.time());
+        // In one piece, as commands write here, too. If nobody reads it, nobody misses it.
+        let _ = io::stderr().lock().write_all(line.as_bytes());
+    }
+
+    /// The time of day.
+    fn time(&self) -> String {
+        let now = Timestamp::from_microsecond(self.clock.now().0).unwrap_or_default();
+        now.to_zoned(self.zone.clone()).strftime("%H:%M:%S").to_string()
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    /// It has ended by itself.
+    pub(super) fn end(mut self, verdict: &Verdict) {
+        self.over = true;
+        if self.report.quiet {
+            return;
+        }
+        let took = took(self.begin.elapsed());
+        let why = match &*verdict.why {
+            "" => String::new(),
+            why => format!(": {why}"),
+        };
+        let (colour, word, attempt) = match verdict.outcome {
+            Outcome::Ack { .. } => (AnsiColor::Green, "done", ""),
+            Outcome::Release { .. } => (AnsiColor::Yellow, "released", ""),
+            Outcome::Retry { .. } | Outcome::DeadLetter { .. } => {
+                (AnsiColor::Red, "failed", &*self.attempt)
+            }
+        };
+        let how = format!("{word} in {took}{attempt}{why}");
+        self.report.line(&self.what, colour.on_default(), &how);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.report.running.fetch_sub(1, Ordering::Relaxed);
+        if !self.over {
+            let how = format!("taken away after {}, killed", took(self.begin.elapsed()));
+            self.report.line(&self.what, AnsiColor::Red.on_default(), &how);
+        }
+    }
+}
+
+fn attempt(job: &Delivery) -> String {
+    match job.max_attempts {
+        ..=0 => format!(", attempt {}", job.attempt),
+        max => format!(", attempt {} of {max}", job.attempt),
+    }
+}
+
+/// A time with as many digits as matter.
+fn took(time: Duration) -> String {
+    match time.as_millis() {
+        ms @ 0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{:.1} s", time.as_secs_f64()),
+        ms => format!("{} min {} s", ms / 60_000, ms / 1_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_the_digits_that_matter() {
+        for (ms, text) in [(0, "0 ms"), (999, "999 ms"), (1_250, "1.2 s"), (61_500, "1 min 1 s")] {
+            assert_eq!(took(Duration::from_millis(ms)), text);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A command's standard error: passed on line by line, and its end kept as the reason of a failure.
+
+use std::io::{self, Write as _};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// The longest reason, the longest that the contract takes.
+const TAIL_BYTES: usize = 4096;
+/// A line that is longer is passed on in pieces.
+const LINE_BYTES: usize = 64 << 10;
+/// Read at once.
+const READ_BYTES: usize = 8 << 10;
+
+/// What came so far.
+#[derive(Debug)]
+pub(super) struct Stderr {
+    tail: Vec<u8>,
+    /// The beginning of a line.
+    line: Vec<u8>,
+    pass_on: fn(&[u8]),
+}
+
+// === impl Stderr ===
+
+impl Stderr {
+    /// Nothing so far; lines go to our own standard error.
+    pub(super) fn new() -> Stderr {
+        Stderr::to(pass_on)
+    }
+
+    fn to(pass_on: fn(&[u8])) -> Stderr {
+        Stderr { tail: Vec::new(), line: Vec::new(), pass_on }
+    }
+
+    /// Reads to the end. Dropping the future loses nothing that was read.
+    pub(super) async fn copy(&mut self, mut from: impl AsyncRead + Unpin) {
+        let mut buffer = Vec::new();
+        loop {
+            buffer.clear();
+            buffer.reserve(READ_BYTES);
+            match from.read_buf(&mut buffer).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => self.take(&buffer),
+            }
+        }
+    }
+
+    /// What is left of an unfinished line is passed on; the end of it all as text, trimmed.
+    pub(super) fn finish(mut self) -> String {
+        if !self.line.is_empty() {
+            self.line.push(b'\n');
+            (self.pass_on)(&self.line);
+        }
+        text(&self.tail)
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.tail.extend_from_slice(bytes);
+        self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));
+        self.line.extend_from_slice(bytes);
+        // Whole lines, since other commands write, too.
+        let end = match self.line.iter().rposition(|byte| *byte == b'\n') {
+            Some(end) => end + 1,
+            None if self.line.len() > LINE_BYTES => self.line.len(),
+            None => return,
+        };
+        (self.pass_on)(&self.line[..end]);
+        self.line.drain(..end);
+    }
+}
+
+/// If nobody hears it, it is still in the reason of the failure.
+fn pass_on(bytes: &[u8]) {
+    let _ = io::stderr().lock().write_all(bytes);
+}
+
+/// The end of a text of which the beginning may be cut off, even within a character.
+fn text(tail: &[u8]) -> String {
+    let cut = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
+    let start = if tail.len() == TAIL_BYTES { cut } else { 0 };
+    let text = String::from_utf8_lossy(&tail[start..]);
+    let text = text.trim();
+    // What stands for bytes that are no text is longer than they are.
+    let mut start = text.len().saturating_sub(TAIL_BYTES);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    text[start..].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail(parts: &[&[u8]]) -> String {
+        let mut stderr = Stderr::to(|_| ());
+        parts.iter().for_each(|part| stderr.take(part));
+        stderr.finish()
+    }
+
+    #[test]
+    fn the_end_is_kept() {
+        assert_eq!(tail(&[]), "");
+        assert_eq!(tail(&[b"  one\n", b"two\n\n"]), "one\ntwo");
+        let long = tail(&[&[b'a'; 10_000], b"end\n"]);
+        assert_eq!((long.len(), &long[long.len() - 4..]), (TAIL_BYTES - 1, "aend"));
+    }
+
+    #[test]
+    fn it_is_cut_between_characters() {
+        let long = tail(&["ä".repeat(5_000).as_bytes(), b"b"]);
+        assert_eq!(long, format!("{}b", "ä".repeat(2_047)));
+        let bad = tail(&[&[0xFF; 5_000]]);
+        assert_eq!(bad, "\u{FFFD}".repeat(TAIL_BYTES / 3));
+    }
+}

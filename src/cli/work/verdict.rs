@@ -1,0 +1,167 @@
+//! From the end of a command to the outcome of its job.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::command::{End, Finished};
+use crate::client::Outcome;
+use crate::config::show_duration;
+
+/// The exit code that gives a job back: EX_TEMPFAIL of sysexits.h.
+const TEMPORARY: i32 = 75;
+/// Errors of the machine, not of the job: another attempt, maybe elsewhere, can succeed.
+const EXHAUSTED: [Errno; 7] = [
+    Errno::AGAIN,
+    Errno::NOMEM,
+    Errno::MFILE,
+    Errno::NFILE,
+    Errno::NOENT,
+    Errno::ACCESS,
+    Errno::TXTBSY,
+];
+
+/// What became of a job, for the server and for people.
+#[derive(Debug, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) outcome: Outcome,
+    /// What people read; empty when all is well.
+    pub(super) why: String,
+}
+
+/// Whether a command could not be started for want of something that may be there later.
+pub(super) fn is_exhausted(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| EXHAUSTED.iter().any(|e| e.raw_os_error() == code))
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    pub(super) fn of(finished: Finished, timeout: Option<Duration>) -> Verdict {
+        let Finished { end, stderr, result } = finished;
+        match end {
+            End::Exited(status) if status.success() => match result.payload() {
+                Ok(result) => Verdict {
+                    outcome: Outcome::Ack { result, enqueue: Vec::new() },
+                    why: String::new(),
+                },
+                Err(why) => Verdict::failed(why, ""),
+            },
+            End::Exited(status) if status.code() == Some(TEMPORARY) => {
+                let outcome = Outcome::Release { error: stderr, delay: None };
+                Verdict { outcome, why: exit(status) }
+            }
+            // Which code it was says little beside the command's own words.
+            End::Exited(status) if status.code().is_some() && !stderr.is_empty() => {
+                Verdict { outcome: Outcome::retry(stderr), why: exit(status) }
+            }
+            End::Exited(status) => Verdict::failed(exit(status), &stderr),
+            End::TimedOut => {
+                let time = show_duration(timeout.unwrap_or_default());
+                Verdict::failed(format!("timed out after {time}"), &stderr)
+            }
+            End::Killed => Verdict::released("the worker was told to stop at once"),
+            End::NotStarted(error) if is_exhausted(&error) => {
+                Verdict::released(format!("the command could not be started: {error}"))
+            }
+            End::NotStarted(error) => {
+                Verdict::failed(format!("the command could not be started: {error}"), "")
+            }
+        }
+    }
+
+    /// Whether the job is done.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self.outcome, Outcome::Ack { .. })
+    }
+
+    /// Not counted as tried.
+    pub(super) fn released(why: impl Into<String>) -> Verdict {
+        let why = why.into();
+        Verdict { outcome: Outcome::Release { error: why.clone(), delay: None }, why }
+    }
+
+    fn failed(why: String, stderr: &str) -> Verdict {
+        let error = if stderr.is_empty() { why.clone() } else { format!("{why}: {stderr}") };
+        Verdict { outcome: Outcome::retry(error), why }
+    }
+}
+
+/// How a process ended, in words.
+fn exit(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => match name(signal) {
+            Some(name) => format!("killed by signal {signal} ({name})"),
+            None => format!("killed by signal {signal}"),
+        },
+        (None, None) => status.to_string(),
+    }
+}
+
+/// The name of a signal that ends processes.
+fn name(signal: i32) -> Option<&'static str> {
+    let names = [
+        (Signal::HUP, "SIGHUP"),
+        (Signal::INT, "SIGINT"),
+        (Signal::QUIT, "SIGQUIT"),
+        (Signal::ILL, "SIGILL"),
+        (Signal::TRAP, "SIGTRAP"),
+        (Signal::ABORT, "SIGABRT"),
+        (Signal::BUS, "SIGBUS"),
+        (Signal::FPE, "SIGFPE"),
+        (Signal::KILL, "SIGKILL"),
+        (Signal::SEGV, "SIGSEGV"),
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::PIPE, "SIGPIPE"),
+        (Signal::ALARM, "SIGALRM"),
+        (Signal::TERM, "SIGTERM"),
+        (Signal::XCPU, "SIGXCPU"),
+        (Signal::XFSZ, "SIGXFSZ"),
+        (Signal::SYS, "SIGSYS"),
+    ];
+    names.into_iter().find(|(known, _)| known.as_raw() == signal).map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(status: i32, stderr: &str) -> (Outcome, String) {
+        let end = End::Exited(ExitStatus::from_raw(status));
+        let result = super::super::result::Captured::default();
+        let verdict = Verdict::of(Finished { end, stderr: stderr.into(), result }, None);
+        (verdict.outcome, verdict.why)
+    }
+
+    #[test]
+    fn exit_codes_decide() {
+        assert_eq!(of(0, "warning"), (Outcome::ack(), String::new()));
+        let released = Outcome::Release { error: "later".into(), delay: None };
+        assert_eq!(of(75 << 8, "later"), (released, "exit code 75".into()));
+        assert_eq!(
+            of(3 << 8, "no such user"),
+            (Outcome::retry("no such user"), "exit code 3".into())
+        );
+        assert_eq!(of(3 << 8, ""), (Outcome::retry("exit code 3"), "exit code 3".into()));
+        let killed = "killed by signal 9 (SIGKILL)";
+        assert_eq!(of(9, ""), (Outcome::retry(killed), killed.into()));
+        assert_eq!(of(9, "oh"), (Outcome::retry(format!("{killed}: oh")), killed.into()));
+    }
+
+    #[test]
+    fn a_machine_without_room_is_not_the_fault_of_the_job() {
+        let start = |code| {
+            let end = End::NotStarted(io::Error::from_raw_os_error(code));
+            let result = super::super::result::Captured::default();
+            Verdict::of(Finished { end, stderr: String::new(), result }, None).outcome
+        };
+        assert!(matches!(start(Errno::AGAIN.raw_os_error()), Outcome::Release { .. }));
+        assert!(matches!(start(Errno::TOOBIG.raw_os_error()), Outcome::Retry { .. }));
+    }
+}

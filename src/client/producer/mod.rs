@@ -1,0 +1,141 @@
+//! Enqueues: what many callers have waiting goes out in one call.
+
+mod group;
+mod queue;
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use futures::StreamExt as _;
+use futures::stream;
+use tokio::sync::{mpsc, oneshot};
+use tonic::Code;
+
+use super::{Client, Error};
+use crate::pb::{ConflictPolicy, Durability, EnqueueOutcome, JobSpec, JobState};
+use queue::Waiting;
+
+/// How long a job is repeated unless told otherwise.
+const REPEAT_FOR: Duration = Duration::from_secs(30);
+/// Calls under way for one batch.
+const BATCH_CALLS: usize = 4;
+
+/// Enqueues jobs. Clones share one queue: whatever waits while a call is under way goes out with the
+/// next one, so that a thousand tasks that enqueue one job each are as fast as batches.
+///
+/// **Repeats.** A job that the server could not take for the moment (`UNAVAILABLE`) is sent again with
+/// growing, jittered pauses for [`Producer::repeat_for`], if that cannot double it: when it has an id,
+/// or when it is known that it was not written. Otherwise the error says
+/// [`Error::outcome_unknown`]. A repeat of what had been written all the same is answered
+/// `UNCHANGED`, under any conflict policy.
+#[derive(Clone, Debug)]
+pub struct Producer {
+    client: Client,
+    terms: Terms,
+    /// Made at the first enqueue, on the runtime of that caller.
+    queue: Arc<OnceLock<mpsc::Sender<Waiting>>>,
+}
+
+/// What the server made of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    /// The id, also where the server made it.
+    pub id: String,
+    /// What became of it under the conflict policy.
+    pub outcome: EnqueueOutcome,
+    /// When it becomes ready.
+    pub due_time: Option<SystemTime>,
+    /// The state of the job found or made.
+    pub state: JobState,
+    /// How safely it is stored.
+    pub durability: Durability,
+    /// The shard that has it.
+    pub shard: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    on_conflict: ConflictPolicy,
+    durability: Durability,
+    repeat_for: Duration,
+}
+
+type Answer = Result<Enqueued, Error>;
+
+// === impl Producer ===
+
+impl Producer {
+    pub(super) fn new(client: Client) -> Producer {
+        let terms = Terms {
+            on_conflict: ConflictPolicy::Unspecified,
+            durability: Durability::Unspecified,
+            repeat_for: REPEAT_FOR,
+        };
+        Producer { client, terms, queue: Arc::default() }
+    }
+
+    /// What happens when an id is taken. Default: `Keep`.
+    #[must_use]
+    pub fn on_conflict(self, policy: ConflictPolicy) -> Producer {
+        self.with(|terms| terms.on_conflict = policy)
+    }
+
+    /// The durability that each job must reach. Default: the server's.
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Producer {
+        self.with(|terms| terms.durability = durability)
+    }
+
+    /// How long a job is repeated. Default 30 s; zero: never.
+    #[must_use]
+    pub fn repeat_for(self, duration: Duration) -> Producer {
+        self.with(|terms| terms.repeat_for = duration)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Terms)) -> Producer {
+        change(&mut self.terms);
+        self.queue = Arc::default();
+        self
+    }
+
+    /// Enqueues one job and waits for the answer. If the future is dropped before the job is sent, it
+    /// never is; after that it may be written all the same.
+    ///
+    /// # Errors
+    /// What the server refused, or could not do in time; see [`Producer`] for repeats.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn enqueue(&self, job: JobSpec) -> Result<Enqueued, Error> {
+        let queue = self.queue.get_or_init(|| queue::spawn(self.client.clone(), self.terms));
+        let (caller, answer) = oneshot::channel();
+        if queue.send(Waiting { job, caller }).await.is_err() {
+            return Err(gone(false));
+        }
+        answer.await.unwrap_or_else(|_| Err(gone(true)))
+    }
+
+    /// Enqueues jobs, any number of them, in as many calls as that takes; the answers are in the
+    /// order of the jobs. No two of them are one transaction: some may fail while others are written.
+    pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<Enqueued, Error>> {
+        let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
+        let groups = group::split(self.terms, jobs.into_iter().enumerate());
+        // Of two changes to one id the later one is to stay.
+        let calls = if self.terms.changes() { 1 } else { BATCH_CALLS };
+        let mut ended = stream::iter(groups)
+            .map(|group| group.send_all(&self.client, self.terms))
+            .buffer_unordered(calls);
+        while let Some(group) = ended.next().await {
+            for (index, answer) in group {
+                answers[index] = Some(answer);
+            }
+        }
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(gone(true)))).collect()
+    }
+}
+
+/// The runtime on which the queue was served has ended.
+fn gone(reached: bool) -> Error {
+    let text = "the runtime that sent this producer's jobs has ended";
+    Error::unanswered(Code::Unavailable, text, reached)
+}

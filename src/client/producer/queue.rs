@@ -1,0 +1,89 @@
+//! The queue that the clones of a producer share.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::Client;
+use super::group::{CALL_JOBS, Group, Sent, split};
+use super::{Answer, Terms};
+use crate::pb::JobSpec;
+
+/// Jobs that wait for a place in a call; callers beyond wait for a place here.
+const QUEUE_JOBS: usize = 4096;
+/// Jobs in calls and in pauses before repeats; beyond, no more are taken from the queue.
+const HELD_JOBS: usize = 4096;
+/// Calls under way: one that the server works on and one on the wire, in both directions.
+const CALLS: usize = 4;
+
+/// A job and who waits for its answer.
+pub(super) struct Waiting {
+    pub(super) job: JobSpec,
+    pub(super) caller: Caller,
+}
+
+type Caller = oneshot::Sender<Answer>;
+
+/// Serves a new queue on the runtime of the caller until the last sender is gone.
+pub(super) fn spawn(client: Client, terms: Terms) -> mpsc::Sender<Waiting> {
+    let (queue, waiting) = mpsc::channel(QUEUE_JOBS);
+    tokio::spawn(serve(waiting, client, terms));
+    queue
+}
+
+/// Sends what waits, a few calls at once. What is repeated takes no place from others in its pause,
+/// and what was answered does not wait for it.
+async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms) {
+    let (mut calls, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
+    let (mut due, mut taken) = (VecDeque::new(), Vec::new());
+    let (mut open, mut held) = (true, 0_usize);
+    while open || held > 0 {
+        while calls.len() < CALLS
+            && let Some(group) = due.pop_front()
+        {
+            calls.push(deliver(group, client.clone(), terms));
+        }
+        tokio::select! {
+            Some((freed, again)) = calls.next() => {
+                held -= freed;
+                pauses.extend(Option::map(again, paused));
+            }
+            Some(group) = pauses.next() => due.push_back(group),
+            count = queue.recv_many(&mut taken, CALL_JOBS),
+                if open && calls.len() < CALLS && held < HELD_JOBS =>
+            {
+                open = count > 0;
+                held += count;
+                due.extend(split(terms, taken.drain(..).map(|item| (item.caller, item.job))));
+            }
+        }
+    }
+}
+
+/// Makes one call and tells its callers: how many jobs are done with, and what is to be repeated.
+async fn deliver(
+    mut group: Group<Caller>,
+    client: Client,
+    terms: Terms,
+) -> (usize, Option<(Group<Caller>, Duration)>) {
+    let held = group.len();
+    // A caller that has gone away wants nothing written.
+    group.retain(|caller| !caller.is_closed());
+    if group.len() == 0 {
+        return (held, None);
+    }
+    let Sent { answers, again } = group.send(&client, terms).await;
+    for (caller, answer) in answers {
+        // It may have gone meanwhile.
+        let _ = caller.send(answer);
+    }
+    (held - again.as_ref().map_or(0, |(group, _)| group.len()), again)
+}
+
+async fn paused((group, pause): (Group<Caller>, Duration)) -> Group<Caller> {
+    tokio::time::sleep(pause).await;
+    group
+}

@@ -1,0 +1,166 @@
+use std::time::Duration;
+
+use ringq::pb::payload::Kind;
+use ringq::pb::{Job, JobState};
+
+use super::{piped, ringq};
+use crate::harness::{Server, SinceEpoch as _, duration, job, millis, wall_now};
+
+#[tokio::test]
+async fn an_argument_becomes_a_job_and_its_id_is_printed() {
+    let server = Server::start().await;
+    let stdout = ringq(&server, &["enqueue", "mail", r#"{"to":"ada"}"#]).await.ok();
+    let id = stdout.strip_suffix('\n').expect("a line");
+    let job = server.connect().await.get("mail", id).await;
+    assert_eq!(job.state(), JobState::Ready);
+    let payload = job.spec.unwrap().payload.unwrap();
+    assert_eq!(payload.kind, Some(Kind::Text(r#"{"to":"ada"}"#.to_owned())));
+}
+
+#[tokio::test]
+async fn json_is_the_whole_answer() {
+    let server = Server::start().await;
+    let answer = ringq(&server, &["enqueue", "mail", "x", "--id", "a", "-o", "json"]).await.json();
+    assert_eq!(answer["id"], "a");
+    assert_eq!(answer["outcome"], "ENQUEUE_OUTCOME_CREATED");
+    assert_eq!(answer["durability"], "DURABILITY_FSYNCED");
+    assert_eq!(answer["state"], "JOB_STATE_READY");
+}
+
+#[tokio::test]
+async fn every_flag_reaches_the_job() {
+    let server = Server::start().await;
+    let args = "enqueue mail hello --id a --delay 1h30m --priority 7 --header k=v=w --header e= \
+                --content-type text/plain --max-attempts 4 --retry-delays 60s,3m \
+                --max-retry-duration 1d --lease 2m --ttl 2h --retention 1d --durability fsynced";
+    let args: Vec<_> = args.split_whitespace().collect();
+    assert_eq!(ringq(&server, &args).await.ok(), "a\n");
+    let job = server.connect().await.get("mail", "a").await;
+    let spec = job.spec.clone().unwrap();
+    let until_due = job.due_time.since_epoch().saturating_sub(wall_now());
+    assert!(until_due > millis(5_300_000) && until_due <= millis(5_400_000), "{until_due:?}");
+    assert_eq!(spec.priority, Some(7));
+    assert_eq!(spec.headers["k"], "v=w");
+    assert_eq!(spec.headers["e"], "");
+    assert_eq!(spec.payload.unwrap().content_type, "text/plain");
+    let retry = spec.retry.unwrap();
+    assert_eq!(retry.max_attempts, 4);
+    let delays: Vec<_> = retry.delays.iter().map(|delay| duration(&Some(*delay))).collect();
+    assert_eq!(delays, [Duration::from_secs(60), Duration::from_secs(180)]);
+    assert_eq!(duration(&retry.max_retry_duration), Duration::from_secs(86_400));
+    assert_eq!(duration(&spec.lease_duration), Duration::from_secs(120));
+    assert_eq!(duration(&spec.retention), Duration::from_secs(86_400));
+    assert!(spec.expiration.is_some());
+}
+
+#[tokio::test]
+async fn a_time_with_an_offset_is_taken() {
+    let server = Server::start().await;
+    let args = ["enqueue", "mail", "x", "--id", "a", "--at", "2035-01-31T10:00:00+01:00"];
+    ringq(&server, &args).await.ok();
+    let job = server.connect().await.get("mail", "a").await;
+    assert_eq!(job.due_time.since_epoch(), Duration::from_secs(2_053_846_800));
+}
+
+#[tokio::test]
+async fn what_is_piped_in_is_the_payload() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for (args, input, want) in [
+        (vec!["--id", "text", "-"], &b"a\nb\n"[..], Some(Kind::Text("a\nb\n".to_owned()))),
+        (vec!["--id", "bytes"], &b"\xff\x00"[..], Some(Kind::Data(b"\xff\x00".to_vec().into()))),
+        (vec!["--id", "nothing"], &b""[..], None),
+    ] {
+        let all: Vec<_> = ["enqueue", "mail"].into_iter().chain(args.clone()).collect();
+        piped(&server, &all, input).await.ok();
+        let spec = client.get("mail", args[1]).await.spec.unwrap();
+        assert_eq!(spec.payload.unwrap_or_default().kind, want, "{args:?}");
+    }
+    // No other program has to be closed first when there is an argument.
+    ringq(&server, &["enqueue", "mail", "x", "--id", "given"]).await.ok();
+}
+
+#[tokio::test]
+async fn the_same_content_is_the_same_job() {
+    let server = Server::start().await;
+    let args = ["enqueue", "mail", "--id-from-payload", "hello"];
+    let first = ringq(&server, &args).await;
+    assert_eq!(first.stderr, "");
+    let sha256 = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+    assert_eq!(first.ok(), format!("{sha256}\n"));
+    let second = ringq(&server, &args).await;
+    assert!(second.stderr.starts_with("unchanged: "), "{}", second.stderr);
+    assert_eq!(second.ok(), format!("{sha256}\n"));
+    assert_eq!(server.connect().await.stats("mail").await.ready, 1);
+    let quiet = ringq(&server, &["enqueue", "mail", "--id-from-payload", "hello", "-q"]).await;
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("", ""));
+}
+
+#[tokio::test]
+async fn a_taken_id_is_treated_as_asked() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a").with_text("old")).await;
+    let with = async |policy| {
+        ringq(&server, &["enqueue", "mail", "new", "--id", "a", "--on-conflict", policy]).await
+    };
+    assert_eq!(with("keep").await.ok(), "a\n");
+    with("reject").await.fails(1, &["ringq: cannot enqueue to mail", "`ringq job get mail a`"]);
+    assert_eq!(text(&client.get("mail", "a").await), "old");
+    assert_eq!(with("replace").await.ok(), "a\n");
+    assert_eq!(text(&client.get("mail", "a").await), "new");
+    with("hope").await.fails(2, &["hope", "reschedule"]);
+}
+
+fn text(job: &Job) -> String {
+    match job.spec.clone().unwrap().payload.unwrap().kind {
+        Some(Kind::Text(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_request_id_makes_a_repeat_safe() {
+    let server = Server::start().await;
+    for _ in 0..2 {
+        let args = ["enqueue", "mail", "x", "--request-id", "r7"];
+        assert_eq!(ringq(&server, &args).await.ok(), "r:r7\n");
+    }
+    assert_eq!(server.connect().await.stats("mail").await.ready, 1);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_names_the_flag() {
+    let server = Server::start().await;
+    let refused = ringq(&server, &["enqueue", "no topic", "x"]).await;
+    assert_eq!(refused.fails(1, &["cannot enqueue to no topic", "TOPIC"]).stdout, "");
+    let args = ["enqueue", "mail", "x", "--lease", "2d"];
+    ringq(&server, &args).await.fails(1, &["--lease", "24h"]);
+    let args = ["enqueue", "mail", "x", "--retry-delays", "1s,4000d"];
+    ringq(&server, &args).await.fails(1, &["retry.delays[1]", "--retry-delays"]);
+}
+
+#[tokio::test]
+async fn wrong_values_are_told_before_anything_is_sent() {
+    let server = Server::start().await;
+    for (flags, says) in [
+        (&["--delay", "5"][..], "5m"),
+        (&["--delay", "-5m"], "-5m"),
+        (&["--at", "tomorrow"], "2027-01-31T09:00:00Z"),
+        (&["--delay", "5m", "--at", "2035-01-31T10:00:00Z"], "cannot be used with"),
+        (&["--priority", "10"], "0..=9"),
+        (&["--header", "novalue"], "NAME=VALUE"),
+        (&["--header", "a=1", "--header", "a=2"], "twice"),
+        (&["--max-attempts", "0"], "-1"),
+        (&["--id", "a", "--id-from-payload"], "cannot be used with"),
+        (&["--lines", "x"], "cannot be used with"),
+        (&["--token", "to\nken"], "RINGQ_TOKEN"),
+    ] {
+        let args: Vec<_> = ["enqueue", "mail", "x"].iter().chain(flags).copied().collect();
+        ringq(&server, &args).await.fails(2, &[says]);
+    }
+    assert_eq!(
+        ringq(&server, &["topic", "list", "-o", "json"]).await.json(),
+        serde_json::json!([])
+    );
+}

@@ -1,0 +1,47 @@
+use super::ringq;
+use crate::harness::{JobExt as _, Server, job, millis, nack_retry};
+
+#[tokio::test]
+async fn a_job_is_shown_in_full() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let spec = job("mail").with_id("a").with_text("hello\nworld\u{1b}]0;title\u{7}");
+    client.enqueue(spec.with_header("k", "v").with_max_attempts(3)).await;
+    let delivery = client.pull_one("mail").await;
+    client.nack(nack_retry(&delivery.receipt, "smtp down")).await;
+    let text = ringq(&server, &["job", "get", "mail", "a"]).await.ok();
+    for part in [
+        "topic:       mail\n",
+        "state:       BACKOFF\n",
+        "failures:    1 of 3\n",
+        "headers:     k=v\n",
+        "payload:     hello\n             world\\u{1b}]0;title\\u{7}\n",
+        "last error:  smtp down\n",
+        "DELIVERY  OUTCOME",
+        "1         FAILED",
+    ] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    let json = ringq(&server, &["job", "get", "mail", "a", "-o", "json"]).await.json();
+    assert_eq!(json["spec"]["payload"]["text"], "hello\nworld\u{1b}]0;title\u{7}");
+    assert_eq!(json["state"], "JOB_STATE_BACKOFF");
+    assert_eq!(json["attempts"][0]["error"], "smtp down");
+}
+
+#[tokio::test]
+async fn bytes_are_shown_as_hex() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a").with_bytes(3).with_delay(millis(3_600_000))).await;
+    let text = ringq(&server, &["job", "get", "mail", "a"]).await.ok();
+    assert!(text.contains("payload:     3 bytes: 78 78 78\n"), "{text}");
+    assert!(text.contains("(in 1h)"), "{text}");
+}
+
+#[tokio::test]
+async fn a_job_that_is_not_there_is_told_with_the_way_on() {
+    let server = Server::start().await;
+    let ran = ringq(&server, &["job", "get", "mail", "a"]).await;
+    let says = ["ringq: cannot read job mail/a: ", "`ringq job list mail`"];
+    assert_eq!(ran.fails(3, &says).stdout, "");
+}

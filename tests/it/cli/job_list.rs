@@ -1,0 +1,60 @@
+use serde_json::Value;
+
+use super::{ringq, rows};
+use ringq::pb::NackAction;
+
+use crate::harness::{Server, job, millis};
+
+#[tokio::test]
+async fn jobs_are_listed_by_state() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("later").with_delay(millis(3_600_000))).await;
+    client.enqueue(job("mail").with_id("dead").with_priority(9)).await;
+    let delivery = client.pull_one("mail").await;
+    let mut item = crate::harness::nack(&delivery.receipt, NackAction::DeadLetter);
+    item.error = "a\nlong\u{1b}[31m story ".repeat(10);
+    client.nack(item).await;
+    client.enqueue(job("mail").with_id("ready")).await;
+
+    let table = rows(&ringq(&server, &["job", "list", "mail"]).await.ok());
+    assert_eq!(table[0][..3], ["ID", "STATE", "DUE"]);
+    let ids: Vec<_> = table[1..].iter().map(|row| (row[0].as_str(), row[1].as_str())).collect();
+    assert_eq!(ids, [("ready", "READY"), ("later", "SCHEDULED"), ("dead", "DEAD")]);
+    assert_eq!(table[2][2], "in 1h");
+    assert!(table[3].last().unwrap().starts_with("a\\nlong\\u{1b}[31m"), "{table:?}");
+
+    let args = ["job", "list", "mail", "--state", "dead,ready", "-o", "json"];
+    let jobs = ringq(&server, &args).await.json();
+    let ids: Vec<&Value> = jobs.as_array().unwrap().iter().map(|job| &job["spec"]["id"]).collect();
+    assert_eq!(ids, ["dead", "ready"]);
+}
+
+#[tokio::test]
+async fn a_limit_holds_and_is_told() {
+    let server = Server::start().await;
+    let jobs = (0..1_234).map(|n| job("bulk").with_id(format!("j{n}"))).collect();
+    server.connect().await.enqueue_all(jobs).await;
+    let ran = ringq(&server, &["job", "list", "bulk"]).await;
+    assert_eq!(ran.stderr, "the first 100; --limit 0 lists all\n");
+    assert_eq!(ran.ok().lines().count(), 101);
+    for (limit, want) in [("0", 1_234), ("600", 600), ("1234", 1_234), ("9999", 1_234)] {
+        let args = ["job", "list", "bulk", "--limit", limit, "-o", "json"];
+        let ran = ringq(&server, &args).await;
+        assert_eq!(ran.stderr.is_empty(), want == 1_234, "{limit}: {}", ran.stderr);
+        assert_eq!(ran.json().as_array().unwrap().len(), want, "{limit}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_to_list_is_told_apart_from_no_topic() {
+    let server = Server::start().await;
+    server.connect().await.enqueue(job("mail")).await;
+    let ran = ringq(&server, &["job", "list", "mail", "--state", "dead"]).await;
+    assert_eq!(ran.stderr, "no such jobs in mail\n");
+    assert_eq!(ran.ok(), "");
+    let args = ["job", "list", "mail", "--state", "dead", "-o", "json"];
+    assert_eq!(ringq(&server, &args).await.json(), serde_json::json!([]));
+    ringq(&server, &["job", "list", "mial"]).await.fails(3, &["mial", "`ringq topic list`"]);
+    ringq(&server, &["job", "list", "mail", "--state", "gone"]).await.fails(2, &["expired"]);
+}

@@ -1,0 +1,138 @@
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::{command, finish, ringq};
+use crate::harness::{Server, Setup, job, within};
+
+/// One call of every command that talks to a server.
+const CALLS: [&[&str]; 12] = [
+    &["enqueue", "mail", "x"],
+    &["enqueue", "mail", "x", "--wait"],
+    &["enqueue", "mail", "--lines", "/dev/null"],
+    &["job", "get", "mail", "a"],
+    &["job", "list", "mail"],
+    &["job", "delete", "mail", "a", "b"],
+    &["job", "reschedule", "mail", "a", "--now"],
+    &["job", "redrive", "mail", "--all"],
+    &["topic", "list"],
+    &["topic", "stats", "mail"],
+    &["worker", "list"],
+    &["shard", "list"],
+];
+
+/// Where nobody listens.
+const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_told_with_what_to_do() {
+    for args in CALLS.iter().copied().chain([&["info"][..]]) {
+        let ran = finish(command(NOBODY, args).spawn().unwrap()).await;
+        let says = ["no connection to http://127.0.0.1:1", "connection refused", "`ringq serve`"];
+        let ran = ran.fails(4, &says);
+        assert_eq!(ran.stderr.lines().count(), 2, "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout.trim().trim_matches(['[', ']']), "", "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_not_waited_for_longer_than_asked() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let args = ["topic", "list", "--timeout", "300ms"];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    ran.fails(4, &["no answer from", "within 300ms", "--timeout"]);
+}
+
+#[tokio::test]
+async fn the_server_is_named_in_several_ways() {
+    let server = Server::start().await;
+    let port = server.grpc.port();
+    for url in [format!("127.0.0.1:{port}"), format!("http://localhost:{port}/")] {
+        let mut command = command(NOBODY, &["shard", "list", "--server", &url]);
+        finish(command.spawn().unwrap()).await.ok();
+    }
+    let mut token = command(server.grpc, &["shard", "list"]);
+    finish(token.env("RINGQ_TOKEN", "secret").spawn().unwrap()).await.ok();
+    let help = finish(token.arg("--help").spawn().unwrap()).await.ok();
+    assert!(!help.contains("secret"), "a token is not shown");
+    for url in ["ftp://127.0.0.1", "http://", "http://a b"] {
+        ringq(&server, &["shard", "list", "--server", url]).await.fails(2, &["--server"]);
+    }
+    // An empty variable counts as not set, and the default address is somebody else's business.
+    let mut empty = command(server.grpc, &["shard", "list", "--timeout", "1s"]);
+    let ran = finish(empty.env("RINGQ_SERVER", "").spawn().unwrap()).await;
+    assert!([0, 4].contains(&ran.code), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn help_has_examples_and_wrong_usage_a_code() {
+    let server = Server::start().await;
+    for args in CALLS.iter().copied().chain([&["serve"][..], &["config"], &["info"], &[]]) {
+        let words = args.iter().take_while(|word| !word.starts_with('-')).take(2);
+        let words: Vec<_> = words.copied().filter(|word| *word != "mail").collect();
+        let args: Vec<_> = words.iter().copied().chain(["--help"]).collect();
+        let help = ringq(&server, &args).await.ok();
+        assert!(help.contains("Example"), "{words:?}:\n{help}");
+        let args: Vec<_> = words.iter().copied().chain(["--nonsense"]).collect();
+        ringq(&server, &args).await.fails(2, &["--nonsense"]);
+    }
+    let help = ringq(&server, &["--help"]).await.ok();
+    assert!(help.contains("130  interrupted"), "{help}");
+    ringq(&server, &["nonsense"]).await.fails(2, &["nonsense"]);
+    ringq(&server, &["topic"]).await.fails(2, &["list"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_is_no_failure() {
+    let server = Server::start().await;
+    let jobs = (0..5_000).map(|n| job("mail").with_id(format!("j{n}"))).collect();
+    server.connect().await.enqueue_all(jobs).await;
+    for args in [
+        &["job", "list", "mail", "--limit", "0"][..],
+        &["job", "list", "mail", "--limit", "0", "-o", "json"],
+        &["info"],
+        &["completions", "bash"],
+    ] {
+        let mut child = command(server.grpc, args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        within("a line", lines.next_line()).await.unwrap().unwrap();
+        drop(lines);
+        let ran = finish(child).await;
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{args:?}");
+    }
+    // Nobody reads the complaint either.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = command(NOBODY, &["topic", "list"]);
+    let ran = finish(command.stderr(Stdio::from(writer)).spawn().unwrap()).await;
+    assert_eq!(ran.code, 4);
+}
+
+#[tokio::test]
+async fn colours_are_for_terminals() {
+    let server = Server::start().await;
+    server.connect().await.enqueue(job("mail").with_id("a")).await;
+    for args in CALLS.iter().filter(|args| !args.contains(&"--wait")) {
+        let mut command = command(server.grpc, args);
+        let ran = finish(command.env("TERM", "xterm-256color").spawn().unwrap()).await;
+        assert!(!ran.stdout.contains('\u{1b}') && !ran.stderr.contains('\u{1b}'), "{ran:?}");
+    }
+    // As on a terminal, where somebody asks for colours.
+    let mut forced = command(server.grpc, &["topic", "list"]);
+    let ran = finish(forced.env("CLICOLOR_FORCE", "1").spawn().unwrap()).await;
+    assert!(ran.stdout.starts_with("\u{1b}[1mNAME"), "{:?}", ran.stdout);
+    let ran =
+        finish(forced.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE").spawn().unwrap()).await;
+    assert!(ran.stdout.starts_with("NAME"), "{:?}", ran.stdout);
+}
+
+#[tokio::test]
+async fn a_server_that_leaves_is_unavailable() {
+    let mut server = Setup::new().restartable().start().await;
+    let address = server.grpc;
+    server.kill().await;
+    let ran = finish(command(address, &["topic", "list"]).spawn().unwrap()).await;
+    ran.fails(4, &["no connection"]);
+}

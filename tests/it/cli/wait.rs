@@ -1,0 +1,48 @@
+use ringq::pb::{AckItem, NackAction, Payload};
+
+use super::{command, finish};
+use crate::harness::{Server, nack, take};
+
+#[tokio::test]
+async fn the_result_is_printed_byte_for_byte() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    // A server-made id: without a retention the record would be gone with the Ack.
+    for (text, flags) in [("one\n", &[][..]), ("two", &["--id", "b", "--retention", "1h"])] {
+        let args: Vec<_> = ["enqueue", "sum", "x", "--wait"].iter().chain(flags).copied().collect();
+        let child = command(server.grpc, &args).spawn().unwrap();
+        let delivery = client.pull_one("sum").await;
+        let result = Some(Payload::text(text));
+        let item = AckItem { receipt: delivery.receipt, result, ..Default::default() };
+        assert_eq!(client.ack_items(vec![item]).await, []);
+        let ran = finish(child).await;
+        assert!(ran.stderr.ends_with(" is READY\n"), "{}", ran.stderr);
+        assert_eq!(ran.ok(), text);
+    }
+}
+
+#[tokio::test]
+async fn json_is_the_job() {
+    let server = Server::start().await;
+    let args = ["enqueue", "sum", "x", "--wait", "-o", "json", "-q"];
+    let child = command(server.grpc, &args).spawn().unwrap();
+    let client = server.connect().await;
+    client.ack(&client.pull_one("sum").await.receipt).await;
+    assert_eq!(finish(child).await.json()["state"], "JOB_STATE_SUCCEEDED");
+}
+
+#[tokio::test]
+async fn an_end_that_is_no_success_is_a_failure() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let args = ["enqueue", "sum", "x", "--wait", "--id", "a"];
+    let child = command(server.grpc, &args).spawn().unwrap();
+    let mut worker = client.stream(take("sum")).await;
+    let delivery = worker.next().await;
+    let mut item = nack(&delivery.receipt, NackAction::DeadLetter);
+    item.error = "boom\u{1b}[2J".to_owned();
+    client.nack(item).await;
+    let ran = finish(child).await;
+    let says = ["ringq: job sum/a ended DEAD: boom\\u{1b}[2J", "`ringq job get sum 'a'`"];
+    assert_eq!(ran.fails(1, &says).stdout, "");
+}

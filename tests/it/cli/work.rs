@@ -1,0 +1,212 @@
+//! `ringq work`: what a command gets, and what its end means.
+
+use std::time::Instant;
+
+use ringq::pb::{JobState, payload::Kind};
+
+use super::work_rig::{Work, kept, signal};
+use crate::harness::{JobExt as _, Server, job, millis};
+
+#[tokio::test]
+async fn a_command_gets_the_payload_and_its_success_completes_the_job() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(kept("t", "a").with_text("hello\nthere")).await;
+    let done = Work::start(&server, "cat; echo .", &["--max-jobs", "1"]).done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(done.stdout, ["hello", "there."], "byte by byte");
+    assert!(done.stderr.contains(" t/a  done in "), "{}", done.stderr);
+    assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
+    assert_eq!(client.state("t", "a").await, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn exit_code_75_gives_the_job_back_uncounted() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a").with_max_attempts(1)).await;
+    let done = Work::start(&server, "echo later >&2; exit 75", &["--max-jobs", "1"]).done().await;
+    assert_eq!(done.code, Some(0));
+    assert!(done.stderr.contains("later\n"), "{}", done.stderr);
+    assert!(done.stderr.ends_with("ringq: 0 acked, 1 released\n"), "{}", done.stderr);
+    let job = client.get("t", "a").await;
+    assert_eq!((job.state(), job.failures, job.deliveries), (JobState::Ready, 0, 1));
+}
+
+#[tokio::test]
+async fn a_failure_is_retried_with_the_reason_that_the_command_gave() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let long = "head -c 9000 /dev/zero | tr '\\0' x >&2; echo end >&2; exit 1";
+    for (id, exec, reason) in [
+        ("words", "echo no such user >&2; exit 3", "no such user"),
+        ("silent", "exit 3", "exit code 3"),
+        ("killed", "kill -9 $$", "killed by signal 9 (SIGKILL)"),
+        ("long", long, &*format!("{}end", "x".repeat(4092))),
+        ("missing", "no-such-command-here", "not found"),
+    ] {
+        client.enqueue(job("t").with_id(id).with_max_attempts(2)).await;
+        let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
+        assert_eq!(done.code, Some(0), "jobs that fail are no failure of the worker");
+        assert!(done.stderr.contains(&format!("t/{id}  failed in ")), "{}", done.stderr);
+        assert!(done.stderr.contains(", attempt 1 of 2: "), "{}", done.stderr);
+        let job = client.get("t", id).await;
+        assert_eq!((job.state(), job.failures), (JobState::Backoff, 1), "{id}");
+        assert!(job.last_error.trim().ends_with(reason), "{id}: {:?}", job.last_error);
+        assert_eq!(job.attempts[0].error, job.last_error);
+    }
+}
+
+#[tokio::test]
+async fn a_command_learns_about_its_job() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let spec = job("t").with_id("a").with_text("x").with_header("x-trace.id", "a b\n'\"$(c)");
+    client.enqueue(spec).await;
+    let exec = r#"for v in TOPIC ID ATTEMPT DELIVERY HEADER_X_TRACE_ID RECEIPT DEADLINE BATCH; do
+        eval "echo \"$v=\$RINGQ_$v\""; done"#;
+    let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
+    let fixed = ["TOPIC=t", "ID=a", "ATTEMPT=1", "DELIVERY=1", "HEADER_X_TRACE_ID=a b", "'\"$(c)"];
+    assert_eq!(done.stdout[..6], fixed, "{}", done.stderr);
+    assert!(done.stdout[6].len() > "RECEIPT=".len() + 10, "{:?}", done.stdout);
+    let deadline = done.stdout[7].strip_prefix("DEADLINE=").unwrap();
+    assert!(deadline.starts_with("20") && deadline.ends_with('Z'), "{deadline}");
+    assert_eq!(done.stdout[8], "BATCH=");
+}
+
+#[tokio::test]
+async fn a_batch_is_lines_and_one_exit_code() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let ids = ["a", "b", "c", "d"];
+    client.enqueue_all(ids.map(|id| kept("t", id).with_text(format!("p-{id}"))).to_vec()).await;
+    client.enqueue(kept("t", "two").with_text("p-one\np-two")).await;
+    let exec = "cat; echo \"n=$RINGQ_BATCH\"; echo \"$RINGQ_ID\"";
+    let done = Work::start(&server, exec, &["--batch", "10", "--max-jobs", "5"]).done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let mut lines = done.stdout.clone();
+    lines.retain(|line| !line.starts_with("n="));
+    lines.sort_unstable();
+    let all = ["a", "b", "c", "d", "p-a", "p-b", "p-c", "p-d", "p-one", "p-two", "two"];
+    assert_eq!(lines, all, "every payload and every id is a line");
+    let alone = ["p-one", "p-two", "n=1", "two"].map(str::to_owned);
+    assert!(done.stdout.windows(4).any(|part| part == alone), "{:?}", done.stdout);
+    for id in ids {
+        assert_eq!(client.state("t", id).await, JobState::Succeeded);
+    }
+
+    client.enqueue_all(["e", "f"].map(|id| job("t").with_id(id)).to_vec()).await;
+    let exec = "echo bad batch >&2; exit 1";
+    let done = Work::start(&server, exec, &["--batch", "2", "--max-jobs", "2"]).done().await;
+    assert!(done.stderr.ends_with("ringq: 0 acked, 2 failed\n"), "{}", done.stderr);
+    for id in ["e", "f"] {
+        assert_eq!(client.get("t", id).await.last_error, "bad batch");
+    }
+}
+
+#[tokio::test]
+async fn it_ends_after_so_many_jobs_or_so_long_without_one() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(["a", "b", "c", "d", "e"].map(|id| job("t").with_id(id)).to_vec()).await;
+    let args = ["--max-jobs", "3", "--concurrency", "2", "--prefetch", "2"];
+    let done = Work::start(&server, "true", &args).done().await;
+    assert_eq!(done.code, Some(0));
+    assert!(done.stderr.ends_with("ringq: 3 acked\n"), "{}", done.stderr);
+    assert_eq!(client.stats("t").await.ready, 2);
+
+    let begin = Instant::now();
+    let done = Work::start(&server, "true", &["--idle-exit", "500ms", "--quiet"]).done().await;
+    assert!(begin.elapsed() >= millis(500));
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""));
+    assert_eq!(client.stats("t").await.ready, 0);
+}
+
+#[tokio::test]
+async fn standard_output_can_be_the_result() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for (id, exec, kind, content_type) in [
+        ("json", "echo '{\"n\": 1}'", Some(Kind::Text("{\"n\": 1}".into())), ""),
+        ("text", "echo one", Some(Kind::Text("one".into())), "text/plain; charset=utf-8"),
+        ("none", "true", None, ""),
+    ] {
+        client.enqueue(kept("t", id)).await;
+        let done = Work::start(&server, exec, &["--result", "--max-jobs", "1"]).done().await;
+        assert_eq!(done.stdout, [""; 0]);
+        let result = client.get("t", id).await.result.unwrap_or_default();
+        assert_eq!((result.kind, &*result.content_type), (kind, content_type), "{id}");
+    }
+    client.enqueue(job("t").with_id("large")).await;
+    let exec = "head -c 1048577 /dev/zero";
+    Work::start(&server, exec, &["--result", "--max-jobs", "1"]).done().await;
+    let job = client.get("t", "large").await;
+    assert_eq!(job.failures, 1);
+    assert!(job.last_error.contains("larger than 1048576 bytes"), "{}", job.last_error);
+}
+
+#[tokio::test]
+async fn a_large_payload_need_not_be_read() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for (id, exec) in [("read", "wc -c"), ("ignored", "true"), ("closed", "exec <&-; sleep 0.1")] {
+        client.enqueue(kept("t", id).with_bytes(1 << 20)).await;
+        let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
+        assert_eq!(client.state("t", id).await, JobState::Succeeded, "{}", done.stderr);
+        if id == "read" {
+            assert_eq!(done.stdout[0].trim(), "1048576");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_command_leaves_in_the_background_keeps_nobody_waiting() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(kept("t", "a")).await;
+    let exec = "sleep 1000 >/dev/null & echo $!";
+    let begin = Instant::now();
+    let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
+    assert!(begin.elapsed() < millis(10_000));
+    // It is none of our business: fails if it were gone.
+    signal(&done.stdout[0], "KILL");
+    assert_eq!(client.state("t", "a").await, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn bad_usage_is_told_before_anything_is_sent() {
+    let nowhere = ["t", "--server", "http://127.0.0.1:1"];
+    for args in [
+        &["--exec", "true"][..],
+        &nowhere,
+        &["t", "--exec", ""],
+        &["t", "--exec", "true", "--concurrency", "0"],
+        &["t", "--exec", "true", "--batch", "0"],
+        &["t", "--exec", "true", "--timeout", "0s"],
+        &["t", "--exec", "true", "--lease", "10ms"],
+        &["t", "--exec", "true", "--idle-exit", "soon"],
+        &["t", "--exec", "true", "--result", "--batch", "2"],
+        &["t", "--exec", "true", "--server", "ftp://here"],
+    ] {
+        let done = Work::spawn(args).done().await;
+        assert_eq!(done.code, Some(2), "{args:?}: {}", done.stderr);
+        assert!(!done.stderr.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn without_a_server_it_gives_up_soon_and_with_a_bad_topic_at_once() {
+    let args = ["t", "--exec", "true", "--server", "http://127.0.0.1:1"];
+    let begin = Instant::now();
+    let done = Work::spawn(&args).done().await;
+    assert_eq!(done.code, Some(4), "{}", done.stderr);
+    assert!(begin.elapsed() > millis(3_000) && begin.elapsed() < millis(12_000));
+    assert!(done.stderr.contains("waiting for http://127.0.0.1:1\n"), "{}", done.stderr);
+    assert!(done.stderr.contains("connection refused"), "{}", done.stderr);
+
+    let server = Server::start().await;
+    let url = format!("http://{}", server.grpc);
+    let done = Work::spawn(&["bad topic", "--exec", "true", "--server", &url]).done().await;
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    assert!(done.stderr.contains("ringq: cannot take jobs: "), "{}", done.stderr);
+}

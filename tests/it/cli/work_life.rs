@@ -1,0 +1,173 @@
+//! `ringq work`: its leases, its end, and what breaks around it.
+
+use ringq::pb::{DeleteRequest, JobState};
+
+use super::work_rig::{Work, gone, kept, lives, signal};
+use crate::harness::{Client, JobExt as _, Server, Setup, job, millis, take};
+
+/// Says its process id and waits for the file `go`.
+const WAIT: &str = "echo $$; while [ ! -e go ]; do sleep 0.02; done";
+
+async fn delete(client: &Client, id: &str) {
+    let request = DeleteRequest { topic: "t".into(), id: id.into(), allow_missing: false };
+    client.queue.clone().delete(request).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_timeout_ends_the_whole_process_group() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a")).await;
+    let args = ["--timeout", "300ms", "--max-jobs", "1"];
+    let done = Work::start(&server, "sleep 1000 & echo $!; wait", &args).done().await;
+    gone(&done.stdout[0]).await;
+    assert!(done.stderr.contains(": timed out after 300ms\n"), "{}", done.stderr);
+    let error = client.get("t", "a").await.last_error;
+    assert_eq!(error, "timed out after 300ms");
+
+    // The shell obeys SIGTERM, its child does not.
+    client.enqueue(job("t").with_id("b")).await;
+    let exec = "sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done' & wait";
+    let done = Work::start(&server, exec, &args).done().await;
+    gone(&done.stdout[0]).await;
+    let error = client.get("t", "b").await.last_error;
+    assert!(error.starts_with("timed out after 300ms"), "{error}");
+    assert_eq!(client.get("t", "b").await.failures, 1);
+}
+
+#[tokio::test]
+async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a")).await;
+    let mut work = Work::start(&server, "sleep 1000 & echo $!; echo $$; wait; :", &[]);
+    let (child, shell) = (work.line().await, work.line().await);
+    delete(&client, "a").await;
+    gone(&child).await;
+    gone(&shell).await;
+    work.says("t/a  taken away after ").await;
+    // The worker goes on.
+    client.enqueue(job("t").with_id("b")).await;
+    work.line().await;
+    delete(&client, "b").await;
+    work.says("t/b  taken away after ").await;
+    work.signal("TERM");
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0));
+    assert!(done.stderr.ends_with("ringq: 0 acked, 2 lost\n"), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_lease_is_extended_for_as_long_as_the_command_runs() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(kept("t", "a")).await;
+    let args = ["--lease", "1s", "--idle-exit", "1s"];
+    let done = Work::start(&server, "echo once; sleep 3", &args).done().await;
+    assert_eq!((done.code, &*done.stdout), (Some(0), &["once".to_owned()][..]));
+    let job = client.get("t", "a").await;
+    assert_eq!((job.state(), job.deliveries), (JobState::Succeeded, 1));
+}
+
+#[tokio::test]
+async fn sigterm_lets_the_command_finish_and_gives_the_others_back() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(["a", "b", "c"].map(|id| kept("t", id)).to_vec()).await;
+    let mut work = Work::start(&server, WAIT, &["--prefetch", "2"]);
+    work.line().await;
+    crate::harness::eventually("all are held", async || {
+        (client.stats("t").await.running == 3).then_some(())
+    })
+    .await;
+    work.signal("TERM");
+    work.says("ringq: stopping when the command that runs has ended").await;
+    let mut other = client.stream(take("t")).await;
+    let back = other.next_many(2).await;
+    assert!(back.iter().all(|job| job.attempt == 1 && job.delivery == 2), "{back:?}");
+    other.quiet(millis(200)).await;
+    work.go();
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.ends_with("ringq: 1 acked, 2 released\n"), "{}", done.stderr);
+    assert_eq!(client.state("t", "a").await, JobState::Succeeded);
+    assert_eq!(client.get("t", "a").await.deliveries, 1);
+}
+
+#[tokio::test]
+async fn a_second_signal_kills_and_the_job_is_back_at_once() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a").with_max_attempts(1)).await;
+    let mut work = Work::start(&server, WAIT, &[]);
+    let shell = work.line().await;
+    work.signal("INT");
+    work.says("a second signal kills it").await;
+    assert!(lives(&shell), "it is not in our process group");
+    work.signal("TERM");
+    let done = work.done().await;
+    assert_eq!(done.code, Some(130));
+    gone(&shell).await;
+    assert!(done.stderr.contains("t/a  released in "), "{}", done.stderr);
+    let job = client.get("t", "a").await;
+    assert_eq!((job.state(), job.failures), (JobState::Ready, 0));
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_an_idle_worker_as_interrupted() {
+    let server = Server::start().await;
+    let work = Work::start(&server, "true", &[]);
+    work.says("ringq: connected").await;
+    work.signal("INT");
+    assert_eq!(work.done().await.code, Some(130));
+}
+
+#[tokio::test]
+async fn a_command_outlives_its_server() {
+    let mut server = Setup::new().restartable().start().await;
+    let client = server.connect().await;
+    client.enqueue(kept("t", "a")).await;
+    let mut work = Work::start(&server, WAIT, &[]);
+    work.line().await;
+    server.kill().await;
+    work.says("ringq: no stream from http://").await;
+    work.go();
+    work.says("t/a  done in ").await;
+    server.restart().await;
+    let job = server.connect().await.until("t", "a", JobState::Succeeded).await;
+    assert_eq!(job.deliveries, 1);
+    work.signal("TERM");
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_worker_that_died_come_back() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a")).await;
+    let mut work = Work::start(&server, WAIT, &[]);
+    let shell = work.line().await;
+    work.signal("KILL");
+    let again = client.pull_one("t").await;
+    assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 1, 2));
+    // Nobody was left to kill it.
+    signal(&shell, "KILL");
+}
+
+#[tokio::test]
+async fn a_closed_standard_output_ends_the_worker_and_fails_no_job() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let jobs = (0..200).map(|_| job("t").with_text("line\n").with_max_attempts(1));
+    client.enqueue_all(jobs.collect()).await;
+    let mut work = Work::start(&server, "cat", &["--concurrency", "4"]);
+    work.line().await;
+    work.close_stdout();
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert!(done.stderr.contains("ringq: nobody reads standard output: stopping"));
+    let stats = client.stats("t").await;
+    assert_eq!((stats.dead, stats.running), (0, 0), "{}", done.stderr);
+}

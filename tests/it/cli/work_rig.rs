@@ -1,0 +1,130 @@
+//! `ringq work` as a process: what it prints, how it ends.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use crate::harness::{Server, eventually, job, millis, within};
+use ringq::pb::JobSpec;
+
+/// A running worker. Its standard output is read line by line; its standard error goes to a file.
+pub(crate) struct Work {
+    dir: TempDir,
+    child: Child,
+    stdout: Option<Lines<BufReader<ChildStdout>>>,
+}
+
+/// A worker that has ended.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    /// What nobody had read yet.
+    pub(crate) stdout: Vec<String>,
+    pub(crate) stderr: String,
+}
+
+/// A job that is kept when it is done.
+pub(crate) fn kept(topic: &str, id: &str) -> JobSpec {
+    job(topic).with_id(id).with_retention(millis(600_000))
+}
+
+/// Whether a process lives; one that only waits to be reaped does not.
+pub(crate) fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+}
+
+/// Waits for the end of a process.
+pub(crate) async fn gone(pid: &str) {
+    eventually(&format!("process {pid} is gone"), async || (!lives(pid)).then_some(())).await;
+}
+
+/// Sends a signal to a process.
+pub(crate) fn signal(pid: &str, name: &str) {
+    let kill = format!("kill -{name} {pid}");
+    assert!(std::process::Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+}
+
+// === impl Work ===
+
+impl Work {
+    /// A worker of this server's topic `t`.
+    pub(crate) fn start(server: &Server, exec: &str, args: &[&str]) -> Work {
+        let url = format!("http://{}", server.grpc);
+        let all = ["t", "--server", &url, "--exec", exec];
+        Work::spawn(&[&all[..], args].concat())
+    }
+
+    /// `ringq work` with nothing but these arguments.
+    pub(crate) fn spawn(args: &[&str]) -> Work {
+        let dir = tempfile::Builder::new().prefix("ringq-work-").tempdir().unwrap();
+        let stderr = fs::File::create(dir.path().join("stderr")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir(dir.path());
+        command.arg("work").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        let stdout = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+        Work { dir, child, stdout }
+    }
+
+    /// The next line of standard output.
+    pub(crate) async fn line(&mut self) -> String {
+        let lines = self.stdout.as_mut().expect("it was closed");
+        let line = within("a line of standard output", lines.next_line()).await.unwrap();
+        line.unwrap_or_else(|| panic!("it ended:\n{}", self.stderr()))
+    }
+
+    /// Reads no more of it.
+    pub(crate) fn close_stdout(&mut self) {
+        self.stdout = None;
+    }
+
+    /// What it has said so far.
+    pub(crate) fn stderr(&self) -> String {
+        fs::read_to_string(self.dir.path().join("stderr")).unwrap()
+    }
+
+    /// Waits until it has said this.
+    pub(crate) async fn says(&self, text: &str) {
+        let said = async || self.stderr().contains(text).then_some(());
+        eventually(&format!("it says {text:?}"), said).await;
+    }
+
+    /// A file in the directory that commands run in.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Lets commands go on that wait for the file `go`.
+    pub(crate) fn go(&self) {
+        touch(&self.file("go"));
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child.id().expect("it has ended").to_string(), name);
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn done(mut self) -> Done {
+        let mut stdout = Vec::new();
+        while let Some(lines) = &mut self.stdout {
+            match within("its end", lines.next_line()).await.unwrap() {
+                Some(line) => stdout.push(line),
+                None => break,
+            }
+        }
+        let status = within("its end", self.child.wait()).await.unwrap();
+        let done = Done { code: status.code(), stdout, stderr: self.stderr() };
+        assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
+        done
+    }
+}
+
+fn touch(path: &Path) {
+    fs::write(path, "").unwrap();
+}

@@ -1,0 +1,144 @@
+//! A server that answers by a script: shards that are down, streams that end at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream, StreamExt as _};
+use ringq::client::Client;
+use ringq::pb::queue_service_server::{QueueService, QueueServiceServer};
+use ringq::pb::*;
+use tokio::net::TcpListener;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Code, Request, Response, Status};
+
+use super::Count;
+use crate::harness::proto;
+
+/// What it does, and what it has seen.
+#[derive(Default)]
+pub(super) struct Script {
+    /// Items whose topic or receipt is `down` fail with UNAVAILABLE.
+    pub(super) down: AtomicBool,
+    /// The first stream brings jobs with these receipts.
+    pub(super) receipts: Mutex<Vec<&'static str>>,
+    /// Each stream says that the server leaves.
+    pub(super) leaving: bool,
+    pub(super) streams: Count,
+    pub(super) enqueues: Mutex<Vec<BatchEnqueueRequest>>,
+    pub(super) acks: Mutex<Vec<AckRequest>>,
+}
+
+/// The server, until the test ends.
+#[derive(Clone)]
+pub(super) struct Fake(pub(super) Arc<Script>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Fake {
+    pub(super) async fn start(script: Script) -> (Fake, Client) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = Client::new(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let fake = Fake(Arc::new(script));
+        let service = QueueServiceServer::new(fake.clone());
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+        (fake, client)
+    }
+
+    fn is_down(&self, name: &str) -> bool {
+        name == "down" && self.0.down.load(Ordering::SeqCst)
+    }
+
+    fn enqueued(&self, job: JobSpec) -> EnqueueResult {
+        let reason = match job.topic.as_str() {
+            topic if self.is_down(topic) => "SHARD_UNAVAILABLE",
+            "unknown" => "OUTCOME_UNKNOWN",
+            _ => return EnqueueResult { id: job.id, ..Default::default() },
+        };
+        let (code, reason) = (Code::Unavailable.into(), reason.to_owned());
+        let error = Some(ItemError { code, reason, ..Default::default() });
+        EnqueueResult { error, ..Default::default() }
+    }
+}
+
+#[tonic::async_trait]
+impl QueueService for Fake {
+    type StreamStream = BoxStream<'static, Result<StreamResponse, Status>>;
+
+    async fn batch_enqueue(
+        &self,
+        request: Request<BatchEnqueueRequest>,
+    ) -> Answer<BatchEnqueueResponse> {
+        let request = request.into_inner();
+        self.0.enqueues.lock().unwrap().push(request.clone());
+        let results = request.jobs.into_iter().map(|job| self.enqueued(job)).collect();
+        Ok(Response::new(BatchEnqueueResponse { results, failed_count: 0 }))
+    }
+
+    async fn stream(&self, request: Request<StreamRequest>) -> Answer<Self::StreamStream> {
+        self.0.streams.add();
+        let lease_duration = Some(proto(Duration::from_secs(30)));
+        let delivery = |receipt: &str| Delivery {
+            receipt: receipt.to_owned(),
+            lease_duration,
+            ..Default::default()
+        };
+        let receipts = std::mem::take(&mut *self.0.receipts.lock().unwrap());
+        let max_in_flight = request.into_inner().max_in_flight;
+        let first = StreamResponse {
+            info: Some(StreamInfo { max_in_flight, ..Default::default() }),
+            deliveries: receipts.into_iter().map(delivery).collect(),
+            ..Default::default()
+        };
+        let last = StreamResponse { draining: true, ..Default::default() };
+        Ok(Response::new(match self.0.leaving {
+            true => stream::iter([Ok(first), Ok(last)]).boxed(),
+            false => stream::iter([Ok(first)]).chain(stream::pending()).boxed(),
+        }))
+    }
+
+    async fn ack(&self, request: Request<AckRequest>) -> Answer<AckResponse> {
+        let request = request.into_inner();
+        self.0.acks.lock().unwrap().push(request.clone());
+        let failure = |(index, item): (usize, AckItem)| {
+            let error = SettleError::Unavailable.into();
+            let index = index.try_into().unwrap();
+            self.is_down(&item.receipt).then(|| SettleFailure {
+                index,
+                error,
+                ..Default::default()
+            })
+        };
+        let failures = request.items.into_iter().enumerate().filter_map(failure).collect();
+        Ok(Response::new(AckResponse { failures }))
+    }
+
+    async fn extend(&self, _: Request<ExtendRequest>) -> Answer<ExtendResponse> {
+        Ok(Response::new(ExtendResponse::default()))
+    }
+
+    async fn enqueue(&self, _: Request<EnqueueRequest>) -> Answer<EnqueueResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get(&self, _: Request<GetRequest>) -> Answer<GetResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn delete(&self, _: Request<DeleteRequest>) -> Answer<DeleteResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn reschedule(&self, _: Request<RescheduleRequest>) -> Answer<RescheduleResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn pull(&self, _: Request<PullRequest>) -> Answer<PullResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn nack(&self, _: Request<NackRequest>) -> Answer<NackResponse> {
+        Err(Status::unimplemented(""))
+    }
+}
