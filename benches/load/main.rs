@@ -5,19 +5,18 @@
 //! the machine, so every figure includes the cost of the client. Exit code 1: some job was lost,
 //! doubled, damaged or early. A missed target is shown, not punished: speed depends on the machine.
 //!
-//! `RINGQ_BIN` names another server binary, for example that of a release build: the bench profile
-//! builds faster and runs a little slower.
+//! What measures is `ringq bench`, as everybody can run it against a server of their own; this
+//! starts servers on fresh stores, and knows what the figures should be. `RINGQ_BIN` names another
+//! binary that serves and measures, for example that of a release build: the bench profile builds
+//! faster and runs a little slower.
 
 #![allow(
     clippy::disallowed_methods,
     reason = "a measuring tool reads clocks and the environment; nothing in it decides by them"
 )]
 
-mod client;
-mod consumer;
+mod bench;
 mod disk;
-mod ledger;
-mod producer;
 mod report;
 mod scenarios;
 #[allow(dead_code, reason = "the durability rigs share this file and use the rest")]
@@ -29,7 +28,6 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum as _};
-use tokio::runtime::{Builder, Runtime};
 
 use crate::report::Report;
 use crate::scenarios::{Scenario, Setting};
@@ -43,8 +41,8 @@ struct Options {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Threads of the client.
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
     /// Multiplies every number of jobs.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -65,6 +63,7 @@ fn main() -> Result<ExitCode> {
     let setting = Setting {
         dir: options.dir.clone().unwrap_or_else(std::env::temp_dir),
         scale: options.scale,
+        threads: usize::from(options.threads),
     };
     let fsync = disk::probe(&setting.dir)?;
     let report = measure(&options, &setting)?;
@@ -72,7 +71,11 @@ fn main() -> Result<ExitCode> {
     writeln!(out, "server {}", server::binary().display())?;
     writeln!(out, "fsync of 4 KiB: p50 {:.0} us, p99 {:.0} us", fsync.p50_us, fsync.p99_us)?;
     report.table(&mut out)?;
-    writeln!(out, "{}", report.json(usize::from(options.rounds), options.threads, fsync))?;
+    writeln!(
+        out,
+        "{}",
+        report.json(usize::from(options.rounds), usize::from(options.threads), fsync)
+    )?;
     Ok(if report.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -85,17 +88,11 @@ fn measure(options: &Options, setting: &Setting) -> Result<Report> {
         for scenario in chosen {
             let name = scenario.name();
             writeln!(stderr(), "round {round} of {}: {name}", options.rounds)?;
-            match runtime(options.threads)?.block_on(scenario.run(setting)) {
+            match scenario.run(setting) {
                 Ok(figures) => report.add(name, figures),
                 Err(error) => report.broken.push(format!("{name}, round {round}: {error:#}")),
             }
         }
     }
     Ok(report)
-}
-
-fn runtime(threads: usize) -> Result<Runtime> {
-    let mut builder =
-        if threads <= 1 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
-    Ok(builder.worker_threads(threads.max(1)).enable_all().build()?)
 }

@@ -21,6 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// A window of HTTP/2 that lets a batch of the largest size through without a pause.
 const WINDOW_BYTES: u32 = 4 << 20;
+/// The window of all streams together: a few that are not read must not hold up the answers of calls.
+const CONNECTION_WINDOW_BYTES: u32 = 8 * WINDOW_BYTES;
 
 /// A connection to a server: made at the first call, made anew when it broke. Clones share it.
 #[derive(Clone, Debug)]
@@ -112,7 +114,7 @@ fn channel(url: &str) -> Result<Channel, Error> {
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
         .initial_stream_window_size(WINDOW_BYTES)
-        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .user_agent(concat!("ringq/", env!("CARGO_PKG_VERSION")))
         .map_err(|error| bad(&error.to_string()))?;
     // What is no number would be taken for no port at all.

@@ -1,52 +1,58 @@
-//! What the server takes when it has little to do, and when a worker reads slowly.
+//! What the server takes when it has little to do, and when a worker reads slowly. Here the figures
+//! are the server's, so the worker is a few lines and not `ringq bench`.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
+use ringq::client::Client;
 use ringq::pb;
+use tokio::runtime::Builder;
 use tokio::time::sleep;
+use tonic::Streaming;
 
-use super::{BODY_BYTES, Bench, Setting};
-use crate::client::body;
-use crate::ledger::wall_us;
+use super::{Rig, Setting};
 use crate::report::{Figure, Fold, Target};
-use crate::{consumer, producer};
 
+const TOPIC: &str = "load";
 /// Until an idle server has settled.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How long CPU time is watched.
 const WATCH: Duration = Duration::from_secs(20);
-/// Large bodies.
-const MEBIBYTE: usize = 1 << 20;
-const LARGE_JOBS: u32 = 128;
+/// Jobs with bodies of 1 MiB.
+const LARGE_JOBS: usize = 128;
 /// The slow worker reads this many messages, one per second.
 const SLOW_MESSAGES: u32 = 15;
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
 /// How often memory is sampled while it pauses.
 const SAMPLES: u32 = 5;
 
-pub(super) async fn quiet(setting: &Setting) -> Result<Vec<Figure>> {
-    let bench = setting.bench(1, BODY_BYTES).await?;
-    let _stream = bench.client.queue(0).stream(consumer::request(16)).await?.into_inner();
-    sleep(SETTLE).await;
-    let (cpu, start) = (bench.server.cpu()?, Instant::now());
-    sleep(WATCH).await;
-    let used = (bench.server.cpu()? - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
-    Ok(vec![
-        Figure::new("cpu", "% core", used * 100.0).against(Target::AtMost(0.5)),
-        Figure::new("rss", "MB", bench.server.rss_mb()?).against(Target::AtMost(60.0)),
-    ])
+pub(super) fn quiet(setting: &Setting) -> Result<Vec<Figure>> {
+    let rig = setting.rig()?;
+    block_on(async {
+        let _stream = open(&client(&rig)?, 16).await?;
+        sleep(SETTLE).await;
+        let (cpu, start) = (rig.server.cpu()?, Instant::now());
+        sleep(WATCH).await;
+        let used = (rig.server.cpu()? - cpu).as_secs_f64() / start.elapsed().as_secs_f64();
+        Ok(vec![
+            Figure::new("cpu", "% core", used * 100.0).against(Target::AtMost(0.5)),
+            Figure::new("rss", "MB", rig.server.rss_mb()?).against(Target::AtMost(60.0)),
+        ])
+    })
 }
 
 /// Memory above that of the idle server, at its peak while the worker reads slowly. Then the worker
-/// speeds up, and the books are compared.
-pub(super) async fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
-    let bench = setting.bench(LARGE_JOBS, MEBIBYTE).await?;
-    sleep(SETTLE).await;
-    let idle = bench.server.rss_mb()?;
-    fill(&bench).await?;
-    let peak = read_all(&bench).await?;
-    bench.client.balance(&bench.ledger).await?;
+/// speeds up and takes the rest.
+pub(super) fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
+    let rig = setting.rig()?;
+    std::thread::sleep(SETTLE);
+    let idle = rig.server.rss_mb()?;
+    // One job per call and one call at a time: what enqueues leave in memory is not the question.
+    rig.bench(&format!(
+        "unary --producers 1 --phases fill --topic {TOPIC} --body 1048576 --jobs {LARGE_JOBS}"
+    ))?;
+    let peak = block_on(read_all(&rig))?;
     Ok(vec![
         Figure::new("rss idle", "MB", idle),
         Figure::new("rss above idle", "MB", peak - idle)
@@ -55,43 +61,58 @@ pub(super) async fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
     ])
 }
 
-/// One job per call: a bulk call of them would be too large.
-async fn fill(bench: &Bench) -> Result<()> {
-    let mut queue = bench.client.queue(1);
-    for number in 0..bench.ledger.jobs() {
-        producer::one(&mut queue, &bench.ledger, number).await?;
-    }
-    Ok(())
-}
-
 /// Reads and acknowledges everything, slowly at first; the peak of the server's memory meanwhile.
-async fn read_all(bench: &Bench) -> Result<f64> {
-    let mut stream = bench.client.queue(0).stream(consumer::request(1000)).await?.into_inner();
-    let mut peak = bench.server.rss_mb()?;
-    let mut messages = 0;
-    while !bench.ledger.complete() {
+async fn read_all(rig: &Rig) -> Result<f64> {
+    // Two connections: what is not read fills the window of its own, and an answer to an ack would
+    // not get through.
+    let (reader, acks) = (client(rig)?, client(rig)?);
+    let mut stream = open(&reader, 1000).await?;
+    let mut peak = rig.server.rss_mb()?;
+    let (mut seen, mut messages) = (HashSet::new(), 0);
+    while seen.len() < LARGE_JOBS {
         let message = stream.message().await?.context("the server ended the stream")?;
-        settle(bench, &message).await?;
+        settle(&acks, message.deliveries, &mut seen).await?;
         messages += 1;
         for _ in 0..if messages <= SLOW_MESSAGES { SAMPLES } else { 0 } {
             sleep(SLOW_PAUSE / SAMPLES).await;
-            peak = peak.max(bench.server.rss_mb()?);
+            peak = peak.max(rig.server.rss_mb()?);
         }
     }
     Ok(peak)
 }
 
-async fn settle(bench: &Bench, message: &pb::StreamResponse) -> Result<()> {
-    let enter = |delivery: &pb::Delivery| {
-        let entry = bench.ledger.delivered(body(delivery), wall_us())?;
-        Some((entry.number, delivery.receipt.clone()))
-    };
-    let held: Vec<_> = message.deliveries.iter().filter_map(enter).collect();
-    if held.is_empty() {
+async fn settle(
+    client: &Client,
+    deliveries: Vec<pb::Delivery>,
+    seen: &mut HashSet<String>,
+) -> Result<()> {
+    let mut items = Vec::new();
+    for delivery in deliveries {
+        ensure!(seen.insert(delivery.id.clone()), "{} was delivered twice", delivery.id);
+        items.push(pb::AckItem { receipt: delivery.receipt, ..Default::default() });
+    }
+    if items.is_empty() {
         return Ok(());
     }
-    for number in consumer::ack(bench.client.queue(1), held).await? {
-        bench.ledger.acked(number);
-    }
+    let failures = client.queue().ack(pb::AckRequest { items }).await?.into_inner().failures;
+    ensure!(failures.is_empty(), "{} receipts refused: {:?}", failures.len(), failures[0]);
     Ok(())
+}
+
+async fn open(client: &Client, max_in_flight: i32) -> Result<Streaming<pb::StreamResponse>> {
+    let request = pb::StreamRequest {
+        topics: vec![TOPIC.to_owned()],
+        max_in_flight,
+        lease_duration: Some(prost_types::Duration { seconds: 120, nanos: 0 }),
+        ..Default::default()
+    };
+    Ok(client.queue().stream(request).await?.into_inner())
+}
+
+fn client(rig: &Rig) -> Result<Client> {
+    Ok(Client::new(format!("http://{}", rig.server.address))?)
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    Builder::new_current_thread().enable_all().build()?.block_on(work)
 }

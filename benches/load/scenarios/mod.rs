@@ -1,29 +1,18 @@
 //! The scenarios. Each run has a server of its own on an empty database.
 
 mod depth;
-mod due;
-mod idle;
 mod memory;
-mod throughput;
+mod presets;
 
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
 
 use anyhow::Result;
 use clap::ValueEnum;
 use tempfile::TempDir;
 
-use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::bench::{self, Measured};
 use crate::report::Figure;
 use crate::server::{Launch, Server};
-
-/// Connections of the client.
-const CONNECTIONS: usize = 4;
-/// Bytes of a body, unless the scenario says otherwise.
-const BODY_BYTES: usize = 100;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -53,7 +42,7 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    /// Its name on the command line.
+    /// Its name on the command line, here and in `ringq bench`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unary => "unary",
@@ -71,25 +60,22 @@ impl Scenario {
     }
 
     /// Runs it once.
-    pub(crate) fn run(self, setting: &Setting) -> Run<'_> {
+    pub(crate) fn run(self, setting: &Setting) -> Result<Vec<Figure>> {
         match self {
-            Self::Unary => Box::pin(throughput::unary(setting)),
-            Self::Bulk => Box::pin(throughput::bulk(setting)),
-            Self::Consume => Box::pin(throughput::consume(setting)),
-            Self::Lifecycle => Box::pin(throughput::lifecycle(setting)),
-            Self::Both => Box::pin(throughput::both(setting)),
-            Self::Idle => Box::pin(idle::idle(setting)),
-            Self::Delayed => Box::pin(due::delayed(setting)),
-            Self::Burst => Box::pin(due::burst(setting)),
-            Self::Depth => Box::pin(depth::depth(setting)),
-            Self::Quiet => Box::pin(memory::quiet(setting)),
-            Self::Slowreader => Box::pin(memory::slowreader(setting)),
+            Self::Unary => presets::unary(setting),
+            Self::Bulk => presets::bulk(setting),
+            Self::Consume => presets::consume(setting),
+            Self::Lifecycle => presets::lifecycle(setting),
+            Self::Both => presets::both(setting),
+            Self::Idle => presets::idle(setting),
+            Self::Delayed => presets::delayed(setting),
+            Self::Burst => presets::burst(setting),
+            Self::Depth => depth::depth(setting),
+            Self::Quiet => memory::quiet(setting),
+            Self::Slowreader => memory::slowreader(setting),
         }
     }
 }
-
-/// One round of a scenario.
-pub(crate) type Run<'a> = Pin<Box<dyn Future<Output = Result<Vec<Figure>>> + 'a>>;
 
 /// What all scenarios share.
 #[derive(Clone, Debug)]
@@ -98,6 +84,8 @@ pub(crate) struct Setting {
     pub(crate) dir: PathBuf,
     /// Every number of jobs is multiplied by this.
     pub(crate) scale: f64,
+    /// Threads of the client.
+    pub(crate) threads: usize,
 }
 
 impl Setting {
@@ -107,19 +95,23 @@ impl Setting {
         (f64::from(jobs) * self.scale).max(1.0) as u32
     }
 
-    /// A fresh server, connected, with books for `jobs` jobs.
-    async fn bench(&self, jobs: u32, body_bytes: usize) -> Result<Bench> {
+    /// A fresh server.
+    fn rig(&self) -> Result<Rig> {
         let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&self.dir)?;
-        let server = Launch::in_dir(dir.path()).start()?;
-        let client = Client::connect(&server.address, CONNECTIONS).await?;
-        Ok(Bench { server, client, ledger: Arc::new(Ledger::new(jobs, body_bytes)), _dir: dir })
+        Ok(Rig { server: Launch::in_dir(dir.path()).start()?, threads: self.threads, _dir: dir })
     }
 }
 
-/// A server, a client, the books. The server goes before its directory.
-struct Bench {
+/// A server. It goes before its directory.
+struct Rig {
     server: Server,
-    client: Client,
-    ledger: Arc<Ledger>,
+    threads: usize,
     _dir: TempDir,
+}
+
+impl Rig {
+    /// Runs `ringq bench` against it.
+    fn bench(&self, words: &str) -> Result<Measured> {
+        bench::run(&self.server, &format!("{words} --threads {}", self.threads))
+    }
 }

@@ -1,0 +1,137 @@
+//! The body of a job: which run and which job it is, when it was sent and is due, filler, and a
+//! checksum over all of that.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of a body that are not filler.
+pub(super) const BYTES_MIN: usize = 8 + 4 + 8 + 8 + CHECKSUM_BYTES;
+
+const CHECKSUM_BYTES: usize = 8;
+
+/// What a body says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// The job's number within its run.
+    pub(super) number: u32,
+    /// When its enqueue call began, in microseconds since the run did.
+    pub(super) sent_us: u64,
+    /// When it is due, in microseconds of the server's wall clock. 0: at once.
+    pub(super) due_us: i64,
+}
+
+/// Why a body says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It is none of this run.
+    Foreign,
+    /// It was one, and is not what was sent.
+    Damaged,
+}
+
+/// The bodies of a run, all of one size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bodies {
+    run: u64,
+    bytes: usize,
+}
+
+// === impl Bodies ===
+
+impl Bodies {
+    /// Bodies of a run, `bytes` (at least [`BYTES_MIN`]) each.
+    pub(super) fn new(run: u64, bytes: usize) -> Bodies {
+        Bodies { run, bytes: bytes.max(BYTES_MIN) }
+    }
+
+    /// Room for `jobs` bodies: one allocation for a whole batch.
+    pub(super) fn buffer(&self, jobs: usize) -> BytesMut {
+        BytesMut::with_capacity(self.bytes * jobs)
+    }
+
+    /// Writes one body.
+    pub(super) fn write(&self, buffer: &mut BytesMut, stamp: Stamp) -> Bytes {
+        buffer.put_u64(self.run);
+        buffer.put_u32(stamp.number);
+        buffer.put_u64(stamp.sent_us);
+        buffer.put_i64(stamp.due_us);
+        buffer.put_bytes(b'.', self.bytes - BYTES_MIN);
+        buffer.put_u64(xxh3_64(buffer));
+        buffer.split().freeze()
+    }
+
+    /// Reads one body.
+    pub(super) fn read(&self, body: &[u8]) -> Result<Stamp, Unread> {
+        let (run, rest) = body.split_first_chunk().ok_or(Unread::Foreign)?;
+        if u64::from_be_bytes(*run) != self.run {
+            return Err(Unread::Foreign);
+        }
+        let (content, checksum) = body.split_last_chunk().ok_or(Unread::Damaged)?;
+        if body.len() != self.bytes || u64::from_be_bytes(*checksum) != xxh3_64(content) {
+            return Err(Unread::Damaged);
+        }
+        parse(rest).ok_or(Unread::Damaged)
+    }
+}
+
+fn parse(rest: &[u8]) -> Option<Stamp> {
+    let (number, rest) = rest.split_first_chunk()?;
+    let (sent, rest) = rest.split_first_chunk()?;
+    let (due, _) = rest.split_first_chunk()?;
+    Some(Stamp {
+        number: u32::from_be_bytes(*number),
+        sent_us: u64::from_be_bytes(*sent),
+        due_us: i64::from_be_bytes(*due),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { number: 7, sent_us: 8, due_us: 9 };
+
+    fn body(bodies: Bodies) -> Vec<u8> {
+        bodies.write(&mut bodies.buffer(1), STAMP).to_vec()
+    }
+
+    #[test]
+    fn a_body_says_what_was_written_at_any_size() {
+        for bytes in [BYTES_MIN, 100, 1 << 20] {
+            let bodies = Bodies::new(1, bytes);
+            assert_eq!(body(bodies).len(), bytes);
+            assert_eq!(bodies.read(&body(bodies)), Ok(STAMP));
+        }
+    }
+
+    #[test]
+    fn a_batch_shares_one_buffer() {
+        let bodies = Bodies::new(1, 50);
+        let mut buffer = bodies.buffer(3);
+        let stamps = [1, 2, 3].map(|number| Stamp { number, ..STAMP });
+        let written = stamps.map(|stamp| bodies.write(&mut buffer, stamp));
+        assert_eq!(written.each_ref().map(|body| bodies.read(body)), stamps.map(Ok));
+    }
+
+    #[test]
+    fn another_run_is_foreign() {
+        let ours = Bodies::new(1, 100);
+        assert_eq!(ours.read(&body(Bodies::new(2, 100))), Err(Unread::Foreign));
+        assert_eq!(ours.read(b""), Err(Unread::Foreign));
+        assert_eq!(ours.read(b"hello"), Err(Unread::Foreign));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_lost_byte_is_found() {
+        let bodies = Bodies::new(1, 60);
+        let whole = body(bodies);
+        for bit in 0..whole.len() * 8 {
+            let mut body = whole.clone();
+            body[bit / 8] ^= 1 << (bit % 8);
+            assert!(bodies.read(&body).is_err(), "bit {bit}");
+        }
+        for bytes in 0..whole.len() {
+            assert!(bodies.read(&whole[..bytes]).is_err(), "{bytes} bytes");
+        }
+    }
+}

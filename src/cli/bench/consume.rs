@@ -1,0 +1,179 @@
+//! Workers: streams that acknowledge in batches, with several acks under way.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::Either;
+use futures::stream::FuturesUnordered;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::Streaming;
+
+use super::arrival::Arrival;
+use super::body::Unread;
+use super::round::{Grant, Round};
+use super::server::proto;
+use super::time;
+use super::trouble::{Result, Trouble};
+use super::{produce, settle};
+use crate::client::{Client, Transport};
+use crate::pb::queue_service_client::QueueServiceClient;
+use crate::pb::{Delivery, StreamRequest, StreamResponse};
+
+/// Deliveries per message at most.
+const MESSAGE_JOBS: i32 = 128;
+/// A delivery waits no longer for others to be acked with.
+const ACK_WAIT: Duration = Duration::from_millis(5);
+/// Long enough for a stream's credit to be worked off in any run.
+const LEASE: Duration = Duration::from_secs(120);
+/// Before a stream that the server ended, because of its age, is opened again.
+const REOPEN: Duration = Duration::from_millis(100);
+
+/// A delivery that is to be settled: its number, none for a damaged one, and its receipt.
+pub(super) type Held = (Option<u32>, String);
+
+/// Streams that are open, and what came with their first messages.
+pub(super) struct Workers(Vec<Worker>);
+
+/// One stream.
+struct Worker {
+    round: Arc<Round>,
+    queue: QueueServiceClient<Transport>,
+    stream: Streaming<StreamResponse>,
+    /// Delivered, not in an ack yet.
+    held: VecDeque<Held>,
+    /// When the oldest of them was to be acked at the latest.
+    flush: Instant,
+    /// Deliveries that are none of this run.
+    foreign: Vec<String>,
+}
+
+// === impl Workers ===
+
+impl Workers {
+    /// Opens the streams, on the connections from the last one backwards: a lone worker does not
+    /// share that of a lone producer.
+    pub(super) async fn open(round: &Arc<Round>, clients: &[Client]) -> Result<Workers> {
+        round.marks().consuming = Some(time::now());
+        let mut workers = Vec::new();
+        for client in clients.iter().rev().cycle().take(round.plan.workers as usize) {
+            workers.push(Worker::open(Arc::clone(round), client.queue()).await?);
+        }
+        Ok(Workers(workers))
+    }
+
+    /// Works until the round is finished.
+    pub(super) async fn run(self, round: &Round) -> Result<()> {
+        let mut tasks = JoinSet::new();
+        for worker in self.0 {
+            tasks.spawn(worker.run());
+        }
+        produce::join(tasks).await?;
+        round.marks().done = Some(time::now());
+        Ok(())
+    }
+}
+
+// === impl Worker ===
+
+impl Worker {
+    async fn open(round: Arc<Round>, mut queue: QueueServiceClient<Transport>) -> Result<Worker> {
+        let stream = open(&round, &mut queue).await?;
+        let (held, foreign) = (VecDeque::new(), Vec::new());
+        let mut worker = Worker { round, queue, stream, held, flush: Instant::now(), foreign };
+        // The first message comes at once and says what is in effect.
+        if let Some(message) = worker.stream.message().await.map_err(broken)? {
+            worker.receive(message);
+        }
+        Ok(worker)
+    }
+
+    async fn run(mut self) -> Result<()> {
+        let finished = self.round.finished.clone();
+        let mut acks = FuturesUnordered::new();
+        loop {
+            while self.held.len() >= self.round.plan.ack_batch as usize {
+                acks.push(Either::Left(self.ack()));
+            }
+            if !self.foreign.is_empty() {
+                let receipts = std::mem::take(&mut self.foreign);
+                acks.push(Either::Right(settle::release(self.queue.clone(), receipts)));
+            }
+            tokio::select! {
+                biased;
+                () = finished.cancelled() => return Ok(()),
+                Some(done) = acks.next() => done?,
+                // Always: what is not read fills the window of the connection, which the answers
+                // to acks need as well. The credit bounds what is held.
+                message = self.stream.message() => {
+                    match message.map_err(broken)? {
+                        Some(message) => self.receive(message),
+                        None => self.reopen().await?,
+                    }
+                }
+                () = tokio::time::sleep_until(self.flush), if !self.held.is_empty() => {
+                    acks.push(Either::Left(self.ack()));
+                }
+            }
+        }
+    }
+
+    /// The server ends a stream when it is old; the leases stay.
+    async fn reopen(&mut self) -> Result<()> {
+        tokio::time::sleep(REOPEN).await;
+        self.stream = open(&self.round, &mut self.queue).await?;
+        Ok(())
+    }
+
+    fn ack(&mut self) -> impl Future<Output = Result<()>> + use<> {
+        let jobs = self.held.len().min(self.round.plan.ack_batch as usize);
+        let batch: Vec<Held> = self.held.drain(..jobs).collect();
+        self.flush = Instant::now() + ACK_WAIT;
+        settle::ack(Arc::clone(&self.round), self.queue.clone(), batch)
+    }
+
+    fn receive(&mut self, message: StreamResponse) {
+        if let Some(info) = message.info {
+            let (credit, message_jobs) = (info.max_in_flight, info.max_batch);
+            self.round.marks().grant = Some(Grant { credit, message_jobs });
+        }
+        if message.deliveries.is_empty() {
+            return;
+        }
+        if self.held.is_empty() {
+            self.flush = Instant::now() + ACK_WAIT;
+        }
+        let arrival = Arrival::now(&self.round);
+        for Delivery { payload, receipt, .. } in message.deliveries {
+            let body = payload.as_ref().map_or(&[][..], |payload| payload.bytes());
+            match arrival.enter(&self.round, body) {
+                Ok(number) => self.held.push_back((Some(number), receipt)),
+                // Of this run, so it is ours to settle.
+                Err(Unread::Damaged) => self.held.push_back((None, receipt)),
+                Err(Unread::Foreign) => self.foreign.push(receipt),
+            }
+        }
+    }
+}
+
+async fn open(
+    round: &Round,
+    queue: &mut QueueServiceClient<Transport>,
+) -> Result<Streaming<StreamResponse>> {
+    let request = StreamRequest {
+        topics: vec![round.topic.clone()],
+        max_in_flight: i32::try_from(round.plan.credit).unwrap_or(i32::MAX),
+        max_batch: MESSAGE_JOBS,
+        worker_id: "ringq-bench".to_owned(),
+        lease_duration: Some(proto(LEASE)),
+        ..Default::default()
+    };
+    let answer = queue.stream(request).await.map_err(Trouble::at("cannot open a stream"))?;
+    Ok(answer.into_inner())
+}
+
+fn broken(status: tonic::Status) -> Trouble {
+    Trouble::at("cannot take jobs")(status)
+}

@@ -1,0 +1,157 @@
+//! `ringq bench`: measures a running server over gRPC, and proves that what it measured was work.
+//!
+//! [`plan`] says what is done, from [`preset`] and [`flags`]. [`session`] does it: [`produce`] enqueues,
+//! [`consume`] takes and acks, [`watch`] notices when that cannot go on; they share a [`round`] with
+//! its [`books`] and its latencies. [`figures`] sums up, [`report`] and [`json`] print.
+//!
+//! The client shares its machine with the server more often than not, so it is frugal: a task per
+//! call under way and per stream, none per job; one clock reading per call and per message; a byte
+//! of books per job.
+
+mod arrival;
+mod balance;
+mod body;
+mod books;
+mod consume;
+mod figures;
+mod flags;
+mod histogram;
+mod json;
+mod plan;
+mod preset;
+mod produce;
+mod report;
+mod round;
+mod server;
+mod session;
+mod settle;
+mod time;
+mod trouble;
+mod watch;
+
+use anyhow::Context as _;
+use rand::distr::{Alphanumeric, SampleString as _};
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
+
+use super::connect::interrupted;
+use super::exit::{self, Failure, note};
+use super::output::Out;
+use plan::Plan;
+use server::Stats;
+use session::{Outcome, Session};
+
+pub(super) use flags::Bench;
+
+/// Random characters in the name of a topic.
+const TOPIC_CHARS: usize = 8;
+
+// === impl Bench ===
+
+impl Bench {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let plan = Plan::new(self.preset, &self.load)?;
+        if cfg!(debug_assertions) {
+            note("WARNING: this is a debug build, its figures say nothing; build with --release");
+        }
+        let runtime = runtime(plan.threads).context("cannot start the runtime")?;
+        let result = runtime.block_on(self.measure(plan));
+        runtime.shutdown_background();
+        result
+    }
+
+    async fn measure(&self, plan: Plan) -> Result<(), Failure> {
+        let clients = (0..plan.connections).map(|_| self.connect.client());
+        let session = Session {
+            plan,
+            topic: self.load.topic.clone().unwrap_or_else(fresh_topic),
+            connection: self.connect.connection()?,
+            clients: clients.collect::<Result<_, _>>()?,
+            interrupt: interrupt(),
+        };
+        let outcome = session.run().await?;
+        let mut out = Out::new();
+        if self.output.is_json() {
+            let value = json::value(&session, &outcome);
+            out.line(&serde_json::to_string_pretty(&value).context("cannot write JSON")?)?;
+            out.flush()?;
+        } else {
+            report::print(&session, &outcome, &mut out)?;
+        }
+        warn_of_overdue(&outcome);
+        session.verdict(&outcome, self.load.topic.is_some()).await
+    }
+}
+
+/// Cancelled by the first Ctrl-C.
+fn interrupt() -> CancellationToken {
+    let token = CancellationToken::new();
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        interrupted().await;
+        cancelled.cancel();
+    });
+    token
+}
+
+/// A topic that nobody else uses.
+fn fresh_topic() -> String {
+    let name = Alphanumeric.sample_string(&mut rand::rng(), TOPIC_CHARS);
+    format!("bench-{}", name.to_ascii_lowercase())
+}
+
+/// The frugal one unless more threads are asked for.
+fn runtime(threads: u32) -> std::io::Result<Runtime> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads as usize).enable_all().build()
+}
+
+fn warn_of_overdue(outcome: &Outcome) {
+    let overdue: u64 = outcome.rounds.iter().map(|round| round.overdue).sum();
+    if overdue > 0 {
+        note(&format!(
+            "WARNING: {overdue} jobs were due before their enqueue was answered, so their lateness \
+             is not the server's; raise --lead"
+        ));
+    }
+}
+
+// === impl Session ===
+
+impl Session {
+    /// How the command ends.
+    async fn verdict(&self, outcome: &Outcome, named: bool) -> Result<(), Failure> {
+        let last = outcome.rounds.last().or(outcome.warm_up.as_ref());
+        let faults = last.map(|round| round.balance.faults.join("; ")).unwrap_or_default();
+        let failure = match &outcome.trouble {
+            Some(trouble) => trouble.failure(&self.connection),
+            None if faults.is_empty() => return Ok(()),
+            None => Failure::new(exit::FAILED, format!("the books do not balance: {faults}")),
+        };
+        match self.leftovers(named).await {
+            Some(hint) => Err(failure.hint(hint)),
+            None => Err(failure),
+        }
+    }
+
+    /// What a run without a good end has left, and how to remove it. A topic that was named may
+    /// have jobs of others, which are not ours to remove.
+    async fn leftovers(&self, named: bool) -> Option<String> {
+        let topic = &self.topic;
+        let left = match Stats::ask(&self.connection, topic).await {
+            Ok(Stats { left: 0, .. }) => return None,
+            Ok(stats) => format!("{} left on topic {topic}", report::jobs(stats.left)),
+            Err(_) => format!("jobs may be left on topic {topic}"),
+        };
+        if named {
+            return Some(format!("{left}; see `ringq job list {topic}`"));
+        }
+        Some(format!(
+            "{left}; to remove them:\n  ringq job list {topic} --limit 0 -o json | \
+             jq -r '.[].spec.id' | xargs ringq job delete {topic} --allow-missing --"
+        ))
+    }
+}

@@ -1,0 +1,179 @@
+//! What the server says of itself: its build, its clock, its own numbers.
+
+use std::time::Duration;
+
+use tonic::Code;
+
+use super::time;
+use crate::cli::connect::Connection;
+use crate::cli::exit::Failure;
+use crate::client::{Client, Error};
+use crate::pb;
+
+/// Round trips to compare the clocks; the quickest one counts.
+const PROBES: usize = 8;
+
+/// A server under test, as it was at the start.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) url: String,
+    pub(super) info: pb::GetServerInfoResponse,
+    pub(super) clock: Clock,
+}
+
+/// The server's wall clock as seen from here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Clock {
+    /// The server's less ours, in microseconds.
+    pub(super) offset_us: i64,
+    /// How wrong that may be. 0 where both read the same clock.
+    pub(super) uncertainty_us: i64,
+}
+
+/// The server's numbers about the topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stats {
+    /// Jobs enqueued since the topic exists.
+    pub(super) enqueued: i64,
+    /// Jobs that succeeded since then.
+    pub(super) succeeded: i64,
+    /// Jobs that are there and not finished.
+    pub(super) left: i64,
+}
+
+// === impl Server ===
+
+impl Server {
+    /// Asks it; every connection is made before anything is timed.
+    pub(super) async fn ask(
+        clients: &[Client],
+        connection: &Connection,
+    ) -> Result<Server, Failure> {
+        let mut probes = Vec::with_capacity(PROBES);
+        for client in clients.iter().cycle().take(PROBES.max(clients.len())) {
+            probes.push(probe(client, connection).await?);
+        }
+        let clock = probes.iter().map(|(clock, _)| *clock).min_by_key(|clock| clock.uncertainty_us);
+        let url = connection.client().url().to_owned();
+        let clock = clock.unwrap_or_default().settle(is_loopback(&url));
+        let info = probes.pop().map(|(_, info)| info).unwrap_or_default();
+        Ok(Server { url, info, clock })
+    }
+}
+
+async fn probe(
+    client: &Client,
+    connection: &Connection,
+) -> Result<(Clock, pb::GetServerInfoResponse), Failure> {
+    let request = connection.request(pb::GetServerInfoRequest {});
+    let (start, start_us) = (time::now(), time::wall_us());
+    let info = connection.call("cannot measure", client.admin().get_server_info(request)).await?;
+    let trip_us = i64::try_from(time::micros(start.elapsed())).unwrap_or(i64::MAX);
+    let theirs_us = info
+        .server_time
+        .map_or(start_us, |time| time.seconds * 1_000_000 + i64::from(time.nanos) / 1000);
+    let offset_us = theirs_us - start_us - trip_us / 2;
+    Ok((Clock { offset_us, uncertainty_us: trip_us / 2 + 1 }, info))
+}
+
+// === impl Clock ===
+
+impl Clock {
+    /// On one machine both read the same clock, and a microsecond early is early. Loopback can also
+    /// be a tunnel, so the clocks must agree as well.
+    fn settle(self, loopback: bool) -> Clock {
+        let agree = self.offset_us.abs() <= self.uncertainty_us;
+        if loopback && agree { Clock::default() } else { self }
+    }
+
+    /// Whether both sides read the same clock.
+    pub(super) fn is_shared(&self) -> bool {
+        *self == Clock::default()
+    }
+
+    /// The server's time now, in microseconds.
+    pub(super) fn now_us(&self) -> i64 {
+        time::wall_us() + self.offset_us
+    }
+
+    /// Whether a delivery so late was certainly early.
+    pub(super) fn is_early(&self, late_us: i64) -> bool {
+        late_us < -self.uncertainty_us
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]"].iter().any(|name| host.starts_with(name))
+}
+
+// === impl Stats ===
+
+impl Stats {
+    /// Asks for the numbers of a topic; one that is not there yet has none.
+    pub(super) async fn ask(connection: &Connection, topic: &str) -> Result<Stats, Error> {
+        let mut topics = connection.client().topics();
+        let request = connection.request(pb::GetTopicStatsRequest { name: topic.to_owned() });
+        let stats = match connection.ask(topics.get_topic_stats(request)).await {
+            Ok(answer) => answer.stats.unwrap_or_default(),
+            Err(error) if error.code() == Code::NotFound => return Ok(Stats::default()),
+            Err(error) => return Err(error),
+        };
+        Ok(Stats {
+            enqueued: stats.enqueued_total,
+            succeeded: stats.succeeded_total,
+            left: stats.scheduled + stats.ready + stats.running + stats.backoff + stats.dead,
+        })
+    }
+
+    /// What has changed since `before`.
+    pub(super) fn since(self, before: Stats) -> Stats {
+        Stats {
+            enqueued: self.enqueued - before.enqueued,
+            succeeded: self.succeeded - before.succeeded,
+            left: self.left - before.left,
+        }
+    }
+}
+
+/// A duration of the contract.
+pub(super) fn proto(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(duration).unwrap_or_default()
+}
+
+/// A time of the contract.
+pub(super) fn timestamp(us: i64) -> prost_types::Timestamp {
+    let nanos = i32::try_from(us.rem_euclid(1_000_000) * 1000).unwrap_or_default();
+    prost_types::Timestamp { seconds: us.div_euclid(1_000_000), nanos }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_of_one_machine_are_one() {
+        let near = Clock { offset_us: -90, uncertainty_us: 100 };
+        assert!(near.settle(true).is_shared());
+        assert_eq!(near.settle(false), near);
+        let far = Clock { offset_us: 5000, uncertainty_us: 100 };
+        assert_eq!(far.settle(true), far, "a tunnel");
+        for url in ["http://127.0.0.1:7700", "https://localhost:1", "http://[::1]:7700"] {
+            assert!(is_loopback(url), "{url}");
+        }
+        assert!(!is_loopback("http://10.127.0.1:7700"));
+    }
+
+    #[test]
+    fn early_is_what_the_clocks_cannot_explain() {
+        assert!(Clock::default().is_early(-1) && !Clock::default().is_early(0));
+        let apart = Clock { offset_us: 5000, uncertainty_us: 100 };
+        assert!(apart.is_early(-101) && !apart.is_early(-100));
+    }
+
+    #[test]
+    fn times_keep_their_microseconds() {
+        let time = timestamp(1_234_567);
+        assert_eq!((time.seconds, time.nanos), (1, 234_567_000));
+    }
+}

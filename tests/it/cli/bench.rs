@@ -1,0 +1,141 @@
+//! `ringq bench` against real servers: what it prints, and that it notices what is wrong.
+
+use std::net::{SocketAddr, TcpListener};
+
+use ringq::pb::{GetTopicStatsRequest, StreamRequest};
+use serde_json::Value;
+use tokio::process::{Child, Command};
+
+use super::{Ran, command, finish};
+use crate::harness::{Client, Server, eventually, job, millis, take};
+
+fn begin(server: SocketAddr, words: &str) -> Child {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    command(server, &[&["bench"], words.as_slice()].concat()).spawn().unwrap()
+}
+
+async fn bench(server: &Server, words: &str) -> Ran {
+    finish(begin(server.grpc, words)).await
+}
+
+async fn report(server: &Server, words: &str) -> Value {
+    bench(server, &format!("{words} -o json")).await.json()
+}
+
+#[tokio::test]
+async fn a_lifecycle_balances_and_says_what_it_depends_on() {
+    let server = Server::start().await;
+    let report = report(&server, "lifecycle --jobs 2000 --rounds 2").await;
+    assert_eq!(report["complete"], true);
+    assert_eq!(report["sound"], true);
+    assert_eq!(report["server"]["credit"], 1000, "as granted");
+    assert_eq!(report["server"]["durability_reached"], "FSYNCED");
+    assert_eq!(report["server"]["clock_uncertainty_us"], 0, "one machine has one clock");
+    assert_eq!(report["setting"]["warm_up"], 100);
+    assert!(report["results"]["rate"]["median"].as_f64().unwrap() > 0.0);
+    for round in report["rounds"].as_array().unwrap() {
+        assert_eq!(round["jobs"], 2000);
+        assert_eq!(round["enqueue_us"]["count"], 16, "batches of 128");
+        assert_eq!(round["dispatch_us"], Value::Null, "they waited in a backlog");
+        let books = &round["books"];
+        assert_eq!((&books["enqueued"], &books["acked"]), (&2000.into(), &2000.into()));
+        assert_eq!((&books["doubled"], &books["early"]), (&0.into(), &0.into()));
+    }
+    let topic = report["topic"].as_str().unwrap();
+    assert_eq!(server.connect().await.stats(topic).await.succeeded_total, 4100);
+}
+
+#[tokio::test]
+async fn every_shape_of_load_balances() {
+    let server = Server::start().await;
+    for (words, latency) in [
+        ("unary --jobs 300", "enqueue_us"),
+        ("both --duration 200ms --batch 7", "dispatch_us"),
+        ("idle --duration 200ms --threads 2", "dispatch_us"),
+        ("burst --jobs 500 --lead 500ms --body 36", "lateness_us"),
+        ("delayed --duration 200ms --rate 500/s --lead 300ms --spread 300ms", "lateness_us"),
+    ] {
+        let report = report(&server, words).await;
+        let round = &report["rounds"][0];
+        assert!(round[latency]["p99"].is_u64(), "{words}: {report}");
+        assert!(round["jobs"].as_u64().unwrap() > 0, "{words}");
+        assert_eq!(round["books"]["acked"], round["jobs"], "{words}");
+        assert_eq!(round["overdue"], 0, "{words}");
+    }
+}
+
+#[tokio::test]
+async fn a_fill_leaves_its_jobs_there() {
+    let server = Server::start().await;
+    let fill = "bulk --phases fill --topic t --jobs 300 --lead 1h --spread 1m";
+    let table = bench(&server, fill).await.ok();
+    assert!(table.contains("300 enqueued and left there"), "{table}");
+    assert_eq!(server.connect().await.stats("t").await.scheduled, 300);
+
+    let refused = bench(&server, "lifecycle --topic t").await;
+    refused.fails(1, &["topic t: it has 300 jobs of others"]);
+}
+
+#[tokio::test]
+async fn without_a_server_it_says_so() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let ran = finish(begin(free, "")).await.fails(4, &["is it running?"]);
+    assert_eq!(ran.stdout, "");
+}
+
+/// Takes and completes one job of the topic, as soon as there is one.
+async fn steal(client: Client, topic: &'static str) {
+    let request = StreamRequest { max_in_flight: 1, max_jobs: 1, ..take(topic) };
+    let mut thief = client.stream(request).await;
+    let loot = thief.next().await;
+    client.ack(&loot.receipt).await;
+}
+
+#[tokio::test]
+async fn a_job_that_another_worker_took_is_missed() {
+    let server = Server::start().await;
+    let thief = tokio::spawn(steal(server.connect().await, "t"));
+    let ran = bench(&server, "lifecycle --topic t --jobs 2000 --warm-up 0").await;
+    thief.await.unwrap();
+    let ran = ran.fails(1, &["the books do not balance: job ", " was never delivered"]);
+    let counts = "2000 enqueued, 1999 delivered, 1999 acked";
+    assert!(ran.stdout.contains(counts), "{}", ran.stdout);
+}
+
+#[tokio::test]
+async fn jobs_of_others_are_told_and_left() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let run = begin(server.grpc, "both --topic t --duration 1s --warm-up 0");
+    eventually("the run begins", async || {
+        let request = GetTopicStatsRequest { name: "t".to_owned() };
+        client.topics.clone().get_topic_stats(request).await.ok()
+    })
+    .await;
+    client.enqueue(job("t").with_text("somebody else's")).await;
+    let ran = finish(run).await.fails(1, &["jobs that are not this run's came"]);
+    assert!(!ran.stderr.contains("delete"), "not ours to remove: {}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_server_that_dies_ends_it() {
+    let mut server = Server::start().await;
+    let run = begin(server.grpc, "both --duration 1m");
+    tokio::time::sleep(millis(1_000)).await;
+    server.kill().await;
+    let ran = finish(run).await.fails(4, &["jobs may be left on topic bench-"]);
+    assert!(ran.stdout.contains("cut short"), "{}", ran.stdout);
+}
+
+#[tokio::test]
+async fn an_interrupt_prints_what_is_known() {
+    let server = Server::start().await;
+    let run = begin(server.grpc, "both --duration 1m --warm-up 0");
+    tokio::time::sleep(millis(1_000)).await;
+    let kill = format!("kill -INT {}", run.id().unwrap());
+    assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+    let ran = finish(run).await.fails(130, &["interrupted"]);
+    for part in ["enqueue call", "cut short"] {
+        assert!(ran.stdout.contains(part), "{}", ran.stdout);
+    }
+}
