@@ -72,12 +72,6 @@ pub(super) fn span(duration: Option<prost_types::Duration>) -> String {
     signed.map_or_else(String::new, |signed| short(signed.unsigned_abs()))
 }
 
-/// A duration as the contract has it; what no server takes is left to the server to refuse.
-pub(super) fn proto(duration: Duration) -> prost_types::Duration {
-    let longest = prost_types::Duration { seconds: i64::MAX, nanos: 0 };
-    duration.try_into().unwrap_or(longest)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,5 +58,7 @@ mod worker;
 
 pub use connection::{Client, Options, Transport};
 pub use error::Error;
+#[cfg(feature = "cli")]
+pub(crate) use job::proto;
 pub use producer::{Enqueued, Producer};
 pub use worker::{Delivery, Outcome, Summary, Worker};

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use super::connect::{self, Connect, Connection};
 use super::exit::{self, Failure, note};
 use super::output::{Out, OutputArgs, one_line, print_json};
-use super::{info, output, times, values};
+use super::{info, output, values};
 use crate::client::Error;
 use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
@@ -153,7 +153,7 @@ impl Enqueue {
     fn template(&self) -> Result<JobSpec, Failure> {
         let mut job = self.spec.job(&self.topic)?;
         if self.wait && job.retention.is_none() {
-            job.retention = Some(times::proto(wait::RETENTION));
+            job.retention = Some(crate::client::proto(wait::RETENTION));
         }
         Ok(job)
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 
 use super::exit::Failure;
-use super::times::proto;
 use super::values;
+use crate::client::proto;
 use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::{JobSpec, Payload, RetryPolicy};
 

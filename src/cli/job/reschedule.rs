@@ -8,8 +8,9 @@ use super::connect::Connect;
 use super::exit::Failure;
 use super::look_around;
 use super::output::{Out, OutputArgs, one_line, print_json};
-use super::times::{Now, proto};
+use super::times::Now;
 use super::{values, view};
+use crate::client::proto;
 use crate::pb::RescheduleRequest;
 use crate::pb::reschedule_request::Schedule;
 
