@@ -1,6 +1,7 @@
 //! What all client commands share: how they reach a server, how they wait for it, how they stop.
 
 use std::future::Future;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,22 +12,26 @@ use tonic::{IntoRequest, Request, Response, Status};
 use super::exit::{self, Failure};
 use super::values;
 use crate::client::{Client, Error, Options};
-use crate::config::show_duration;
+use crate::config::{self, show_duration};
 
 /// Where a server is looked for.
 const SERVER_DEFAULT: &str = "http://127.0.0.1:7700";
+/// Where a host alone is asked.
+const PORT_DEFAULT: u16 = 7700;
 /// How much longer than the server, which knows the deadline too, this side waits for an answer.
 const ANSWER_GRACE: Duration = Duration::from_millis(500);
 
-/// How to reach a server.
+/// How to reach a server. The variables are not left to clap: in its words on wrong usage what a
+/// variable sets looks like a flag that must be given.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct Connect {
-    /// The server: http://HOST:PORT, https://HOST:PORT or HOST:PORT
-    #[arg(long, value_name = "URL", env = "RINGQ_SERVER", default_value = SERVER_DEFAULT)]
-    server: String,
-    /// Send this bearer token
-    #[arg(long, value_name = "TOKEN", env = "RINGQ_TOKEN", hide_env_values = true)]
+    /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST [env: RINGQ_SERVER]
+    /// [default: http://127.0.0.1:7700]
+    #[arg(long, value_name = "URL", value_parser = values::some_text)]
+    server: Option<String>,
+    /// Send this bearer token [env: RINGQ_TOKEN]
+    #[arg(long, value_name = "TOKEN", value_parser = values::some_text)]
     token: Option<String>,
     /// Wait this long for each answer
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = values::duration)]
@@ -45,10 +50,8 @@ pub(super) struct Connection {
 impl Connect {
     /// The client library's connection; nothing is sent yet.
     pub(super) fn client(&self) -> Result<Client, Failure> {
-        let options = match self.token.as_deref() {
-            None | Some("") => Options::default(),
-            Some(token) => Options::default().token(token),
-        };
+        let token = self.token.clone().or_else(|| config::variable("RINGQ_TOKEN"));
+        let options = token.into_iter().fold(Options::default(), Options::token);
         Client::with(self.url(), options).map_err(|error| {
             let hint = match error.field() {
                 Some("token") => "it is set by --token or RINGQ_TOKEN",
@@ -63,13 +66,26 @@ impl Connect {
         Ok(Connection { client: self.client()?, timeout: self.timeout })
     }
 
-    /// As for the server, an empty variable counts as not set.
+    /// The flag wins over the variable.
     fn url(&self) -> String {
-        match self.server.trim() {
-            "" => SERVER_DEFAULT.to_owned(),
-            server if server.contains("://") => server.to_owned(),
-            server => format!("http://{server}"),
-        }
+        let server = self.server.clone().or_else(|| config::variable("RINGQ_SERVER"));
+        server.map_or_else(|| SERVER_DEFAULT.to_owned(), |server| url(server.trim()))
+    }
+}
+
+/// A host alone is asked at the port of ringq, not at that of HTTP.
+fn url(server: &str) -> String {
+    if server.contains("://") {
+        return server.to_owned();
+    }
+    if server.parse::<Ipv6Addr>().is_ok() {
+        return format!("http://[{server}]:{PORT_DEFAULT}");
+    }
+    let is_alone = !server.contains(':') || (server.starts_with('[') && server.ends_with(']'));
+    if is_alone && !server.is_empty() {
+        format!("http://{server}:{PORT_DEFAULT}")
+    } else {
+        format!("http://{server}")
     }
 }
 
@@ -125,6 +141,10 @@ impl Connection {
             let hint = "wait longer with --timeout; a change may have been made all the same";
             return Failure::new(exit::UNAVAILABLE, problem).hint(hint);
         }
+        if error.is_no_grpc() {
+            let problem = format!("{what}: {} is no gRPC server", self.client.url());
+            return Failure::call(&problem, error);
+        }
         if error.is_unavailable() && error.reason().is_empty() {
             return unreachable(&self.client, what, error);
         }
@@ -134,13 +154,27 @@ impl Connection {
 
 /// A server that cannot be reached, or whose connection broke.
 pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Failure {
-    let what = format!("{what}: no connection to {}", client.url());
-    let hint = if error.outcome_unknown() {
+    let what = format!("{what}: no connection to {}", with_port(client.url()));
+    // What h2 says of the first bytes of HTTP/1.
+    let hint = if error.message().contains("frame with invalid size") {
+        "does a gRPC server listen there? ringq's port is 7700 by default"
+    } else if error.outcome_unknown() {
         "the connection broke: what was asked may have been done all the same"
     } else {
         "is it running? start one with `ringq serve`, or name it with --server or RINGQ_SERVER"
     };
     Failure::call(&what, error).hint(hint)
+}
+
+/// A URL without a port, with the port that was tried.
+fn with_port(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+    let authority = rest.trim_end_matches('/');
+    if authority.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with(':') {
+        return url.to_owned();
+    }
+    let port = if scheme == "https" { 443 } else { 80 };
+    format!("{url}, port {port}; ringq's own is {PORT_DEFAULT}")
 }
 
 /// Runs a client command on a runtime of its own until it is done or somebody presses Ctrl-C.
@@ -169,5 +203,33 @@ pub(super) async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         // No handler could be set, so the system's own ends the process.
         std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_alone_is_asked_at_the_port_of_ringq() {
+        for (server, want) in [
+            ("localhost", "http://localhost:7700"),
+            ("localhost:1", "http://localhost:1"),
+            ("::1", "http://[::1]:7700"),
+            ("[::1]", "http://[::1]:7700"),
+            ("[::1]:1", "http://[::1]:1"),
+            ("https://a", "https://a"),
+            ("", "http://"),
+        ] {
+            assert_eq!(url(server), want, "{server:?}");
+        }
+    }
+
+    #[test]
+    fn the_port_that_was_tried_is_told() {
+        assert_eq!(with_port("http://a:7/"), "http://a:7/");
+        assert_eq!(with_port("http://a"), "http://a, port 80; ringq's own is 7700");
+        assert!(with_port("https://[::1]").contains("port 443"));
+        assert_eq!(with_port("http://[::1]:7"), "http://[::1]:7");
     }
 }

@@ -119,7 +119,7 @@ pub(super) fn note(text: &str) {
 fn code(error: &Error) -> u8 {
     match error.code() {
         Code::NotFound => NOT_FOUND,
-        _ if error.is_unavailable() => UNAVAILABLE,
+        _ if error.is_unavailable() || error.is_no_grpc() => UNAVAILABLE,
         Code::InvalidArgument if is_local(error) => USAGE,
         _ => FAILED,
     }
@@ -130,18 +130,35 @@ fn is_local(error: &Error) -> bool {
     error.reason() == "INVALID_ARGUMENT"
 }
 
+/// Words by which the server tells programs what to do next; people get a hint instead.
+const FOR_PROGRAMS: [&str; 2] = ["RetryInfo", "with Get"];
+
+/// What the server says, as far as it is about this side.
+pub(super) fn for_people(message: &str) -> &str {
+    match message.rsplit_once("; ") {
+        Some((what, next)) if FOR_PROGRAMS.iter().any(|word| next.contains(word)) => what,
+        _ => message,
+    }
+}
+
 /// The server's sentence; a transport's as the middle of one.
 fn reason(error: &Error) -> String {
     let message = error.message();
     if !error.reason().is_empty() {
-        return message.to_owned();
+        return for_people(message).to_owned();
     }
     // The system's "Connection refused (os error 111)".
     let message = message.split(" (os error").next().unwrap_or(message);
+    if message.is_empty() {
+        return format!("the server answered {:?}", error.code());
+    }
     let mut chars = message.chars();
     let first = chars.next().map(|c| c.to_lowercase().to_string()).unwrap_or_default();
-    let lower = format!("{first}{}", chars.as_str());
-    if lower.is_empty() { format!("the server answered {:?}", error.code()) } else { lower }
+    // TLS and HTTP are written as they are.
+    if chars.as_str().starts_with(|c: char| c.is_uppercase()) {
+        return message.to_owned();
+    }
+    format!("{first}{}", chars.as_str())
 }
 
 /// What helps with failures of any command.
@@ -158,6 +175,9 @@ fn advice(error: &Error) -> Option<String> {
         "FEATURE_UNSUPPORTED" => "`ringq info` prints the features of this server".to_owned(),
         "DRAINING" => "this server is shutting down: try again soon".to_owned(),
         "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" => unknown_outcome(error),
+        _ if error.is_no_grpc() => {
+            "is it the HTTP port? ringq's gRPC port is 7700 by default".to_owned()
+        }
         _ => match error.code() {
             Code::Unauthenticated => "name a token with --token or RINGQ_TOKEN".to_owned(),
             Code::Unimplemented => {
@@ -184,12 +204,13 @@ fn unknown_outcome(error: &Error) -> String {
 
 /// The flag that sets a field of a request, as in `job.retry.delays[2]`.
 fn flag_of(field: &str) -> Option<String> {
-    let path = field.strip_prefix("job.").unwrap_or(field);
+    let of_new_job = field.strip_prefix("job.");
+    let path = of_new_job.unwrap_or(field);
     let path = path.split('[').next().unwrap_or(path);
     let flag = match path {
         "topic" | "name" => "TOPIC",
-        "id" => "--id, or ID",
-        "ids" => "ID",
+        "id" if of_new_job.is_some() => "--id",
+        "id" | "ids" => "ID",
         "payload" | "payload.text" | "payload.data" => "PAYLOAD",
         "payload.content_type" => "--content-type",
         "headers" => "--header",
@@ -219,12 +240,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_for_programs_is_left_out() {
+        for (message, want) in [
+            ("the id is taken; read the job with Get, or ask", "the id is taken"),
+            ("the store is full; wait as RetryInfo says", "the store is full"),
+            ("not enough; ask for less", "not enough; ask for less"),
+            ("plain", "plain"),
+        ] {
+            assert_eq!(for_people(message), want);
+        }
+    }
+
+    #[test]
+    fn transports_speak_in_the_middle_of_a_sentence() {
+        let said = |text: &str| reason(&Error::from(tonic::Status::unavailable(text)));
+        assert_eq!(said("Connection refused (os error 111)"), "connection refused");
+        assert_eq!(said("TLS failed: x"), "TLS failed: x");
+    }
+
+    #[test]
     fn fields_lead_to_flags() {
         for (field, want) in [
             ("job.retry.delays[2]", Some("it is set by --retry-delays")),
             ("retry.delays[0]", Some("it is set by --retry-delays")),
             ("job.lease_duration", Some("it is set by --lease")),
             ("topic", Some("it is set by TOPIC")),
+            ("job.id", Some("it is set by --id")),
+            ("id", Some("it is set by ID")),
             ("page_token", None),
         ] {
             assert_eq!(flag_of(field).as_deref(), want, "{field}");

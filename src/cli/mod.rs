@@ -1,4 +1,5 @@
-//! The command line. Every command but `serve` and `config` is a client of the public API.
+//! The command line. All commands but `serve`, `demo`, `config` and `completions` are clients of the
+//! public API.
 //!
 //! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
 
@@ -22,6 +23,7 @@ mod values;
 mod work;
 mod worker;
 
+use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
@@ -55,8 +57,9 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-Every command but serve, config and completions talks to the server named by --server or RINGQ_SERVER,
-with the token of --token or RINGQ_TOKEN. Data goes to stdout, everything else to stderr.
+All commands but serve, demo, config and completions talk to the server named by --server or
+RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to
+stdout, everything else to stderr.
 
 Exit codes:
   0    done
@@ -72,7 +75,6 @@ Exit codes:
     name = "ringq",
     version,
     about,
-    disable_help_subcommand = true,
     after_help = AFTER_HELP
 )]
 struct Cli {
@@ -114,6 +116,9 @@ enum Command {
     Config(ServeFlags),
     /// Print a script that completes ringq's commands in a shell
     Completions(completions::Completions),
+    /// Print the version
+    #[command(hide = true)]
+    Version,
 }
 
 /// Flags that people try by the names that other programs give them, and ours.
@@ -133,6 +138,43 @@ const OTHER_NAMES: [(&str, &str); 13] = [
     ("-d", "--data-dir"),
 ];
 
+/// The same for commands: those of other programs, and our own without their noun.
+const OTHER_COMMANDS: [(&str, &str); 27] = [
+    ("start", "serve"),
+    ("server", "serve"),
+    ("run", "work"),
+    ("consume", "work"),
+    ("pull", "work"),
+    ("take", "work"),
+    ("add", "enqueue"),
+    ("push", "enqueue"),
+    ("put", "enqueue"),
+    ("send", "enqueue"),
+    ("publish", "enqueue"),
+    ("submit", "enqueue"),
+    ("get", "job get"),
+    ("show", "job get"),
+    ("ls", "job list"),
+    ("list", "job list"),
+    ("rm", "job delete"),
+    ("delete", "job delete"),
+    ("cancel", "job delete"),
+    ("reschedule", "job reschedule"),
+    ("redrive", "job redrive"),
+    ("retry", "job redrive"),
+    ("stats", "topic stats"),
+    ("stat", "topic stats"),
+    ("queue", "topic"),
+    ("queues", "topic"),
+    ("status", "info"),
+];
+
+/// Flags that every client command has, and no group of commands.
+const CLIENT_FLAGS: [&str; 5] = ["--server", "--token", "--timeout", "--output", "-o"];
+/// Commands with commands of their own.
+const GROUPS: [&str; 8] =
+    ["job", "jobs", "topic", "topics", "worker", "workers", "shard", "shards"];
+
 /// Runs the command that the process was started with, to its end.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -140,7 +182,7 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         // Help and version come here as well, with code 0; a reader that went away is no failure.
         Err(error) => {
-            let error = suggest(error);
+            let error = suggest(error, std::env::args_os().skip(1));
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
@@ -158,6 +200,7 @@ pub fn run() -> ExitCode {
         Command::Bench(bench) => bench.run(),
         Command::Config(flags) => config::run(flags),
         Command::Completions(completions) => completions.run(),
+        Command::Version => print(concat!("ringq ", env!("CARGO_PKG_VERSION"), "\n")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -165,19 +208,44 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Names our flag where somebody used the one of another program.
-fn suggest(mut error: clap::Error) -> clap::Error {
-    if error.kind() != ErrorKind::UnknownArgument {
+/// Names our flag or command where somebody used the one of another program, and the place of a flag
+/// that came too early. `args` are those of the process.
+fn suggest(mut error: clap::Error, args: impl Iterator<Item = OsString>) -> clap::Error {
+    let (kind, names) = match error.kind() {
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, &OTHER_NAMES[..]),
+        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, &OTHER_COMMANDS[..]),
+        _ => return error,
+    };
+    let Some(ContextValue::String(given)) = error.get(kind) else { return error };
+    let given = given.split('=').next().unwrap_or(given).to_owned();
+    let tip = match given.as_str() {
+        "-v" => Some("`ringq --version` prints the version".to_owned()),
+        flag if CLIENT_FLAGS.contains(&flag) && is_before_command(args) => {
+            Some(format!("{flag} comes after the command, as in: ringq topic list {flag} …"))
+        }
+        _ => None,
+    };
+    if let Some(tip) = tip {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+        error.remove(ContextKind::SuggestedArg);
         return error;
     }
-    if let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidArg) {
-        let given = given.split('=').next().unwrap_or(given);
-        if let Some((_, ours)) = OTHER_NAMES.iter().find(|(name, _)| *name == given) {
-            let ours = ContextValue::String((*ours).to_owned());
-            error.insert(ContextKind::SuggestedArg, ours);
+    if let Some((_, ours)) = names.iter().find(|(name, _)| *name == given) {
+        let ours = (*ours).to_owned();
+        if kind == ContextKind::InvalidArg {
+            error.insert(ContextKind::SuggestedArg, ContextValue::String(ours));
+        } else {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(ours));
         }
     }
     error
+}
+
+/// Whether a flag stands where a command is awaited: at once, or after the name of a group.
+fn is_before_command(args: impl Iterator<Item = OsString>) -> bool {
+    let mut words = args.map(|arg| arg.to_string_lossy().into_owned());
+    let first = words.find(|word| !GROUPS.contains(&word.as_str()));
+    first.is_some_and(|word| word.starts_with('-'))
 }
 
 /// Writes data to stdout. A reader that has seen enough and went away is no failure.

@@ -13,7 +13,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
 use super::exit::Failure;
-pub(super) use super::text::{one_line, printable, shorten};
+pub(super) use super::text::{fit, one_line, printable, shorten};
 use crate::pb;
 
 /// Headings and names of fields.
@@ -25,7 +25,7 @@ const GAP: u16 = 2;
 #[derive(Clone, Debug, Args)]
 pub(super) struct OutputArgs {
     /// Print for people, or as JSON for programs
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Table, ignore_case = true)]
     output: Format,
 }
 
@@ -51,6 +51,8 @@ pub(super) struct Out {
     stdout: BufWriter<StdoutLock<'static>>,
     colour: bool,
     terminal: bool,
+    /// Columns of the terminal, if it is one.
+    columns: Option<usize>,
     closed: bool,
 }
 
@@ -62,7 +64,8 @@ impl Out {
         // Also asks NO_COLOR, CLICOLOR and TERM.
         let colour = AutoStream::choice(&stdout) != ColorChoice::Never;
         let terminal = stdout.is_terminal();
-        Out { stdout: BufWriter::new(stdout.lock()), colour, terminal, closed: false }
+        let columns = if terminal { columns(&stdout) } else { None };
+        Out { stdout: BufWriter::new(stdout.lock()), colour, terminal, columns, closed: false }
     }
 
     /// Whether the reader has gone away, so that more data is of no use.
@@ -111,6 +114,12 @@ impl Out {
     }
 }
 
+/// The width of a terminal that knows it.
+fn columns(terminal: &io::Stdout) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 impl Drop for Out {
     fn drop(&mut self) {
         // Commands that must know flush themselves.
@@ -150,9 +159,11 @@ impl Table {
             return Ok(());
         }
         for (index, line) in self.lines("").iter().enumerate() {
+            // A terminal would break the line and mix the columns up; a program gets all of it.
+            let line = out.columns.map_or_else(|| line.clone(), |columns| fit(line, columns));
             match index {
-                0 => out.line(&out.heading(line))?,
-                _ => out.line(line)?,
+                0 => out.line(&out.heading(&line))?,
+                _ => out.line(&line)?,
             }
         }
         out.flush()

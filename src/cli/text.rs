@@ -47,6 +47,11 @@ pub(super) fn shorten(text: &str, chars: usize) -> String {
     }
 }
 
+/// As much of a line as fits in so many columns.
+pub(super) fn fit(line: &str, columns: usize) -> String {
+    if line.chars().count() <= columns { line.to_owned() } else { shorten(line, columns - 1) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +67,7 @@ mod tests {
     fn shorten_cuts_between_characters() {
         assert_eq!(shorten("äöü", 2), "äö…");
         assert_eq!(shorten("äöü", 3), "äöü");
+        assert_eq!(fit("äöü", 3), "äöü");
+        assert_eq!(fit("äöüß", 3), "äö…");
     }
 }

@@ -1,9 +1,10 @@
 //! Times and durations as people read them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use jiff::{SignedDuration, Timestamp, Unit};
 
+use super::exit::note;
 use crate::clock::Clock;
 
 /// The clock of this machine, read once for each command: rows of one table agree.
@@ -44,7 +45,15 @@ fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
     Timestamp::new(time.seconds, time.nanos).ok()
 }
 
-/// `80ms`, `12s`, `3m20s`, `5h`, `9d`: what matters of a duration, rounded down.
+/// Says on stderr that the time of `--at` has passed: it may be a slip, and the job runs at once.
+pub(super) fn remark_past(at: Option<SystemTime>) {
+    let ago = Now::read().relative(at.map(prost_types::Timestamp::from));
+    if ago.ends_with(" ago") {
+        note(&format!("--at is {ago}: the job is due now"));
+    }
+}
+
+/// `80ms`, `12s`, `3m20s`, `5h`, `9d`, `2y`: what matters of a duration, rounded down.
 pub(super) fn short(duration: Duration) -> String {
     let secs = duration.as_secs();
     let (minutes, hours, days) = (secs / 60, secs / 3600, secs / 86_400);
@@ -53,6 +62,7 @@ pub(super) fn short(duration: Duration) -> String {
         () if minutes == 0 => format!("{secs}s"),
         () if hours == 0 => two(minutes, "m", secs % 60, "s"),
         () if days == 0 => two(hours, "h", minutes % 60, "m"),
+        () if days >= 365 => format!("{}y", days / 365),
         () => two(days, "d", hours % 24, "h"),
     }
 }
@@ -87,6 +97,8 @@ mod tests {
             (1_234_000, "20m"),
             (5_400_000, "1h30m"),
             (100_000_000, "1d3h"),
+            (31_536_000_000, "1y"),
+            (200_000_000_000, "6y"),
         ] {
             assert_eq!(short(Duration::from_millis(millis)), want, "{millis}");
         }

@@ -7,6 +7,7 @@ use super::exit::{self, Failure, complain, note};
 use super::info::word;
 use super::output::{Block, JsonList, Out, OutputArgs, Table, print_json};
 use super::times::span;
+use super::values;
 use crate::pb::{GetTopicStatsRequest, ListTopicsRequest, TopicStats, TopicSummary};
 
 /// Topics in one call.
@@ -19,6 +20,7 @@ pub(super) enum Topic {
     #[command(visible_alias = "ls")]
     List(List),
     /// Print the numbers of one topic
+    #[command(alias = "get", alias = "show")]
     Stats(Stats),
 }
 
@@ -46,6 +48,7 @@ Examples:
   ringq topic stats emails -o json | jq -r '.ready // 0'   JSON leaves out what is 0")]
 pub(super) struct Stats {
     /// The topic
+    #[arg(value_parser = values::some_text)]
     topic: String,
     #[command(flatten)]
     output: OutputArgs,

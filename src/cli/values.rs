@@ -5,25 +5,58 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 
 use crate::config;
+use crate::domain::limit::PRIORITY_MAX;
+
+/// Any text but none: an argument like `--id "$KEY"` must not lose its meaning in a shell where KEY
+/// is not set.
+pub(super) fn some_text(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("it is empty; is a variable not set?".to_owned());
+    }
+    Ok(text.to_owned())
+}
 
 /// `250ms`, `30s`, `5m`, `1h30m`, `7d`: the syntax of the server's settings.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    config::parse_duration(text)
+    config::parse_duration(text.trim())
 }
 
 /// RFC 3339, with `Z` or an offset.
 pub(super) fn time(text: &str) -> Result<SystemTime, String> {
-    let example = "2027-01-31T09:00:00Z or 2027-01-31T09:00:00+01:00";
-    let time: Timestamp = text.parse().map_err(|_| format!("it is no time like {example}"))?;
+    let wrong = || {
+        let reads = |rest: &str| format!("{text}{rest}").parse::<Timestamp>().is_ok();
+        if reads("Z") {
+            return "it has no time zone: add Z or an offset like +01:00".to_owned();
+        }
+        if reads("T00:00:00Z") {
+            return format!("it has no time of day: write {text}T09:00:00Z");
+        }
+        "it is no time like 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+01:00".to_owned()
+    };
+    let time: Timestamp = text.parse().map_err(|_| wrong())?;
     Ok(time.into())
 }
 
 /// `NAME=VALUE`; the value may be empty.
 pub(super) fn header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("it is not NAME=VALUE".to_owned()),
+        Some(("", _)) => Err("its name is empty; write NAME=VALUE".to_owned()),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err("it is not NAME=VALUE".to_owned()),
     }
+}
+
+/// 0 to 9.
+pub(super) fn priority(text: &str) -> Result<i32, String> {
+    match text.parse::<u8>() {
+        Ok(priority @ 0..=PRIORITY_MAX) => Ok(priority.into()),
+        _ => Err(format!("it is no whole number from 0 to {PRIORITY_MAX}")),
+    }
+}
+
+/// A whole number, 0 included.
+pub(super) fn number(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it is no whole number".to_owned())
 }
 
 /// `10/s`, `600/m`, `1000/h`, or a number: that many per second.
@@ -48,8 +81,15 @@ mod tests {
     fn times_need_an_offset() {
         assert!(time("2027-01-31T09:00:00Z").is_ok());
         assert_eq!(time("2027-01-31T10:00:00+01:00"), time("2027-01-31T09:00:00Z"));
-        for bad in ["", "tomorrow", "2027-01-31", "2027-01-31T09:00:00", "1800000000"] {
-            assert!(time(bad).is_err(), "{bad:?}");
+        for (bad, says) in [
+            ("", "no time like"),
+            ("tomorrow", "no time like"),
+            ("1800000000", "no time like"),
+            ("2027-01-31", "write 2027-01-31T09:00:00Z"),
+            ("2027-01-31T09:00:00", "add Z"),
+        ] {
+            let problem = time(bad).unwrap_err();
+            assert!(problem.contains(says), "{bad:?}: {problem}");
         }
     }
 
@@ -60,6 +100,16 @@ mod tests {
         for bad in ["", "a", "=b"] {
             assert!(header(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn numbers_stay_in_range() {
+        assert_eq!((priority("0"), priority("9")), (Ok(0), Ok(9)));
+        for bad in ["", "-1", "10", "999", "high", "1.0"] {
+            assert!(priority(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(number("0"), Ok(0));
+        assert!(number("-1").is_err() && number("all").is_err() && some_text("").is_err());
     }
 
     #[test]

@@ -123,6 +123,9 @@ fn channel(url: &str) -> Result<Channel, Error> {
     if endpoint.uri().port_u16().is_none() && port.is_some_and(|port| !port.contains(']')) {
         return Err(bad("its port is no number from 1 to 65535"));
     }
+    if endpoint.uri().path_and_query().is_some_and(|rest| rest.as_str() != "/") {
+        return Err(bad("nothing follows its host and port"));
+    }
     if scheme == "https" {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;

@@ -25,7 +25,14 @@ struct Failure {
     metadata: HashMap<String, String>,
     /// It may have come as far as the server.
     reached: bool,
+    /// An earlier call for the same may have been carried out.
+    before: bool,
 }
+
+/// How tonic begins the message of an answer without a gRPC status; the HTTP status follows.
+const NO_STATUS: &str = "grpc-status header missing, mapped from HTTP status code ";
+/// How it is told here.
+const NO_GRPC: &str = "HTTP status ";
 
 /// Who says that a call failed.
 enum Origin {
@@ -52,6 +59,7 @@ impl Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: false,
+            before: false,
         }))
     }
 
@@ -60,6 +68,12 @@ impl Error {
         let mut error = Error::from(Status::new(code, message));
         error.0.reached = reached;
         error
+    }
+
+    /// The same failure of a repeat, where an earlier call may have been carried out if `before`.
+    pub(super) fn or_unknown(mut self, before: bool) -> Error {
+        self.0.before |= before;
+        self
     }
 
     /// The gRPC code. A call whose connection did not come about or broke is `UNAVAILABLE`, one that
@@ -107,16 +121,27 @@ impl Error {
         matches!(self.0.code, Code::Unavailable | Code::DeadlineExceeded)
     }
 
+    /// Whether something answered that knows no gRPC, such as the HTTP port of a server.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for the commands"))]
+    pub(crate) fn is_no_grpc(&self) -> bool {
+        self.0.reason.is_empty()
+            && self.0.message.starts_with(NO_GRPC)
+            && !matches!(self.0.code, Code::Unavailable | Code::Unauthenticated)
+    }
+
     /// Whether there is no such job or topic.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.0.code == Code::NotFound
     }
 
-    /// Whether the failed call may have been carried out all the same. Repeat it only if that is
-    /// harmless, as it is for a job with an id.
+    /// Whether the failed call, or one that it repeated, may have been carried out all the same.
+    /// Repeat it only if that is harmless, as it is for a job with an id while its record lives.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
+        if self.0.before {
+            return true;
+        }
         match self.0.reason.as_str() {
             // The last is that of a settle.
             "OUTCOME_UNKNOWN" | "DURABILITY_NOT_REACHED" | "DEADLINE_EXCEEDED" | "UNAVAILABLE" => {
@@ -149,7 +174,7 @@ fn says_nothing(code: Code) -> bool {
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
         let (code, message, reached) = match origin(&status) {
-            Origin::Answer => (status.code(), status.message().to_owned(), true),
+            Origin::Answer => (status.code(), answered(status.message()), true),
             Origin::NoConnection(why) => (Code::Unavailable, why, false),
             Origin::Late => {
                 (Code::DeadlineExceeded, "the server did not answer in time".to_owned(), true)
@@ -170,6 +195,7 @@ impl From<Status> for Error {
             retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
             metadata: info.map(|info| info.metadata.clone()).unwrap_or_default(),
             reached,
+            before: false,
         }))
     }
 }
@@ -184,6 +210,7 @@ impl From<ItemError> for Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: true,
+            before: false,
         }))
     }
 }
@@ -204,6 +231,7 @@ impl From<SettleFailure> for Error {
             retry_after: None,
             metadata: HashMap::new(),
             reached: true,
+            before: false,
         }))
     }
 }
@@ -221,6 +249,14 @@ fn origin(status: &Status) -> Origin {
     Origin::Broken(innermost(first).to_string())
 }
 
+/// The message of an answer; one without a gRPC status is of HTTP.
+fn answered(message: &str) -> String {
+    match message.strip_prefix(NO_STATUS) {
+        Some(number) => format!("{NO_GRPC}{number}"),
+        None => message.to_owned(),
+    }
+}
+
 /// Why there is no connection: "Connection refused", not "tcp connect error".
 fn no_connection(connect: &ConnectError) -> String {
     let cause = innermost(connect);
@@ -228,8 +264,11 @@ fn no_connection(connect: &ConnectError) -> String {
     if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
         let not_tls = tls.kind() == io::ErrorKind::InvalidData
             && cause.to_string().contains("InvalidContentType");
-        let hint = if not_tls { "; is it http:// there?" } else { "" };
-        return format!("TLS failed: {cause}{hint}");
+        return if not_tls {
+            "TLS failed: what answers there does not speak it; is it http://?".to_owned()
+        } else {
+            format!("TLS failed: {cause}")
+        };
     }
     match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
         Some(io::ErrorKind::TimedOut) => "connecting timed out".to_owned(),
@@ -291,6 +330,22 @@ mod tests {
         ] {
             assert_eq!(Error::from(Status::new(code, "a proxy")).outcome_unknown(), unknown);
         }
+    }
+
+    #[test]
+    fn a_certain_failure_after_an_unknown_one_is_unknown() {
+        let error = refused(Code::Unavailable, "DRAINING").or_unknown(true);
+        assert!(error.outcome_unknown() && error.or_unknown(false).outcome_unknown());
+        assert!(!refused(Code::Unavailable, "DRAINING").or_unknown(false).outcome_unknown());
+    }
+
+    #[test]
+    fn an_answer_of_http_is_no_answer_of_a_server() {
+        let answer = |code, number| Error::from(Status::new(code, format!("{NO_STATUS}{number}")));
+        let other = answer(Code::Unimplemented, 404);
+        assert!(other.is_no_grpc() && other.message() == "HTTP status 404");
+        assert!(!answer(Code::Unavailable, 503).is_no_grpc(), "a proxy may get better");
+        assert!(!Error::from(Status::new(Code::Unimplemented, "no such call")).is_no_grpc());
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub const KEYS: [&str; 14] = [
 
 /// Variables of the same prefix that are not the server's: those of the client commands, those that
 /// `ringq work --exec` sets for its command, and the binary that examples and benches are to use.
-const FOREIGN: [&str; 9] = [
+const FOREIGN: [&str; 10] = [
     "RINGQ_BIN",
     "RINGQ_SERVER",
     "RINGQ_TOKEN",
@@ -38,6 +38,7 @@ const FOREIGN: [&str; 9] = [
     "RINGQ_DELIVERY",
     "RINGQ_RECEIPT",
     "RINGQ_DEADLINE",
+    "RINGQ_BATCH",
 ];
 
 /// The settings given on the command line.

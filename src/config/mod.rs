@@ -128,6 +128,12 @@ impl Config {
     }
 }
 
+/// A variable of a client command. An empty one counts as not set.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    let found = environment().find(|(found, _)| found == name);
+    found.map(|(_, value)| value).filter(|value| !value.is_empty())
+}
+
 /// Lays the layers over the defaults, the last one on top, and reads the result.
 fn resolve(
     layers: Vec<Layer>,

@@ -1,7 +1,7 @@
 //! From the text of one setting to its value. An error is the rest of a sentence that begins with
 //! the setting's name.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,7 +17,30 @@ const UNITS: [(&str, u64); 5] =
 
 /// `127.0.0.1:7700`, `[::1]:7700`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is not an address like 127.0.0.1:7700"))
+    text.parse().map_err(|_| {
+        let why = address_advice(text).map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{text:?} is not an address like 127.0.0.1:7700{why}")
+    })
+}
+
+/// What people write instead of an address with its port.
+fn address_advice(text: &str) -> Option<String> {
+    if text.parse::<IpAddr>().is_ok() {
+        return Some("its port is missing".to_owned());
+    }
+    if let Ok(port) = text.parse::<u16>() {
+        return Some(format!("a port alone is not enough; write 127.0.0.1:{port}"));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    port.parse::<u16>().ok()?;
+    match host {
+        "" | "*" => Some(format!("for all addresses write 0.0.0.0:{port}")),
+        "localhost" => Some(format!("localhost is a name; write 127.0.0.1:{port}")),
+        _ if host.contains(|c: char| c.is_ascii_alphabetic()) && !host.contains(':') => {
+            Some(format!("{host} is a name, and an address is needed"))
+        }
+        _ => None,
+    }
 }
 
 /// Any path but the empty one.
@@ -65,21 +88,64 @@ pub(super) fn duration_or_zero(
 
 /// A duration of any length: numbers with their units, the larger unit first, as in `1h30m`.
 pub(crate) fn any_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m");
+    plain_duration(text).ok_or_else(|| {
+        let why = duration_advice(text).map(|why| format!(": {why}")).unwrap_or_default();
+        format!("{text:?} is not a duration like 250ms, 30s, 5m or 1h30m{why}")
+    })
+}
+
+fn plain_duration(text: &str) -> Option<Duration> {
     let (mut rest, mut total, mut bound) = (text, 0_u64, u64::MAX);
     while !rest.is_empty() || bound == u64::MAX {
         let (number, tail) = split_at(rest, |c| !c.is_ascii_digit());
         let (unit, tail) = split_at(tail, |c| c.is_ascii_digit());
-        let number: u64 = number.parse().map_err(|_| wrong())?;
-        let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
+        let number: u64 = number.parse().ok()?;
+        let (_, unit) = UNITS.iter().find(|(name, _)| *name == unit)?;
         if *unit >= bound {
-            return Err(wrong());
+            return None;
         }
-        let millis = number.checked_mul(*unit);
-        total = millis.and_then(|millis| total.checked_add(millis)).ok_or_else(wrong)?;
+        total = total.checked_add(number.checked_mul(*unit)?)?;
         (rest, bound) = (tail, *unit);
     }
-    Ok(Duration::from_millis(total))
+    Some(Duration::from_millis(total))
+}
+
+/// What people write instead of a duration.
+fn duration_advice(text: &str) -> Option<String> {
+    if text.starts_with('-') {
+        return Some("it cannot be negative".to_owned());
+    }
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_digit()) {
+        return Some(format!("its unit is missing; for seconds write {text}s"));
+    }
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    if number.contains(['.', ',']) && number.parse::<f64>().is_ok() {
+        return Some("write whole numbers, as in 1h30m or 1500ms".to_owned());
+    }
+    let meant = meant_duration(text);
+    plain_duration(&meant).map(|_| format!("write {meant}"))
+}
+
+/// `5 m`, `5min`, `5 Minutes` as `5m`.
+fn meant_duration(text: &str) -> String {
+    let (mut rest, mut meant) = (text, String::new());
+    while !rest.is_empty() {
+        let (number, tail) = split_at(rest, |c| !c.is_ascii_digit());
+        let (unit, tail) = split_at(tail, |c| c.is_ascii_digit());
+        let unit = unit.trim().to_ascii_lowercase();
+        let unit = match unit.as_str() {
+            "day" | "days" => "d",
+            "hr" | "hrs" | "hour" | "hours" => "h",
+            "min" | "mins" | "minute" | "minutes" => "m",
+            "sec" | "secs" | "second" | "seconds" => "s",
+            "msec" | "millis" | "millisecond" | "milliseconds" => "ms",
+            other => other,
+        };
+        meant.push_str(number);
+        meant.push_str(unit);
+        rest = tail;
+    }
+    meant
 }
 
 /// The text before the first such character, and from it on.
@@ -180,8 +246,40 @@ mod tests {
     #[test]
     fn the_problem_tells_form_and_range() {
         let problem = |text| duration(text, secs(0), hours(1)).unwrap_err();
-        assert_eq!(problem("30"), "\"30\" is not a duration like 250ms, 30s, 5m or 1h30m");
+        assert_eq!(
+            problem("30"),
+            "\"30\" is not a duration like 250ms, 30s, 5m or 1h30m: its unit is missing; for \
+             seconds write 30s"
+        );
         assert_eq!(problem("2h"), "\"2h\" is not within 0s to 1h");
+    }
+
+    #[test]
+    fn the_problem_tells_what_was_probably_meant() {
+        for (text, want) in [
+            ("-5s", "negative"),
+            ("5 m", "write 5m"),
+            ("1h 30min", "write 1h30m"),
+            ("2 Days", "write 2d"),
+            ("1.5h", "whole numbers"),
+        ] {
+            let problem = any_duration(text).unwrap_err();
+            assert!(problem.contains(want), "{problem}");
+        }
+        for text in ["", "soon", "30s1h", "5x"] {
+            assert!(any_duration(text).unwrap_err().ends_with("or 1h30m"), "{text:?}");
+        }
+        for (text, want) in [
+            ("localhost:24000", "localhost is a name; write 127.0.0.1:24000"),
+            ("db.example:1", "db.example is a name, and an address is needed"),
+            ("7700", "write 127.0.0.1:7700"),
+            (":7700", "write 0.0.0.0:7700"),
+            ("127.0.0.1", "its port is missing"),
+            ("nonsense", "like 127.0.0.1:7700"),
+        ] {
+            let problem = address(text).unwrap_err();
+            assert!(problem.ends_with(want), "{problem}");
+        }
     }
 
     #[test]

@@ -207,6 +207,7 @@ fn variables_of_others_are_left_alone() {
         ("RINGQ_SERVER", "http://127.0.0.1:7700"),
         ("RINGQ_TOKEN", "t"),
         ("RINGQ_HEADER_TRACEPARENT", "00"),
+        ("RINGQ_BATCH", "3"),
         ("RINGQ_SERVICE_HOST", "10.0.0.1"),
         ("RINGQ_SERVICE_PORT", "7700"),
         ("RINGQ_SERVICE_PORT_GRPC", "7700"),

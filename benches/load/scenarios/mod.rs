@@ -27,7 +27,7 @@ pub(crate) enum Scenario {
     Lifecycle,
     /// Bulk enqueue while consuming: whole lives per second.
     Both,
-    /// One job at a time to an idle worker: start of the enqueue call to delivery.
+    /// One job every 5 ms to an idle worker: from its slot to the delivery.
     Idle,
     /// Jobs whose due times spread over 5 s: how late they come.
     Delayed,

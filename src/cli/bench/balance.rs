@@ -35,6 +35,8 @@ pub(super) struct Balance {
 /// What has to be true of every number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
+    /// Nothing: what is missing may be under way.
+    Nothing,
     /// It was enqueued, and waits on the server.
     Enqueued,
     /// It went all the way.
@@ -65,16 +67,15 @@ impl Faults {
     /// Looks at the marks of a number.
     pub(super) fn look(&mut self, number: u32, marks: u8, demand: Demand) {
         let has = |mark| marks & mark != 0;
-        if !has(ENQUEUED) {
-            self.unwritten.add(number);
-        } else if demand == Demand::Acked {
-            if !has(DELIVERED) {
-                self.lost.add(number);
-            } else if has(REFUSED) {
-                self.refused.add(number);
-            } else if !has(ACKED) {
-                self.unacked.add(number);
-            }
+        match demand {
+            Demand::Nothing if has(REFUSED) => self.refused.add(number),
+            Demand::Nothing => {}
+            _ if !has(ENQUEUED) => self.unwritten.add(number),
+            Demand::Enqueued => {}
+            Demand::Acked if !has(DELIVERED) => self.lost.add(number),
+            Demand::Acked if has(REFUSED) => self.refused.add(number),
+            Demand::Acked if !has(ACKED) => self.unacked.add(number),
+            Demand::Acked => {}
         }
         if has(DOUBLED) {
             self.doubled.add(number);

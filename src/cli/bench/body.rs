@@ -14,7 +14,7 @@ const CHECKSUM_BYTES: usize = 8;
 pub(super) struct Stamp {
     /// The job's number within its run.
     pub(super) number: u32,
-    /// When its enqueue call began, in microseconds since the run did.
+    /// When its enqueue call began or was to begin, in microseconds since the run did.
     pub(super) sent_us: u64,
     /// When it is due, in microseconds of the server's wall clock. 0: at once.
     pub(super) due_us: i64,

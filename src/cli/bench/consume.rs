@@ -1,6 +1,7 @@
 //! Workers: streams that acknowledge in batches, with several acks under way.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +15,10 @@ use tonic::Streaming;
 use super::arrival::Arrival;
 use super::body::Unread;
 use super::round::{Grant, Round};
-use super::server::proto;
 use super::time;
 use super::trouble::{Result, Trouble};
 use super::{produce, settle};
-use crate::client::{Client, Transport};
+use crate::client::{Client, Transport, proto};
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{Delivery, StreamRequest, StreamResponse};
 
@@ -28,6 +28,8 @@ const MESSAGE_JOBS: i32 = 128;
 const ACK_WAIT: Duration = Duration::from_millis(5);
 /// Long enough for a stream's credit to be worked off in any run.
 const LEASE: Duration = Duration::from_secs(120);
+/// After the last ack, untimed: a job that comes once more is found out.
+const LISTEN: Duration = Duration::from_millis(200);
 /// Before a stream that the server ended, because of its age, is opened again.
 const REOPEN: Duration = Duration::from_millis(100);
 
@@ -64,15 +66,13 @@ impl Workers {
         Ok(Workers(workers))
     }
 
-    /// Works until the round is finished.
-    pub(super) async fn run(self, round: &Round) -> Result<()> {
+    /// Works until the round is finished, and listens a little longer.
+    pub(super) async fn run(self) -> Result<()> {
         let mut tasks = JoinSet::new();
         for worker in self.0 {
             tasks.spawn(worker.run());
         }
-        produce::join(tasks).await?;
-        round.marks().done = Some(time::now());
-        Ok(())
+        produce::join(tasks).await
     }
 }
 
@@ -92,6 +92,10 @@ impl Worker {
 
     async fn run(mut self) -> Result<()> {
         let finished = self.round.finished.clone();
+        let mut listened = pin!(async {
+            finished.cancelled().await;
+            tokio::time::sleep(LISTEN).await;
+        });
         let mut acks = FuturesUnordered::new();
         loop {
             while self.held.len() >= self.round.plan.ack_batch as usize {
@@ -103,7 +107,7 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                () = finished.cancelled() => return Ok(()),
+                () = &mut listened => return Ok(()),
                 Some(done) = acks.next() => done?,
                 // Always: what is not read fills the window of the connection, which the answers
                 // to acks need as well. The credit bounds what is held.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::balance::Balance;
+use super::balance::{Balance, Demand};
 use super::histogram::Latency;
 use super::preset::Phases;
 use super::round::{Grant, Marks, Round};
@@ -32,6 +32,8 @@ pub(super) struct Figures {
     /// The least durability that an answer told.
     pub(super) durability: pb::Durability,
     pub(super) grant: Option<Grant>,
+    /// It was not cut short, and its balance is that of all its jobs.
+    pub(super) complete: bool,
     pub(super) balance: Balance,
 }
 
@@ -46,8 +48,8 @@ pub(super) struct Spread {
 // === impl Figures ===
 
 impl Figures {
-    /// What a round has measured so far. Its balance holds no more than sums: a round that was cut
-    /// short has none.
+    /// What a round has measured so far; complete it is not. What is missing in its balance may be
+    /// under way.
     pub(super) fn of(round: &Round) -> Figures {
         let marks = *round.marks();
         let (enqueued, acked) = (round.books.enqueues(), round.books.acks());
@@ -79,13 +81,14 @@ impl Figures {
             overdue: round.overdue(),
             durability: round.durability(),
             grant: marks.grant,
-            balance: Balance { enqueued, acked, ..Balance::default() },
+            complete: false,
+            balance: round.books.balance(round.jobs(), Demand::Nothing),
         }
     }
 
-    /// Whether no job was lost, doubled, damaged or early.
+    /// Whether it is proven that no job was lost, doubled, damaged or early.
     pub(super) fn is_sound(&self) -> bool {
-        self.balance.faults.is_empty()
+        self.complete && self.balance.faults.is_empty()
     }
 }
 
@@ -123,6 +126,7 @@ mod tests {
     use super::super::plan::Plan;
     use super::super::preset::Preset;
     use super::super::server::Clock;
+    use super::super::turns::Pace;
     use super::*;
 
     fn figures(rate: Option<f64>) -> Figures {
@@ -148,6 +152,27 @@ mod tests {
         let figures = figures(None);
         assert_eq!((figures.rate, figures.enqueue_rate, figures.enqueue), (None, None, None));
         assert_eq!(figures.client_cpu_us, 0.0);
+    }
+
+    #[tokio::test]
+    async fn a_round_that_is_cut_short_is_not_sound_and_tells_what_is_known() {
+        let round = Round::new(Preset::Bulk.plan(), "t", Clock::default());
+        let pace = Pace::begin(&round.plan, round.begin());
+        round.turns.take(&pace).await.unwrap();
+        for number in 0..3 {
+            round.books.enqueued(number);
+            round.books.delivered(number, false);
+        }
+        round.books.acked(0);
+        let known = Balance { enqueued: 3, delivered: 3, acked: 1, ..Balance::default() };
+        let figures = Figures::of(&round);
+        assert_eq!((figures.is_sound(), figures.balance), (false, known));
+
+        round.books.delivered(2, true);
+        let balance = Figures::of(&round).balance;
+        assert_eq!((balance.doubled, balance.early), (1, 1));
+        let facts = ["job 2 was delivered twice", "job 2 was delivered early"];
+        assert_eq!(balance.faults, facts);
     }
 
     #[test]

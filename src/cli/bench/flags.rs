@@ -20,6 +20,10 @@ Examples:
   ringq bench idle --rate 1000/s                latency under a steady load
   ringq bench delayed --spread 30s -o json
 
+Dispatch is the time from the start of the enqueue call to the delivery. With a rate, dispatch and
+the enqueue call count from the slot that the call has in the schedule. The schedule does not wait
+for answers: a call that is held up by slow ones is late, and no slot is left out.
+
 Every job carries its number and a checksum. At the end the jobs that were enqueued, delivered and
 acked are compared one by one, and with the server's own numbers. A job that was lost, doubled,
 damaged or early makes the exit code 1.";
@@ -61,7 +65,8 @@ pub(super) struct LoadFlags {
     /// Jobs per call
     #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=1000))]
     pub(super) batch: Option<u32>,
-    /// Enqueue this many jobs per second, all producers together, as in 200/s
+    /// Enqueue this many jobs per second, all producers together, as in 200/s; latencies then
+    /// count from the slot that a call has in this schedule, however late it begins
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
     /// Bytes of each body

@@ -23,6 +23,7 @@ pub(super) fn value(session: &Session, outcome: &Outcome) -> Value {
         "bench": session.plan.preset.name(),
         "topic": session.topic,
         "complete": outcome.trouble.is_none(),
+        // Proven: a run that was cut short is not.
         "sound": outcome.warm_up.is_none() && rounds.iter().all(Figures::is_sound),
         "setting": setting(&session.plan),
         "server": {

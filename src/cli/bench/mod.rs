@@ -1,12 +1,12 @@
 //! `ringq bench`: measures a running server over gRPC, and proves that what it measured was work.
 //!
-//! [`plan`] says what is done, from [`preset`] and [`flags`]. [`session`] does it: [`produce`] enqueues,
-//! [`consume`] takes and acks, [`watch`] notices when that cannot go on; they share a [`round`] with
-//! its [`books`] and its latencies. [`figures`] sums up, [`report`] and [`json`] print.
+//! [`plan`] says what is done, from [`preset`] and [`flags`]. [`session`] does it: [`produce`] enqueues
+//! in [`turns`], [`consume`] takes and acks, [`watch`] notices when that cannot go on; they share a
+//! [`round`] with its [`books`] and its latencies. [`figures`] sums up, [`report`] and [`json`] print.
 //!
 //! The client shares its machine with the server more often than not, so it is frugal: a task per
-//! call under way and per stream, none per job; one clock reading per call and per message; a byte
-//! of books per job.
+//! call under way and per stream, none per job; one thread that waits for the slots of a rate; one
+//! clock reading per call and per message; a byte of books per job.
 
 mod arrival;
 mod balance;
@@ -27,6 +27,7 @@ mod session;
 mod settle;
 mod time;
 mod trouble;
+mod turns;
 mod watch;
 
 use anyhow::Context as _;
@@ -127,7 +128,12 @@ impl Session {
         let last = outcome.rounds.last().or(outcome.warm_up.as_ref());
         let faults = last.map(|round| round.balance.faults.join("; ")).unwrap_or_default();
         let failure = match &outcome.trouble {
-            Some(trouble) => trouble.failure(&self.connection),
+            Some(trouble) => {
+                if !faults.is_empty() {
+                    note(&format!("WARNING: until then, {faults}"));
+                }
+                trouble.failure(&self.connection)
+            }
             None if faults.is_empty() => return Ok(()),
             None => Failure::new(exit::FAILED, format!("the books do not balance: {faults}")),
         };

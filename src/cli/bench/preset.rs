@@ -19,7 +19,7 @@ pub(super) enum Preset {
     Lifecycle,
     /// Enqueue in batches while taking and acking
     Both,
-    /// One job at a time, 200 per second, to a worker that waits: latency without load
+    /// One job every 5 ms, to a worker that waits: latency without load, counted from the slot
     Idle,
     /// Delayed jobs that are all due in one instant
     Burst,

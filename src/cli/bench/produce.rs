@@ -1,9 +1,7 @@
 //! Producers: calls for one job or for a batch, a fixed number of them under way. A task per call
 //! under way, none per job.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::task::JoinSet;
 
@@ -12,6 +10,7 @@ use super::round::Round;
 use super::server::timestamp;
 use super::time;
 use super::trouble::{Result, Trouble};
+use super::turns::{Pace, Turn};
 use crate::client::{Client, Error, Transport};
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{
@@ -22,13 +21,13 @@ const WHAT: &str = "cannot enqueue";
 
 /// Enqueues all jobs of the round.
 pub(super) async fn run(round: &Arc<Round>, clients: &[Client]) -> Result<()> {
-    let begin = time::now();
-    round.begin();
+    let pace = Arc::new(Pace::begin(&round.plan, round.begin()));
     let mut lanes = JoinSet::new();
     for lane in 0..round.plan.lanes() {
         let producer = (lane / round.plan.in_flight) as usize;
         let queue = clients[producer % clients.len()].queue();
-        lanes.spawn(Lane { round: Arc::clone(round), queue }.run(begin));
+        let (round, pace) = (Arc::clone(round), Arc::clone(&pace));
+        lanes.spawn(Lane { round, pace, queue }.run());
     }
     join(lanes).await?;
     round.produced();
@@ -52,23 +51,23 @@ pub(super) async fn join(mut tasks: JoinSet<Result<()>>) -> Result<()> {
 /// One call at a time.
 struct Lane {
     round: Arc<Round>,
+    pace: Arc<Pace>,
     queue: QueueServiceClient<Transport>,
 }
 
 /// A call that is about to be made.
 struct Call {
-    numbers: Range<u32>,
+    turn: Turn,
     jobs: Vec<JobSpec>,
-    start: Instant,
     first_due_us: i64,
 }
 
 // === impl Lane ===
 
 impl Lane {
-    async fn run(mut self, begin: Instant) -> Result<()> {
-        while let Some(numbers) = self.round.take(begin).await {
-            let call = self.prepare(numbers);
+    async fn run(mut self) -> Result<()> {
+        while let Some(turn) = self.round.turns.take(&self.pace).await {
+            let call = self.prepare(turn);
             if self.round.plan.batch == 1 {
                 self.single(call).await?;
             } else {
@@ -78,11 +77,10 @@ impl Lane {
         Ok(())
     }
 
-    fn prepare(&self, numbers: Range<u32>) -> Call {
+    fn prepare(&self, turn: Turn) -> Call {
         let round = &*self.round;
-        let start = time::now();
-        let sent_us = round.since_base(start);
-        let mut buffer = round.bodies.buffer(numbers.len());
+        let sent_us = round.since_base(turn.start);
+        let mut buffer = round.bodies.buffer(turn.numbers.len());
         let (mut first_due_us, mut last_due_us) = (i64::MAX, 0);
         let job = |number| {
             let due_us = round.due_us(number);
@@ -95,9 +93,9 @@ impl Lane {
                 ..Default::default()
             }
         };
-        let jobs = numbers.clone().map(job).collect();
+        let jobs = turn.numbers.clone().map(job).collect();
         round.due_until(last_due_us);
-        Call { numbers, jobs, start, first_due_us }
+        Call { turn, jobs, first_due_us }
     }
 
     async fn single(&mut self, mut call: Call) -> Result<()> {
@@ -109,7 +107,7 @@ impl Lane {
         let answer = self.queue.enqueue(request).await.map_err(Trouble::at(WHAT))?.into_inner();
         self.answered(&call);
         self.round.reached(answer.durability());
-        self.created(call.numbers.start, answer.outcome())
+        self.created(call.turn.numbers.start, answer.outcome())
     }
 
     async fn batch(&mut self, mut call: Call) -> Result<()> {
@@ -121,11 +119,11 @@ impl Lane {
         let answer = self.queue.batch_enqueue(request).await;
         let answer = answer.map_err(Trouble::at(WHAT))?.into_inner();
         self.answered(&call);
-        if answer.results.len() != call.numbers.len() {
-            let (asked, got) = (call.numbers.len(), answer.results.len());
+        if answer.results.len() != call.turn.numbers.len() {
+            let (asked, got) = (call.turn.numbers.len(), answer.results.len());
             return Err(Trouble::Wrong(format!("{got} results for a batch of {asked} jobs")));
         }
-        for (number, mut result) in call.numbers.zip(answer.results) {
+        for (number, mut result) in call.turn.numbers.zip(answer.results) {
             if let Some(error) = result.error.take() {
                 return Err(Trouble::Call(WHAT, Box::new(Error::from(error))));
             }
@@ -136,9 +134,9 @@ impl Lane {
     }
 
     fn answered(&self, call: &Call) {
-        self.round.latency.enqueue.record(time::micros(call.start.elapsed()));
+        self.round.latency.enqueue.record(time::micros(call.turn.start.elapsed()));
         if call.first_due_us > 0 && self.round.clock.now_us() > call.first_due_us {
-            self.round.count_overdue(call.numbers.len() as u64);
+            self.round.count_overdue(call.turn.numbers.len() as u64);
         }
     }
 

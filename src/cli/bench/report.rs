@@ -1,5 +1,6 @@
 //! The outcome for people.
 
+use super::balance::Balance;
 use super::figures::{Figures, Spread};
 use super::histogram::Latency;
 use super::plan::{Amount, Plan};
@@ -168,16 +169,18 @@ fn latencies(rounds: &[Figures]) -> Option<Table> {
 fn books(session: &Session, outcome: &Outcome, last: &Figures) -> Block {
     let balance = &last.balance;
     let mut block = Block::default();
-    let verdict = if outcome.trouble.is_some() {
-        format!("cut short: {} enqueued, {} acked", balance.enqueued, balance.acked)
-    } else if last.is_sound() && session.plan.phases == Phases::Fill {
-        format!("{} enqueued and left there; the server counts the same", balance.enqueued)
+    let Balance { enqueued, delivered, acked, doubled, early, .. } = balance;
+    let verdict = if last.is_sound() && session.plan.phases == Phases::Fill {
+        format!("{enqueued} enqueued and left there")
     } else {
-        let agreed = if last.is_sound() { "; the server counts the same" } else { "" };
         format!(
-            "{} enqueued, {} delivered, {} acked, {} doubled, {} early{agreed}",
-            balance.enqueued, balance.delivered, balance.acked, balance.doubled, balance.early,
+            "{enqueued} enqueued, {delivered} delivered, {acked} acked, {doubled} doubled, {early} early"
         )
+    };
+    let verdict = match (outcome.trouble.is_some(), last.is_sound()) {
+        (true, _) => format!("cut short: {verdict}"),
+        (false, true) => format!("{verdict}; the server counts the same"),
+        (false, false) => verdict,
     };
     block.line("books", verdict);
     block

@@ -1,18 +1,18 @@
 //! What producers, workers and the watch of one round share.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
 use super::body::Bodies;
-use super::books::{Books, JOBS_MAX};
+use super::books::Books;
 use super::histogram::Histogram;
 use super::plan::{Amount, Plan};
 use super::server::Clock;
 use super::time;
+use super::turns::Turns;
 use crate::pb;
 
 /// See the module.
@@ -20,6 +20,7 @@ pub(super) struct Round {
     pub(super) plan: Plan,
     pub(super) topic: String,
     pub(super) clock: Clock,
+    pub(super) turns: Turns,
     pub(super) bodies: Bodies,
     pub(super) books: Books,
     pub(super) latency: Latencies,
@@ -29,9 +30,6 @@ pub(super) struct Round {
     base: Instant,
     /// The server's time when the first job was about to be enqueued.
     begin_us: AtomicI64,
-    next: AtomicU32,
-    /// Numbers end here.
-    limit: AtomicU32,
     /// Acks that complete the round; not known before all is enqueued.
     goal: AtomicU64,
     last_due_us: AtomicI64,
@@ -42,9 +40,9 @@ pub(super) struct Round {
 
 /// The latencies of a round, in microseconds.
 pub(super) struct Latencies {
-    /// Start of an enqueue call to its answer, per call.
+    /// Start of an enqueue call, or its turn where there is a rate, to its answer, per call.
     pub(super) enqueue: Histogram,
-    /// Start of the enqueue call to the delivery, per job that is ready at once.
+    /// The same to the delivery, per job that is ready at once.
     pub(super) dispatch: Histogram,
     /// Due time to delivery, per delayed job.
     pub(super) lateness: Histogram,
@@ -83,14 +81,11 @@ pub(super) struct Grant {
 impl Round {
     /// A round with an identity of its own.
     pub(super) fn new(plan: Plan, topic: &str, clock: Clock) -> Round {
-        let limit = match plan.amount {
-            Amount::Jobs(jobs) => jobs,
-            Amount::Time(_) => JOBS_MAX,
-        };
         Round {
             plan,
             topic: topic.to_owned(),
             clock,
+            turns: Turns::new(&plan),
             bodies: Bodies::new(rand::random(), plan.body_bytes()),
             books: Books::new(),
             latency: Latencies {
@@ -102,8 +97,6 @@ impl Round {
             finished: CancellationToken::new(),
             base: time::now(),
             begin_us: AtomicI64::new(0),
-            next: AtomicU32::new(0),
-            limit: AtomicU32::new(limit),
             goal: AtomicU64::new(u64::MAX),
             last_due_us: AtomicI64::new(0),
             overdue: AtomicU64::new(0),
@@ -117,12 +110,12 @@ impl Round {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first job is about to be enqueued.
-    pub(super) fn begin(&self) {
+    /// The first job is about to be enqueued; now.
+    pub(super) fn begin(&self) -> Instant {
         self.begin_us.store(self.clock.now_us(), Ordering::Relaxed);
         let mut marks = self.marks();
-        marks.begin = Some(time::now());
         marks.cpu = time::cpu();
+        *marks.begin.insert(time::now())
     }
 
     /// All jobs are enqueued.
@@ -135,8 +128,14 @@ impl Round {
     /// Ends the round if the last ack is there.
     pub(super) fn look(&self) {
         if self.books.acks() >= self.goal.load(Ordering::SeqCst) {
-            self.finished.cancel();
+            self.finish();
         }
+    }
+
+    /// Ends the round: what comes now is not timed.
+    pub(super) fn finish(&self) {
+        self.marks().done.get_or_insert_with(time::now);
+        self.finished.cancel();
     }
 
     /// Whether all jobs are enqueued.
@@ -146,30 +145,7 @@ impl Round {
 
     /// How many numbers have been given out.
     pub(super) fn jobs(&self) -> u32 {
-        self.next.load(Ordering::SeqCst).min(self.limit.load(Ordering::SeqCst))
-    }
-
-    /// The numbers of the next call, when its time has come. None: there are no more.
-    pub(super) async fn take(&self, begin: Instant) -> Option<Range<u32>> {
-        let end = match self.plan.amount {
-            Amount::Time(duration) => Some(begin + duration),
-            Amount::Jobs(_) => None,
-        };
-        if end.is_some_and(|end| time::now() >= end) {
-            return None;
-        }
-        let from = self.next.fetch_add(self.plan.batch, Ordering::SeqCst);
-        if let Some(rate) = self.plan.rate {
-            let slot = begin + Duration::from_secs_f64(f64::from(from) / rate);
-            if end.is_some_and(|end| slot >= end) {
-                // Slots rise with numbers, so no number from here on was or will be used.
-                self.limit.fetch_min(from, Ordering::SeqCst);
-                return None;
-            }
-            tokio::time::sleep_until(slot.into()).await;
-        }
-        let until = (from + self.plan.batch).min(self.limit.load(Ordering::SeqCst));
-        (from < until).then_some(from..until)
+        self.turns.taken()
     }
 
     /// When job `number` is due, in microseconds of the server's clock. 0: at once.
@@ -238,45 +214,11 @@ fn micros(duration: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::super::preset::Preset;
+    use super::super::turns::Pace;
     use super::*;
-
-    fn round(change: impl FnOnce(&mut Plan)) -> Round {
-        let mut plan = Preset::Bulk.plan();
-        change(&mut plan);
-        Round::new(plan, "t", Clock::default())
-    }
-
-    #[tokio::test]
-    async fn numbers_are_given_out_once_and_end() {
-        let round = round(|plan| plan.amount = Amount::Jobs(300));
-        let mut taken = Vec::new();
-        while let Some(range) = round.take(time::now()).await {
-            taken.push(range);
-        }
-        assert_eq!(taken, [0..128, 128..256, 256..300]);
-        assert_eq!(round.jobs(), 300);
-    }
-
-    #[tokio::test]
-    async fn a_timed_round_counts_what_it_used() {
-        let timed = |plan: &mut Plan| plan.amount = Amount::Time(Duration::from_secs(1));
-        let begin = time::now();
-        let fast = round(timed);
-        assert_eq!(fast.take(begin).await, Some(0..128));
-        assert_eq!(fast.take(begin - Duration::from_secs(2)).await, None);
-        assert_eq!(fast.jobs(), 128);
-
-        let paced = round(|plan| {
-            timed(plan);
-            (plan.batch, plan.rate) = (1, Some(2.0));
-        });
-        let begin = begin - Duration::from_millis(900);
-        assert_eq!(paced.take(begin).await, Some(0..1));
-        assert_eq!(paced.take(begin).await, Some(1..2));
-        assert_eq!(paced.take(begin).await, None, "the third would come after the end");
-        assert_eq!(paced.jobs(), 2);
-    }
 
     #[test]
     fn due_times_fill_the_spread() {
@@ -300,12 +242,17 @@ mod tests {
 
     #[test]
     fn the_last_ack_ends_it_and_nothing_else() {
-        let round = round(|plan| plan.amount = Amount::Jobs(1));
-        round.next.store(1, Ordering::SeqCst);
+        let plan = Plan { amount: Amount::Jobs(1), batch: 1, ..Preset::Bulk.plan() };
+        let round = Round::new(plan, "t", Clock::default());
+        let pace = Pace::begin(&plan, round.begin());
+        assert!(round.turns.take(&pace).now_or_never().flatten().is_some());
         round.books.acked(0);
         round.look();
         assert!(!round.finished.is_cancelled(), "more may be enqueued");
         round.produced();
         assert!(round.finished.is_cancelled());
+        let done = round.marks().done;
+        round.finish();
+        assert!(done.is_some() && round.marks().done == done, "what comes later is not timed");
     }
 }

@@ -1,7 +1,5 @@
 //! What the server says of itself: its build, its clock, its own numbers.
 
-use std::time::Duration;
-
 use tonic::Code;
 
 use super::time;
@@ -134,11 +132,6 @@ impl Stats {
             left: self.left - before.left,
         }
     }
-}
-
-/// A duration of the contract.
-pub(super) fn proto(duration: Duration) -> prost_types::Duration {
-    prost_types::Duration::try_from(duration).unwrap_or_default()
 }
 
 /// A time of the contract.

@@ -6,6 +6,7 @@ use super::round::Round;
 use super::server::Stats;
 use super::time;
 use super::trouble::{Result, Trouble};
+use super::turns::AWAY_MAX_S;
 use crate::cli::connect::Connection;
 
 /// How often progress is looked for.
@@ -39,7 +40,7 @@ pub(super) async fn run(round: &Round, connection: &Connection) -> Result<()> {
         // Twice, because the answer to the last ack may be on its way.
         let was_empty = std::mem::replace(&mut empty, is_empty(round, connection).await?);
         if was_empty && empty {
-            round.finished.cancel();
+            round.finish();
         }
     }
 }
@@ -58,5 +59,5 @@ async fn is_empty(round: &Round, connection: &Connection) -> Result<bool> {
 /// A slow rate makes long pauses.
 fn patience(round: &Round) -> Duration {
     let call_secs = round.plan.rate.map_or(0.0, |rate| f64::from(round.plan.batch) / rate);
-    PATIENCE + Duration::from_secs_f64(call_secs * 2.0)
+    PATIENCE + Duration::from_secs_f64((call_secs * 2.0).min(AWAY_MAX_S))
 }

@@ -88,12 +88,13 @@ async fn tour(stage: &mut Stage, files: &[String]) -> Result<(), Failure> {
         "A server listens on {}, its store is thrown away at the end.",
         stage.url()
     ))?;
-    show.say("Every line with a $ is run as it stands here.")?;
+    show.say("Every `$ ringq` line is run as it stands here, in a directory of its own.")?;
     enqueue(stage, &mut show, files).await?;
     start_workers(stage, &mut show).await?;
 
     let mut watch = Watch::new(stage.client(), [REMINDER, MAIL, PAYMENT]);
     show.heading("What becomes of them")?;
+    show.watch();
     loop {
         let seen = watch.look().await?;
         show.progress(&seen);
@@ -112,7 +113,7 @@ async fn tour(stage: &mut Stage, files: &[String]) -> Result<(), Failure> {
 }
 
 async fn enqueue(stage: &mut Stage, show: &mut Show, files: &[String]) -> Result<(), Failure> {
-    show.heading("One job for each file; the path is the payload, its hash the id")?;
+    show.heading("One job for each line of files.txt: a path is the payload, its hash the id")?;
     stage.write("files.txt", &files.join("\n"))?;
     let quiet = ["--quiet", "--retention", "1h"];
     let mut lines = vec!["enqueue", FILES, "--lines", "files.txt", "--id-from-payload"];
@@ -137,6 +138,7 @@ async fn enqueue(stage: &mut Stage, show: &mut Show, files: &[String]) -> Result
 async fn start_workers(stage: &mut Stage, show: &mut Show) -> Result<(), Failure> {
     show.heading("Workers: any command, its exit code decides")?;
     stage.write(HANDLER_FILE, HANDLER)?;
+    show.file(HANDLER_FILE, HANDLER)?;
     let hash = if stage::has("sha256sum").await { HASH } else { HASH_PERL };
     stage.start(
         show,

@@ -23,12 +23,8 @@ pub(super) struct Show {
 impl Show {
     pub(super) fn new(files: u64) -> Show {
         let out = Out::new();
-        let target = if out.is_terminal() {
-            ProgressDrawTarget::stdout()
-        } else {
-            ProgressDrawTarget::hidden()
-        };
-        let bar = ProgressBar::with_draw_target(Some(files), target);
+        // Shown once there is something to watch.
+        let bar = ProgressBar::with_draw_target(Some(files), ProgressDrawTarget::hidden());
         if let Ok(style) = ProgressStyle::with_template(BAR) {
             bar.set_style(style);
         }
@@ -55,9 +51,21 @@ impl Show {
         self.say(&format!("$ ringq {}{out}", words.join(" ")))
     }
 
+    /// A file that was just written.
+    pub(super) fn file(&mut self, name: &str, text: &str) -> Result<(), Failure> {
+        self.say(&format!("$ cat {name}\n{}", text.trim_end()))
+    }
+
     /// What a command printed.
     pub(super) fn output(&mut self, stdout: &[u8]) -> Result<(), Failure> {
         String::from_utf8_lossy(stdout).lines().try_for_each(|line| self.say(line))
+    }
+
+    /// From here on a terminal shows how far the files are.
+    pub(super) fn watch(&mut self) {
+        if self.out.is_terminal() {
+            self.bar.set_draw_target(ProgressDrawTarget::stdout());
+        }
     }
 
     /// The numbers of the files.
@@ -78,8 +86,12 @@ impl Show {
             Story::Succeeded { id, late: Some(late), .. } => {
                 format!("{id} is done, begun {} after its time", millis(*late))
             }
+            Story::Succeeded { id, attempts: 0 | 1, late: None } => format!("{id} is done"),
+            Story::Succeeded { id, attempts: 2, late: None } => {
+                format!("{id} is done, after a failed attempt")
+            }
             Story::Succeeded { id, attempts, late: None } => {
-                format!("{id} is done, at its hand-over number {attempts}")
+                format!("{id} is done, after {} failed attempts", attempts - 1)
             }
         };
         let time = self.begin.elapsed().as_secs_f64();
@@ -110,7 +122,10 @@ impl Show {
         match stage.kept() {
             Some(path) => self.say(&format!("The store and the results are in {}", path.display())),
             None => {
-                self.say("Now with a store that stays: `ringq serve`, and any of the lines above")
+                self.say(
+                    "The store and the files are thrown away; `ringq demo --keep` leaves them.",
+                )?;
+                self.say("A server with a store that stays: `ringq serve`")
             }
         }
     }

@@ -8,9 +8,12 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::future::join_all;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::super::exit::{self, Failure};
@@ -21,6 +24,10 @@ use crate::config::{Config, Flags};
 
 /// Between two looks at the jobs: as often as an eye can follow.
 const TICK: Duration = Duration::from_millis(100);
+/// The first SIGTERM waits for commands, the second one kills them.
+const SIGNALS: u32 = 2;
+/// How long a worker has for each of them.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// The most that is repeated of what a command said when it failed.
 const LOG_LINES: usize = 5;
 
@@ -133,8 +140,16 @@ impl Stage {
 
     /// Ends the workers, then the server, and clears the directory away.
     pub(super) async fn clear(mut self) {
+        // The store is thrown away, so no command needs to end well; but each needs to end, and only
+        // its worker can see to that.
+        for _ in 0..SIGNALS {
+            self.workers.iter().for_each(Worker::terminate);
+            let ends = self.workers.iter_mut().map(|worker| worker.child.wait());
+            if timeout(PATIENCE, join_all(ends)).await.is_ok() {
+                break;
+            }
+        }
         for worker in &mut self.workers {
-            // The store is thrown away, so nothing needs to be given back.
             let _ = worker.child.kill().await;
         }
         self.stop.cancel();
@@ -184,6 +199,18 @@ fn failed(line: &[&str], status: ExitStatus, log: &str) -> Failure {
     let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
     let problem = format!("`ringq {}` ended with {status}", line.join(" "));
     Failure::new(exit::FAILED, problem).hint(last)
+}
+
+// === impl Worker ===
+
+impl Worker {
+    fn terminate(&self) {
+        // None: it has ended, and the number may be another's.
+        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
 }
 
 // === impl Directory ===

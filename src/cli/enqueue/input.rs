@@ -3,10 +3,15 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
+use tokio::io::Interest;
+use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
 use super::exit::Failure;
@@ -22,6 +27,8 @@ const BATCH_LINES: usize = 500;
 const BATCH_BYTES: usize = 1 << 20;
 /// Batches that wait to be sent.
 const QUEUE_BATCHES: usize = 2;
+/// How long a pipe may take to come to its end.
+const PIPE_END: Duration = Duration::from_millis(100);
 /// Read at once: files come in large pieces, a pipe in what is there.
 const READ_BYTES: usize = 1 << 20;
 
@@ -73,6 +80,29 @@ pub(super) fn whole_stdin() -> Result<Payload, Failure> {
     }
 }
 
+/// Whether a pipe or a file stands ready on stdin that nobody said to read. One that is empty and at
+/// its end does not count, which is what cron gives; one that is silent for the moment does.
+pub(super) async fn is_piped_in() -> bool {
+    // A closed stdin cannot be cloned.
+    let Ok(stdin) = io::stdin().as_fd().try_clone_to_owned() else { return false };
+    let stdin = File::from(stdin);
+    let Ok(metadata) = stdin.metadata() else { return false };
+    let kind = metadata.file_type();
+    if kind.is_file() {
+        return metadata.len() > 0;
+    }
+    kind.is_socket() || (kind.is_fifo() && !is_empty_pipe(stdin).await)
+}
+
+/// Whether a pipe has come to its end without anything in it.
+async fn is_empty_pipe(pipe: File) -> bool {
+    // Never read from, so it need not be in non-blocking mode, which other processes would see.
+    let Ok(pipe) = Receiver::from_file_unchecked(pipe) else { return false };
+    let ready = tokio::time::timeout(PIPE_END, pipe.ready(Interest::READABLE)).await;
+    let ended = matches!(ready, Ok(Ok(ready)) if ready.is_read_closed());
+    ended && rustix::io::ioctl_fionread(&pipe).is_ok_and(|bytes| bytes == 0)
+}
+
 /// The SHA-256 of a payload, in hex.
 pub(super) fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().fold(String::with_capacity(64), |mut hex, byte| {
@@ -82,7 +112,11 @@ pub(super) fn digest(bytes: &[u8]) -> String {
 }
 
 fn unreadable(name: &str, error: &io::Error) -> Failure {
-    Failure::usage(format!("cannot read {name}: {}", reason(error)))
+    Failure::usage(cannot_read(name, error))
+}
+
+fn cannot_read(name: &str, error: &io::Error) -> String {
+    format!("cannot read {name}: {}", reason(error))
 }
 
 // === impl Source ===
@@ -104,15 +138,15 @@ impl Source {
         Ok(Source { name, size, input: Box::new(file) })
     }
 
-    /// Reads on a thread of its own, no further ahead than a few batches. A failure is the last
-    /// thing that comes.
-    pub(super) fn batches(self) -> mpsc::Receiver<Result<Batch, Failure>> {
+    /// Reads on a thread of its own, no further ahead than a few batches. What went wrong, in words,
+    /// is the last thing that comes.
+    pub(super) fn batches(self) -> mpsc::Receiver<Result<Batch, String>> {
         let (sender, batches) = mpsc::channel(QUEUE_BATCHES);
         // Not awaited: a read of a terminal or a pipe may never come back, and ends with the process.
         std::thread::spawn(move || {
             let mut reader = LineReader::new(self.input);
             loop {
-                let next = reader.batch().map_err(|error| unreadable(&self.name, &error));
+                let next = reader.batch().map_err(|error| cannot_read(&self.name, &error));
                 let goes_on = next.is_ok();
                 let ended = next.as_ref().is_ok_and(|batch| batch.lines.is_empty());
                 if ended || sender.blocking_send(next).is_err() || !goes_on {
@@ -173,9 +207,8 @@ impl<R: Read> LineReader<R> {
             return Ok(None);
         }
         self.number += 1;
-        while bytes.last() == Some(&b'\n') || bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
+        bytes.pop_if(|byte| *byte == b'\n');
+        bytes.pop_if(|byte| *byte == b'\r');
         let is_short = bytes.len() <= PAYLOAD_BYTES_MAX;
         Ok(Some(Line { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
     }
@@ -234,6 +267,7 @@ mod tests {
             flat(b"a\n\nb\r\n c \nd"),
             [line(1, "a"), line(3, "b"), line(4, " c "), line(5, "d")]
         );
+        assert_eq!(flat(b"a\r\r\nb\r"), [line(1, "a\r"), line(2, "b")], "one CR is of the end");
     }
 
     #[test]

@@ -1,6 +1,4 @@
-//! Which lines are in, which are not, and which may be.
-
-use std::fmt;
+//! Which lines are in, which are not, and which may be: the numbers. The words are in `account`.
 
 /// What became of the lines that were sent; they are told in order.
 #[derive(Debug, Default)]
@@ -11,19 +9,34 @@ pub(super) struct Ledger {
     unchanged: u64,
     /// Refused for themselves: a repeat would be refused again.
     refused: u64,
-    /// Not enqueued.
-    missing: Ranges,
-    /// May be enqueued.
-    unsure: Ranges,
-    /// The last line that was answered.
-    answered: u64,
+    /// In order, without gaps but for empty lines.
+    runs: Vec<Run>,
     /// The last line that was sent.
     sent: u64,
 }
 
-/// Line numbers as people write them: `1-500, 777`.
-#[derive(Debug, Default)]
-struct Ranges(Vec<(u64, u64)>);
+/// Lines that went the same way. Empty ones between them belong to it: they make no job.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    lines: Lines,
+    place: Place,
+}
+
+/// The first and the last one.
+pub(super) type Lines = (u64, u64);
+
+/// Where lines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Surely enqueued, but for refused ones among them, which would be many runs.
+    In,
+    /// Refused, before or between lines that are not in.
+    Refused,
+    /// May be enqueued.
+    Unsure,
+    /// Surely not enqueued.
+    Missing,
+}
 
 // === impl Ledger ===
 
@@ -33,101 +46,88 @@ impl Ledger {
     }
 
     pub(super) fn enqueued(&mut self, line: u64, was_there: bool) {
-        self.answered = line;
         self.enqueued += 1;
         self.unchanged += u64::from(was_there);
+        self.add((line, line), Place::In);
     }
 
     pub(super) fn refused(&mut self, line: u64) {
-        self.answered = line;
         self.refused += 1;
+        let place = match self.runs.last() {
+            Some(Run { place: Place::In, .. }) => Place::In,
+            _ => Place::Refused,
+        };
+        self.add((line, line), place);
     }
 
     pub(super) fn failed(&mut self, line: u64, may_be_in: bool) {
-        self.answered = line;
-        if may_be_in { self.unsure.add(line) } else { self.missing.add(line) }
+        self.add((line, line), if may_be_in { Place::Unsure } else { Place::Missing });
     }
 
-    /// Nobody waits for the answers under way any more.
-    pub(super) fn give_up(&mut self) {
-        if self.sent > self.answered {
-            self.unsure.0.push((self.answered + 1, self.sent));
-            self.answered = self.sent;
+    /// Nobody waits for the answer to these any more.
+    pub(super) fn unanswered(&mut self, lines: Lines) {
+        self.add(lines, Place::Unsure);
+    }
+
+    fn add(&mut self, lines: Lines, place: Place) {
+        match self.runs.last_mut().filter(|run| run.place == place) {
+            Some(run) => run.lines.1 = lines.1,
+            None => self.runs.push(Run { lines, place }),
         }
     }
 
-    pub(super) fn any_refused(&self) -> bool {
-        self.refused > 0
+    /// Whether any line went out.
+    pub(super) fn is_begun(&self) -> bool {
+        self.sent > 0
     }
 
     /// Whether there is anything to say about where the lines are.
-    pub(super) fn is_begun(&self) -> bool {
-        self.enqueued > 0 || !self.unsure.0.is_empty()
+    pub(super) fn is_any_in(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run.place, Place::In | Place::Unsure))
     }
 
-    /// Lines that were answered.
+    /// Lines that are done with.
     pub(super) fn count(&self) -> u64 {
         self.enqueued + self.refused
     }
 
-    /// The line to go on from: before it all are in, or were refused.
-    pub(super) fn resume(&self) -> u64 {
-        let first = |ranges: &Ranges| ranges.0.first().map_or(u64::MAX, |(first, _)| *first);
-        first(&self.missing).min(first(&self.unsure)).min(self.answered + 1)
+    pub(super) fn count_enqueued(&self) -> u64 {
+        self.enqueued
     }
 
-    /// What is where after an early end.
-    pub(super) fn state(&self) -> String {
-        let mut parts = vec![format!("surely enqueued: {} lines", self.enqueued)];
-        if self.refused > 0 {
-            parts.push(format!("refused: {}", self.refused));
-        }
-        if !self.unsure.0.is_empty() {
-            parts.push(format!("may be enqueued: lines {}", self.unsure));
-        }
-        if !self.missing.0.is_empty() {
-            parts.push(format!("not enqueued: lines {}", self.missing));
-        }
-        parts.push(format!("not sent: from line {} on", self.sent + 1));
-        parts.join("; ")
+    pub(super) fn count_unchanged(&self) -> u64 {
+        self.unchanged
     }
-}
 
-/// The last line of a whole run.
-impl fmt::Display for Ledger {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} enqueued", self.enqueued)?;
-        if self.unchanged > 0 {
-            write!(f, ", {} of them were there already", self.unchanged)?;
-        }
-        if self.refused > 0 {
-            write!(f, ", {} refused", self.refused)?;
-        }
-        Ok(())
+    pub(super) fn count_refused(&self) -> u64 {
+        self.refused
     }
-}
 
-// === impl Ranges ===
-
-impl Ranges {
-    fn add(&mut self, line: u64) {
-        match self.0.last_mut() {
-            Some((_, last)) if *last + 1 == line => *last = line,
-            _ => self.0.push((line, line)),
-        }
+    /// The lines in this place, in order.
+    pub(super) fn lines(&self, place: Place) -> impl Iterator<Item = Lines> {
+        self.runs.iter().filter(move |run| run.place == place).map(|run| run.lines)
     }
-}
 
-impl fmt::Display for Ranges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (first, last)) in self.0.iter().enumerate() {
-            let comma = if index > 0 { ", " } else { "" };
-            match first == last {
-                true => write!(f, "{comma}{first}")?,
-                false => write!(f, "{comma}{first}-{last}")?,
-            }
+    /// The first line that was not sent.
+    pub(super) fn next(&self) -> u64 {
+        self.sent + 1
+    }
+
+    /// What surely is not in and would not be refused: what is missing, and what was not sent, up to
+    /// the end of the input (None) unless that was reached.
+    pub(super) fn rest(&self, all_sent: bool) -> Vec<(u64, Option<u64>)> {
+        let mut rest: Vec<_> =
+            self.lines(Place::Missing).map(|(first, last)| (first, Some(last))).collect();
+        if all_sent {
+            return rest;
         }
-        Ok(())
+        // Nothing but empty lines is between the last run and the next line.
+        let ends_missing = self.runs.last().is_some_and(|run| run.place == Place::Missing);
+        match rest.last_mut().filter(|_| ends_missing) {
+            Some((_, last)) => *last = None,
+            None => rest.push((self.next(), None)),
+        }
+        rest
     }
 }
 
@@ -135,25 +135,47 @@ impl fmt::Display for Ranges {
 mod tests {
     use super::*;
 
+    fn lines(ledger: &Ledger, place: Place) -> Vec<Lines> {
+        ledger.lines(place).collect()
+    }
+
+    /// Nothing that is in lies in the rest, wherever the lines went that could not be sent.
     #[test]
-    fn it_says_where_to_go_on() {
+    fn the_rest_is_what_surely_is_not_in() {
         let mut ledger = Ledger::default();
-        assert_eq!(ledger.resume(), 1);
+        assert_eq!(ledger.rest(false), [(1, None)]);
+        assert!(!ledger.is_begun() && !ledger.is_any_in());
+        ledger.sent(12);
         (1..=3).for_each(|line| ledger.enqueued(line, line == 2));
         ledger.refused(4);
-        assert_eq!(ledger.to_string(), "3 enqueued, 1 of them were there already, 1 refused");
-        assert_eq!(ledger.resume(), 5);
+        assert_eq!(ledger.rest(false), [(13, None)]);
         ledger.failed(6, true);
         ledger.failed(7, true);
         ledger.failed(8, false);
         ledger.enqueued(9, false);
-        ledger.sent(12);
-        ledger.give_up();
-        assert_eq!(ledger.resume(), 6);
-        assert_eq!(
-            ledger.state(),
-            "surely enqueued: 4 lines; refused: 1; may be enqueued: lines 6-7, 10-12; \
-             not enqueued: lines 8; not sent: from line 13 on"
-        );
+        ledger.unanswered((10, 12));
+        assert_eq!((ledger.count(), ledger.count_enqueued(), ledger.count_unchanged()), (5, 4, 1));
+        assert_eq!(lines(&ledger, Place::In), [(1, 4), (9, 9)]);
+        assert_eq!(lines(&ledger, Place::Unsure), [(6, 7), (10, 12)]);
+        assert_eq!(ledger.rest(false), [(8, Some(8)), (13, None)]);
+        assert_eq!(ledger.rest(true), [(8, Some(8))]);
+    }
+
+    #[test]
+    fn what_is_refused_does_not_break_up_what_is_in_and_is_not_sent_again() {
+        let mut ledger = Ledger::default();
+        ledger.sent(9);
+        ledger.refused(1);
+        for line in [2, 4, 6] {
+            ledger.enqueued(line, false);
+            ledger.refused(line + 1);
+        }
+        ledger.failed(8, false);
+        ledger.refused(9);
+        assert_eq!(lines(&ledger, Place::In), [(2, 7)]);
+        assert_eq!(ledger.rest(false), [(8, Some(8)), (10, None)]);
+        ledger.sent(10);
+        ledger.failed(10, false);
+        assert_eq!(ledger.rest(false), [(8, Some(8)), (10, None)]);
     }
 }

@@ -1,31 +1,44 @@
 //! `--lines`: a job for each line, in batches, several of them under way.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
-use futures::stream::FuturesOrdered;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use super::Enqueue;
+use super::account::{Account, Repeat, summary};
 use super::connect::{self, Connection};
 use super::exit::{self, Failure, complain, note};
 use super::input::{Batch, Line, Source, digest, payload};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Lines};
 use super::output::{JsonList, Out};
 use super::progress::Progress;
+use super::times::remark_past;
+use super::{Enqueue, Identity};
 use crate::client::{Enqueued, Error, Producer};
-use crate::pb::{EnqueueOutcome, EnqueueResult, GetServerInfoRequest, ItemError, JobSpec, Payload};
+use crate::pb::{
+    ConflictPolicy, EnqueueOutcome, EnqueueResult, GetServerInfoRequest, ItemError, JobSpec,
+    Payload,
+};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
 const CALLS: usize = 8;
+/// How long answers are waited for after Ctrl-C.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Enqueues each line.
 pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
     let template = enqueue.template()?;
     let source = Source::open(file)?;
     let connection = enqueue.connect.connection()?;
+    if !enqueue.quiet {
+        remark_past(enqueue.spec.at());
+    }
     tokio::select! {
         result = reach(&connection) => result?,
         () = connect::interrupted() => return Err(Failure::told(exit::INTERRUPTED)),
@@ -35,17 +48,26 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         .on_conflict(enqueue.identity.policy())
         .durability(enqueue.identity.durability())
         .repeat_for(connection.timeout());
+    // The same for each line and in each run, so that another run changes nothing.
+    let producer = match &enqueue.identity.request_id {
+        Some(request_id) => producer.request_id(request_id),
+        None => producer,
+    };
     let import = Import {
         enqueue,
         connection,
         producer,
         template,
+        file: (file != "-").then(|| source.name.clone()),
         name: source.name.clone(),
+        under_way: BTreeMap::new(),
         ledger: Ledger::default(),
         progress: Progress::new(source.size, !enqueue.quiet),
         list: (enqueue.output.is_json() && !enqueue.quiet).then(JsonList::new),
         out: Out::new(),
+        is_mute: enqueue.quiet,
         stop: None,
+        no_more: CancellationToken::new(),
     };
     import.run(source).await
 }
@@ -55,7 +77,9 @@ async fn reach(connection: &Connection) -> Result<(), Failure> {
     let request = connection.request(GetServerInfoRequest {});
     let mut admin = connection.client().admin();
     match connection.ask(admin.get_server_info(request)).await {
-        Err(error) if error.is_unavailable() => Err(connection.failure("cannot enqueue", &error)),
+        Err(error) if error.is_unavailable() || error.is_no_grpc() => {
+            Err(connection.failure("cannot enqueue", &error))
+        }
         // Who may enqueue need not be one who may ask this.
         _ => Ok(()),
     }
@@ -68,20 +92,35 @@ struct Answered {
     offset: u64,
 }
 
+/// A batch that was sent.
+struct Call {
+    lines: Lines,
+    /// Until it is its turn.
+    answered: Option<Answered>,
+}
+
 /// One run of `--lines`.
 struct Import<'a> {
     enqueue: &'a Enqueue,
     connection: Connection,
     producer: Producer,
     template: JobSpec,
-    /// Of the input.
+    /// None: stdin.
+    file: Option<String>,
+    /// Of the input, for messages.
     name: String,
+    /// By number: answers are told in the order of the lines.
+    under_way: BTreeMap<u64, Call>,
     ledger: Ledger,
     progress: Progress,
     list: Option<JsonList>,
     out: Out,
+    /// Nothing is printed, or nothing more.
+    is_mute: bool,
     /// Why nothing more is sent.
     stop: Option<Failure>,
+    /// Ends repeats: what they bring in lies behind a line that is not.
+    no_more: CancellationToken,
 }
 
 // === impl Import ===
@@ -89,50 +128,111 @@ struct Import<'a> {
 impl Import<'_> {
     async fn run(mut self, source: Source) -> Result<(), Failure> {
         let mut batches = source.batches();
-        let mut calls: FuturesOrdered<BoxFuture<'static, Answered>> = FuturesOrdered::new();
-        let mut ended = false;
+        let mut calls = FuturesUnordered::new();
+        let (mut all_read, mut unreadable) = (false, false);
         let interrupted = connect::interrupted();
         tokio::pin!(interrupted);
-        while !(ended && calls.is_empty()) {
+        // What is under way is waited for also after a failure: it may be in.
+        while !calls.is_empty() || (self.stop.is_none() && !all_read) {
             tokio::select! {
                 () = &mut interrupted => {
-                    self.stop = Some(Failure::new(exit::INTERRUPTED, "interrupted"));
+                    self.interrupt();
+                    let last = async {
+                        while let Some((number, answered)) = calls.next().await {
+                            self.answered(number, answered);
+                        }
+                    };
+                    let _ = tokio::time::timeout(LAST_ANSWERS, last).await;
                     break;
                 }
-                Some(answered) = calls.next() => self.take(answered)?,
-                batch = batches.recv(), if !ended && calls.len() < CALLS => match batch {
-                    Some(Ok(batch)) => calls.push_back(self.send(batch)),
-                    Some(Err(failure)) => self.stop = self.stop.or(Some(failure)),
-                    None => ended = true,
+                Some((number, answered)) = calls.next() => self.answered(number, answered),
+                batch = batches.recv(), if self.takes_more(all_read) => match batch {
+                    Some(Ok(batch)) => calls.push(self.send(batch)),
+                    Some(Err(problem)) => {
+                        unreadable = true;
+                        self.stop.get_or_insert(self.unreadable(problem));
+                    }
+                    None => all_read = true,
                 },
             }
-            // What is under way is waited for all the same: it may be in.
-            ended |= self.stop.is_some();
         }
-        self.ledger.give_up();
-        self.end()
+        // A failure with the last lines.
+        all_read |= !unreadable && matches!(batches.try_recv(), Err(TryRecvError::Disconnected));
+        self.tell_the_remaining();
+        self.end(all_read)
     }
 
-    /// Begins a call.
-    fn send(&mut self, batch: Batch) -> BoxFuture<'static, Answered> {
-        let Batch { lines, offset } = batch;
-        if let Some(last) = lines.last() {
-            self.ledger.sent(last.number);
+    fn takes_more(&self, all_read: bool) -> bool {
+        !all_read && self.stop.is_none() && self.under_way.len() < CALLS
+    }
+
+    /// Nothing more is sent: not what is still to be read, and no repeat.
+    fn halt(&mut self, failure: Failure) {
+        self.stop.get_or_insert(failure);
+        self.no_more.cancel();
+    }
+
+    fn interrupt(&mut self) {
+        // The exit code is that of the interrupt, and why it had stopped before is not lost.
+        if let Some(failure) = self.stop.take() {
+            self.progress.suspend(|| failure.tell());
         }
+        self.halt(Failure::new(exit::INTERRUPTED, "interrupted"));
+    }
+
+    /// What cannot be read is wrong usage only as long as nothing was sent.
+    fn unreadable(&self, problem: String) -> Failure {
+        match self.ledger.is_begun() {
+            true => Failure::new(exit::FAILED, problem),
+            false => Failure::usage(problem),
+        }
+    }
+
+    /// Begins a call; its number is that of its first line.
+    fn send(&mut self, batch: Batch) -> BoxFuture<'static, (u64, Answered)> {
+        let Batch { lines, offset } = batch;
         let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
+        let first = numbers.first().copied().unwrap_or_default();
+        let last = numbers.last().copied().unwrap_or_default();
+        self.ledger.sent(last);
+        self.under_way.insert(first, Call { lines: (first, last), answered: None });
         let mut jobs = Vec::with_capacity(lines.len());
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
         let (producer, longest) = (self.producer.clone(), self.connection.timeout() * 2);
+        let no_more = self.no_more.clone();
         Box::pin(async move {
-            let mut answers = answers(&producer, jobs, longest).await.into_iter();
+            let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
             let answer = |is_short| match is_short {
                 true => answers.next().unwrap_or_else(|| Err(no_answer())),
                 false => Err(too_long()),
             };
             let answers: Vec<_> = short.into_iter().map(answer).collect();
-            Answered { lines: numbers.into_iter().zip(answers).collect(), offset }
+            (first, Answered { lines: numbers.into_iter().zip(answers).collect(), offset })
         })
+    }
+
+    /// Takes what was answered up to the first call that was not.
+    fn answered(&mut self, number: u64, answered: Answered) {
+        if let Some(call) = self.under_way.get_mut(&number) {
+            call.answered = Some(answered);
+        }
+        while let Some(mut entry) = self.under_way.first_entry()
+            && let Some(answered) = entry.get_mut().answered.take()
+        {
+            entry.remove();
+            self.take(answered);
+        }
+    }
+
+    /// At the end: also what was answered behind calls that were not.
+    fn tell_the_remaining(&mut self) {
+        for call in std::mem::take(&mut self.under_way).into_values() {
+            match call.answered {
+                Some(answered) => self.take(answered),
+                None => self.ledger.unanswered(call.lines),
+            }
+        }
     }
 
     /// The job of a line that is not too long.
@@ -149,10 +249,11 @@ impl Import<'_> {
         Some(JobSpec { id, payload, ..self.template.clone() })
     }
 
-    fn take(&mut self, answered: Answered) -> Result<(), Failure> {
+    fn take(&mut self, answered: Answered) {
         for (line, answer) in answered.lines {
-            if self.list.is_some() || !self.enqueue.quiet {
-                self.print(&answer)?;
+            if !self.is_mute {
+                let printed = self.print(&answer);
+                self.check(printed);
             }
             match answer {
                 Ok(job) => {
@@ -162,8 +263,11 @@ impl Import<'_> {
             }
         }
         self.progress.set(answered.offset, self.ledger.count());
-        // So that a reader sees the ids while the next ones are made.
-        self.out.flush()
+        if !self.is_mute {
+            // So that a reader sees the ids while the next ones are made.
+            let flushed = self.out.flush();
+            self.check(flushed);
+        }
     }
 
     fn print(&mut self, answer: &Result<Enqueued, Error>) -> Result<(), Failure> {
@@ -174,50 +278,72 @@ impl Import<'_> {
         }
     }
 
+    /// Where ids cannot be printed no more jobs are made; what is under way is still accounted for.
+    fn check(&mut self, printed: Result<(), Failure>) {
+        if let Err(failure) = printed {
+            self.is_mute = true;
+            self.halt(failure);
+        }
+    }
+
     fn fail(&mut self, line: u64, error: &Error) {
         let what = format!("line {line} of {}", self.name);
         if is_of_the_line(error) {
             self.ledger.refused(line);
-            let problem = format!("{what}: {}", error.message());
+            let problem = format!("{what}: {}", exit::for_people(error.message()));
             self.progress.suspend(|| complain(&problem));
             return;
         }
         self.ledger.failed(line, error.outcome_unknown());
-        self.stop.get_or_insert_with(|| {
+        if self.stop.is_none() {
             let what = format!("stopped at {what}");
-            self.connection.failure(&what, error)
-        });
+            self.halt(self.connection.failure(&what, error));
+        }
     }
 
-    fn end(mut self) -> Result<(), Failure> {
-        if let Some(list) = self.list.take() {
-            list.end(&mut self.out)?;
+    fn end(mut self, all_sent: bool) -> Result<(), Failure> {
+        if !self.is_mute {
+            let list = self.list.take();
+            let ended = list.map_or(Ok(()), |list| list.end(&mut self.out));
+            let ended = ended.and_then(|()| self.out.flush());
+            self.check(ended);
         }
-        self.out.flush()?;
         drop(self.progress);
         let Some(failure) = self.stop else {
             if !self.enqueue.quiet {
-                note(&self.ledger.to_string());
+                note(&summary(&self.ledger));
             }
-            let refused = self.ledger.any_refused();
+            let refused = self.ledger.count_refused() > 0;
             return if refused { Err(Failure::told(exit::FAILED)) } else { Ok(()) };
         };
-        if !self.ledger.is_begun() {
+        if !self.ledger.is_any_in() {
             return Err(failure);
         }
         failure.tell();
-        complain(&self.ledger.state());
-        let identity = &self.enqueue.identity;
-        let hint = if identity.id_from_payload || identity.request_id.is_some() {
-            "run the same command again: it leaves the lines that are in as they are".to_owned()
-        } else {
-            format!(
-                "go on from line {}, as with tail -n +{} | ringq enqueue …",
-                self.ledger.resume(),
-                self.ledger.resume()
-            )
+        let account = Account {
+            ledger: &self.ledger,
+            topic: &self.enqueue.topic,
+            file: self.file.as_deref(),
+            repeat: repeat(&self.enqueue.identity),
+            all_sent,
         };
-        Err(Failure::told(failure.code()).hint(hint))
+        complain(&account.state());
+        account.hints().iter().for_each(|hint| note(&format!("  {hint}")));
+        Err(Failure::told(failure.code()))
+    }
+}
+
+/// What happens to a line that is sent by another run.
+fn repeat(identity: &Identity) -> Repeat {
+    let keeps = matches!(
+        identity.policy(),
+        ConflictPolicy::Unspecified | ConflictPolicy::Keep | ConflictPolicy::Reject
+    );
+    match (identity.id_from_payload, &identity.request_id) {
+        (true, Some(_)) => Repeat::Harmless,
+        (true, None) if keeps => Repeat::Harmless,
+        (false, Some(_)) => Repeat::HarmlessByNumber,
+        _ => Repeat::Doubles,
     }
 }
 
@@ -226,12 +352,14 @@ async fn answers(
     producer: &Producer,
     jobs: Vec<JobSpec>,
     longest: Duration,
+    no_more: &CancellationToken,
 ) -> Vec<Result<Enqueued, Error>> {
     let count = jobs.len();
     if count == 0 {
         return Vec::new();
     }
-    let answers = tokio::time::timeout(longest, producer.enqueue_batch(jobs)).await;
+    let batch = producer.enqueue_batch_until(jobs, no_more);
+    let answers = tokio::time::timeout(longest, batch).await;
     answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
 }
 

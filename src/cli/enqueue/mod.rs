@@ -1,5 +1,6 @@
 //! `ringq enqueue`: one job, or one for each line.
 
+mod account;
 mod input;
 mod ledger;
 mod lines;
@@ -9,12 +10,15 @@ mod wait;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use super::connect::{self, Connect, Connection};
 use super::exit::{self, Failure, note};
 use super::output::{Out, OutputArgs, one_line, print_json};
+use super::times::{self, remark_past};
 use super::{info, output, values};
 use crate::client::Error;
 use crate::pb::{
@@ -24,15 +28,16 @@ use crate::pb::{
 use spec::SpecArgs;
 
 const AFTER_HELP: &str = "\
-The id is printed on stdout. Without PAYLOAD, or with -, what is piped into stdin is the payload;
-with neither, the job has none.
+The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep
+theirs. Without PAYLOAD the job has none; if something is piped in all the same, the command fails
+(exit code 2) rather than lose it.
 
 --lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines
 are skipped and a final CR is cut off. A line that the server refuses is told by its number and the
 others go on; the exit code is then 1. When the server goes away, the command repeats for --timeout
-what cannot be doubled by that, then stops (exit code 4) and tells which lines are in. With
---id-from-payload or --request-id the same command can be run again, and doubles nothing while the
-records live.
+what cannot be doubled by that, then stops (exit code 4), tells which lines are in and which may be,
+and how to send exactly the rest. With --request-id the same command can be run again, and doubles
+nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
 
 Examples:
   ringq enqueue emails '{\"to\":\"ada@example.org\"}'
@@ -46,8 +51,11 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Enqueue {
     /// The topic; the first job makes it
+    #[arg(value_parser = values::some_text)]
     topic: String,
-    /// The data for the worker: UTF-8 is sent as text, anything else as bytes
+    /// The data for the worker, or - for what comes on standard input: UTF-8 is sent as text, anything
+    /// else as bytes
+    #[arg(value_name = "PAYLOAD|-")]
     payload: Option<String>,
     /// Enqueue each line of this file, or of stdin (-), as a job of its own
     #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "id", "wait"])]
@@ -56,6 +64,10 @@ pub(super) struct Enqueue {
     /// SUCCEEDED. Asks the server again and again, up to once a second
     #[arg(long)]
     wait: bool,
+    /// With --wait: give up waiting after this long; the job stays [default: wait for ever]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
+    #[arg(requires = "wait")]
+    wait_timeout: Option<Duration>,
     /// Print no ids, and no notes
     #[arg(short, long)]
     quiet: bool,
@@ -74,20 +86,21 @@ pub(super) struct Enqueue {
 #[command(next_help_heading = "Identity")]
 struct Identity {
     /// The job's id inside the topic [default: the server makes one]
-    #[arg(long)]
+    #[arg(long, value_parser = values::some_text)]
     id: Option<String>,
-    /// Take the SHA-256 of the payload as id: the same content is the same job
+    /// Take the SHA-256 of the payload as id: the same content is the same job. A line end counts in
+    /// what - reads, and not in a line of --lines
     #[arg(long, conflicts_with = "id")]
     id_from_payload: bool,
     /// Make the call safe to repeat: the same value is applied once while the record lives. Without
     /// an id the id is r:<REQUEST_ID>, with --lines r:<REQUEST_ID>:<LINE>
-    #[arg(long)]
+    #[arg(long, value_parser = values::some_text)]
     request_id: Option<String>,
     /// What to do if the id is taken [default: keep]
-    #[arg(long, value_enum, value_name = "POLICY")]
+    #[arg(long, value_enum, value_name = "POLICY", ignore_case = true)]
     on_conflict: Option<OnConflict>,
     /// Refuse unless the job gets at least this safe [default: what the server reaches]
-    #[arg(long, value_enum, value_name = "LEVEL")]
+    #[arg(long, value_enum, value_name = "LEVEL", ignore_case = true)]
     durability: Option<Level>,
 }
 
@@ -142,10 +155,7 @@ impl Enqueue {
         match &self.lines {
             // It looks after Ctrl-C itself, to tell how far it came.
             Some(file) => connect::block_on(lines::run(self, file)),
-            None => {
-                let payload = self.payload()?;
-                connect::run(self.one(payload))
-            }
+            None => connect::run(async { self.one(self.payload().await?).await }),
         }
     }
 
@@ -158,12 +168,22 @@ impl Enqueue {
         Ok(job)
     }
 
-    fn payload(&self) -> Result<Option<Payload>, Failure> {
+    async fn payload(&self) -> Result<Option<Payload>, Failure> {
         match self.payload.as_deref() {
-            Some("-") => input::whole_stdin().map(Some),
+            Some("-") => {
+                // Not awaited by its end: a terminal or a pipe may never come to one.
+                let read = tokio::task::spawn_blocking(input::whole_stdin).await;
+                read.context("cannot read standard input")?.map(Some)
+            }
             Some(text) => Ok(Some(Payload::text(text))),
-            None if io::stdin().is_terminal() => Ok(None),
-            None => input::whole_stdin().map(|payload| Some(payload).filter(|p| p.kind.is_some())),
+            None if input::is_piped_in().await => {
+                Err(Failure::usage("something is piped in, and PAYLOAD is missing").hint(format!(
+                    "to send it say -, as in `… | ringq enqueue {0} -`; \
+                     for a job without a payload `ringq enqueue {0} … < /dev/null`",
+                    self.topic
+                )))
+            }
+            None => Ok(None),
         }
     }
 
@@ -173,6 +193,9 @@ impl Enqueue {
         job.id = self.id(payload.as_ref());
         job.payload = payload.map(|payload| self.spec.typed(payload));
         let answer = self.send(&connection, job).await?;
+        if !self.quiet && answer.outcome() != EnqueueOutcome::Unchanged {
+            remark_past(self.spec.at());
+        }
         if self.wait {
             return wait::run(self, &connection, &answer).await;
         }
@@ -215,7 +238,11 @@ impl Enqueue {
     fn refused(&self, error: &Error, failure: Failure) -> Failure {
         if error.reason() == "JOB_EXISTS" {
             let id = error.metadata("id").or(self.identity.id.as_deref()).unwrap_or("ID");
-            return failure.hint(format!("`ringq job get {} {id}` prints it", self.topic));
+            return failure.hint(format!(
+                "`ringq job get {} {id}` prints the job that has it; \
+                 --on-conflict replace would put this one in its place",
+                self.topic
+            ));
         }
         match error.metadata("id") {
             Some(id) if error.outcome_unknown() => failure.hint(format!(
@@ -231,6 +258,13 @@ impl Enqueue {
             let outcome = info::word(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
             let state = state(answer.state());
             note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
+            // For people; a script that repeats itself expects just this.
+            let by_default = self.identity.on_conflict.is_none()
+                && self.identity.request_id.is_none()
+                && !self.identity.id_from_payload;
+            if by_default && io::stderr().is_terminal() {
+                note("  its payload is the old one; --on-conflict replace or reschedule change it");
+            }
         }
     }
 }

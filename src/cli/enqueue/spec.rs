@@ -11,47 +11,50 @@ use crate::client::proto;
 use crate::pb::job_spec::{Expiration, Schedule};
 use crate::pb::{JobSpec, Payload, RetryPolicy};
 
-/// What a job asks for; what is left out is up to the topic and the server.
+/// What a job asks for; the defaults are those of the server, and a topic may have its own.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub(super) struct SpecArgs {
     /// Run it this long after the server has it, by the server's clock: 250ms, 30s, 5m, 1h30m, 7d
+    /// [default: at once]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "at")]
     delay: Option<Duration>,
     /// Run it at this time, RFC 3339: 2027-01-31T09:00:00+01:00
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     at: Option<SystemTime>,
     /// 0 to 9; 9 goes first [default: 0]
-    #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(i32).range(0..=9))]
+    #[arg(long, value_name = "0-9", value_parser = values::priority, allow_hyphen_values = true)]
     priority: Option<i32>,
     /// A header for the worker; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = values::header)]
     header: Vec<(String, String)>,
     /// The media type of the payload [default: application/json for text, else
     /// application/octet-stream]
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, value_name = "TYPE", value_parser = values::some_text)]
     content_type: Option<String>,
-    /// Failures allowed; 1: no retry, -1: no limit
+    /// Failures allowed; 1: no retry, -1: no limit [default: 25]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = attempts)]
     max_attempts: Option<i32>,
-    /// The waits between attempts; the last one repeats
-    #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration)]
+    /// The waits between attempts; the last one repeats [default: 1s, then twice as long each time
+    /// up to 1h, and each up to 20 % shorter by chance]
+    #[arg(long, value_name = "DURATION,…", value_delimiter = ',', value_parser = values::duration, allow_hyphen_values = true)]
     retry_delays: Vec<Duration>,
-    /// No retry of what fails this long after its first attempt
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// No retry of what fails this long after its first attempt began [default: no limit]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     max_retry_duration: Option<Duration>,
-    /// How long an attempt may go without being settled or extended, 1s to 24h
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// How long an attempt may go without being settled or extended, 1s to 24h [default: what its
+    /// worker asks for, else 30s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
-    /// The job expires unless it runs within this time
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "expires")]
+    /// The job expires unless it runs within this time [default: never]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, conflicts_with = "expires")]
     ttl: Option<Duration>,
     /// The job expires unless it runs by this time, RFC 3339
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     expires: Option<SystemTime>,
-    /// How long the job, its result and its id are kept once it has ended; with --wait 10m unless
-    /// this is given
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    /// How long the job, its result and its id are kept once it has ended [default: 60s without
+    /// payload and result if the id is yours, else 0s; with --wait 10m; dead letters 14d]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     retention: Option<Duration>,
 }
 
@@ -74,6 +77,11 @@ impl SpecArgs {
             retention: self.retention.map(proto),
             ..Default::default()
         })
+    }
+
+    /// When it is to run, if a time was given.
+    pub(super) fn at(&self) -> Option<SystemTime> {
+        self.at
     }
 
     /// The payload with its media type.

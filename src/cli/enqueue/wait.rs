@@ -1,5 +1,6 @@
 //! `--wait`: until a job has ended.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -10,7 +11,8 @@ use super::output::{Out, one_line, print_json, printable};
 use super::{Enqueue, state};
 use crate::backoff::Backoff;
 use crate::client::Error;
-use crate::pb::{EnqueueResponse, GetRequest, Job, JobState};
+use crate::config::show_duration;
+use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
 
 /// How long the job is kept for this command to find it, unless --retention says otherwise: without
 /// it a job with a server-made id is forgotten the moment it succeeds.
@@ -19,6 +21,9 @@ pub(super) const RETENTION: Duration = Duration::from_secs(600);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long a server that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a ready job may wait until somebody looks whether there are workers.
+const LONELY: Duration = Duration::from_secs(1);
 
 /// Waits for the end of a job that was enqueued, and prints what came of it.
 pub(super) async fn run(
@@ -29,7 +34,15 @@ pub(super) async fn run(
     if !enqueue.quiet {
         note(&format!("{} is {}", one_line(&answer.id), state(answer.state())));
     }
-    let job = ended(&enqueue.topic, &answer.id, connection).await?;
+    let state_seen = Cell::new(answer.state());
+    let ended = ended(enqueue, &answer.id, connection, &state_seen);
+    let job = match enqueue.wait_timeout {
+        None => ended.await?,
+        Some(limit) => match tokio::time::timeout(limit, ended).await {
+            Ok(job) => job?,
+            Err(_) => return Err(too_late(enqueue, &answer.id, state_seen.get(), limit)),
+        },
+    };
     if enqueue.output.is_json() {
         print_json(&mut Out::new(), &job)?;
     } else if job.state() == JobState::Succeeded {
@@ -47,12 +60,27 @@ pub(super) async fn run(
     Err(Failure::new(exit::FAILED, problem).hint(hint))
 }
 
-/// The job once it has ended.
-async fn ended(topic: &str, id: &str, connection: &Connection) -> Result<Job, Failure> {
+fn too_late(enqueue: &Enqueue, id: &str, last: JobState, limit: Duration) -> Failure {
+    let (topic, limit) = (&enqueue.topic, show_duration(limit));
+    let problem = format!("job {topic}/{id} is still {} after {limit}", state(last));
+    Failure::new(exit::FAILED, problem)
+        .hint(format!("it stays where it is: `ringq job get {topic} '{id}'` prints it"))
+}
+
+/// The job once it has ended; before that `seen` is the state it was last in.
+async fn ended(
+    enqueue: &Enqueue,
+    id: &str,
+    connection: &Connection,
+    seen: &Cell<JobState>,
+) -> Result<Job, Failure> {
     let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
     let mut unreachable_since = None;
+    let mut ready_since = None;
+    // That nobody takes such jobs is told at most once, and in time.
+    let mut told = enqueue.quiet;
     loop {
-        let (topic, id) = (topic.to_owned(), id.to_owned());
+        let (topic, id) = (enqueue.topic.clone(), id.to_owned());
         let what = format!("cannot read job {topic}/{id}");
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
         match connection.ask(connection.client().queue().get(request)).await {
@@ -61,6 +89,13 @@ async fn ended(topic: &str, id: &str, connection: &Connection) -> Result<Job, Fa
                 let job = answer.job.unwrap_or_default();
                 if is_terminal(job.state()) {
                     return Ok(job);
+                }
+                seen.set(job.state());
+                ready_since = (job.state() == JobState::Ready)
+                    .then(|| ready_since.unwrap_or_else(Instant::now));
+                if !told && ready_since.is_some_and(|since| since.elapsed() >= LONELY) {
+                    told = true;
+                    remark_lonely(&enqueue.topic, connection).await;
                 }
             }
             Err(error) if error.is_unavailable() => {
@@ -71,7 +106,19 @@ async fn ended(topic: &str, id: &str, connection: &Connection) -> Result<Job, Fa
             }
             Err(error) => return Err(gone(&error, connection.failure(&what, &error))),
         }
-        tokio::time::sleep(backoff.pause()).await;
+        let pause = backoff.pause();
+        tokio::time::sleep(if told { pause } else { pause.min(LONELY / 4) }).await;
+    }
+}
+
+/// Says so if nobody takes jobs of the topic. What cannot be asked is not told.
+async fn remark_lonely(topic: &str, connection: &Connection) {
+    let request = connection.request(GetTopicStatsRequest { name: topic.to_owned() });
+    let mut topics = connection.client().topics();
+    let Ok(answer) = connection.ask(topics.get_topic_stats(request)).await else { return };
+    let stats = answer.stats.unwrap_or_default();
+    if stats.streams == 0 && stats.unreachable_shards.is_empty() {
+        note(&format!("no worker takes jobs of {} at the moment", one_line(topic)));
     }
 }
 

@@ -7,7 +7,7 @@ use super::connect::{Connect, Connection};
 use super::exit::{self, Failure};
 use super::look_around;
 use super::output::{JsonList, Out, OutputArgs};
-use super::view;
+use super::{values, view};
 use crate::pb::{DeleteRequest, JobState};
 
 /// Which jobs.
@@ -19,12 +19,13 @@ once. What cannot be removed is told, the others are removed all the same.
 Examples:
   ringq job delete emails welcome-7
   ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id' |
-      xargs ringq job delete emails --allow-missing --")]
+      xargs -r ringq job delete emails --allow-missing --")]
 pub(in crate::cli) struct Delete {
     /// The topic
+    #[arg(value_parser = values::some_text)]
     topic: String,
     /// The ids of the jobs
-    #[arg(required = true, value_name = "ID")]
+    #[arg(required = true, value_name = "ID", value_parser = values::some_text)]
     ids: Vec<String>,
     /// A job that is not there is no failure
     #[arg(long)]

@@ -6,8 +6,8 @@ use super::connect::{Connect, Connection};
 use super::exit::{Failure, note};
 use super::output::{JsonList, Out, OutputArgs, Table, shorten};
 use super::times::Now;
-use super::{topic, view};
-use crate::pb::{GetTopicStatsRequest, Job, JobState, ListJobsRequest};
+use super::{topic, values, view};
+use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
 /// Jobs in one call at most; the contract's bound.
 const PAGE: usize = 500;
@@ -19,21 +19,27 @@ const ERROR_CHARS: usize = 60;
 /// Which jobs, and how to print them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Within a state the order is that of the due times. Payloads are left out: see `ringq job get`.
+Within a state the order is that of the due times. Payloads, results and attempts are left out:
+see --full and `ringq job get`.
 
 Examples:
   ringq job list emails
   ringq job list emails --state dead,backoff
-  ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id'")]
+  ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id'
+  ringq job list reports --state succeeded --full -o json | jq -r '.[].result.text'")]
 pub(in crate::cli) struct List {
     /// The topic
+    #[arg(value_parser = values::some_text)]
     topic: String,
     /// Only jobs in these states [default: all, in this order]
-    #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',')]
+    #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
     state: Vec<State>,
     /// Jobs at most; 0: all of them
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = values::number)]
     limit: usize,
+    /// With -o json: payloads, results and attempts, too
+    #[arg(long)]
+    full: bool,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -55,7 +61,7 @@ enum State {
     Dead,
     /// Done, and still kept
     Succeeded,
-    /// Deleted, and still kept
+    /// Deleted before it had ended, and still kept
     Cancelled,
     /// Did not run in time
     Expired,
@@ -92,6 +98,10 @@ struct Printer {
 
 impl List {
     pub(super) async fn run(&self) -> Result<(), Failure> {
+        if self.full && !self.output.is_json() {
+            let hint = "add -o json; `ringq job get` prints one job in full";
+            return Err(Failure::usage("--full does not fit in columns").hint(hint));
+        }
         let connection = self.connect.connection()?;
         let mut printer = Printer::new(self.output.is_json());
         let mut unreachable = Vec::new();
@@ -135,6 +145,7 @@ impl List {
                 state: JobState::from(state).into(),
                 page_size: i32::try_from(page_size).unwrap_or(i32::MAX),
                 page_token,
+                view: self.view().into(),
                 ..Default::default()
             });
             let what = format!("cannot list the jobs of {}", self.topic);
@@ -148,6 +159,10 @@ impl List {
                 return Ok(more);
             }
         }
+    }
+
+    fn view(&self) -> JobView {
+        if self.full { JobView::Full } else { JobView::Basic }
     }
 
     fn left(&self, printed: usize) -> usize {

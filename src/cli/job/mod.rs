@@ -16,12 +16,13 @@ use super::{connect, info, output, times, topic, values};
 #[derive(Debug, Subcommand)]
 pub(super) enum Job {
     /// Print one job in full: payload, attempts, errors
+    #[command(visible_alias = "show")]
     Get(get::Get),
     /// List the jobs of a topic
     #[command(visible_alias = "ls")]
     List(list::List),
     /// Remove jobs in any state; a running one is taken from its worker
-    #[command(visible_alias = "rm")]
+    #[command(visible_aliases = ["rm", "cancel"])]
     Delete(delete::Delete),
     /// Move a job to another time or priority; a dead one is revived
     Reschedule(reschedule::Reschedule),

@@ -8,9 +8,9 @@ use super::connect::Connect;
 use super::exit::Failure;
 use super::look_around;
 use super::output::{Out, OutputArgs, one_line, print_json};
-use super::times::Now;
+use super::times::{Now, remark_past};
 use super::{values, view};
-use crate::client::proto;
+use crate::client::{Error, proto};
 use crate::pb::RescheduleRequest;
 use crate::pb::reschedule_request::Schedule;
 
@@ -27,20 +27,22 @@ Examples:
 #[command(group(clap::ArgGroup::new("when").required(false)))]
 pub(in crate::cli) struct Reschedule {
     /// The topic
+    #[arg(value_parser = values::some_text)]
     topic: String,
     /// The job's id
+    #[arg(value_parser = values::some_text)]
     id: String,
     /// Run it now
     #[arg(long, groups = ["change", "when"])]
     now: bool,
     /// Run it this long from now, by the clock of the server
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, groups = ["change", "when"])]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true, groups = ["change", "when"])]
     delay: Option<Duration>,
     /// Run it at this time, RFC 3339
     #[arg(long, value_name = "TIME", value_parser = values::time, groups = ["change", "when"])]
     at: Option<SystemTime>,
     /// The new priority, 0 to 9; 9 goes first
-    #[arg(long, value_name = "0-9", value_parser = clap::value_parser!(i32).range(0..=9), groups = ["change"])]
+    #[arg(long, value_name = "0-9", value_parser = values::priority, allow_hyphen_values = true, groups = ["change"])]
     priority: Option<i32>,
     #[command(flatten)]
     output: OutputArgs,
@@ -58,9 +60,11 @@ impl Reschedule {
         let (schedule, priority) = (self.schedule(), self.priority);
         let request = connection.request(RescheduleRequest { topic, id, schedule, priority });
         let mut queue = connection.client().queue();
-        let answer = connection.call(&what, queue.reschedule(request)).await;
-        let job = answer.map_err(|failure| look_around(failure, &self.topic))?;
+        let answer = connection.ask(queue.reschedule(request)).await;
+        let job =
+            answer.map_err(|error| self.refused(&error, connection.failure(&what, &error)))?;
         let job = job.job.unwrap_or_default();
+        remark_past(self.at);
         let mut out = Out::new();
         if self.output.is_json() {
             return print_json(&mut out, &job);
@@ -69,6 +73,13 @@ impl Reschedule {
         let line = format!("{} {}, due {due}", self.id, view::state(job.state()));
         out.line(&one_line(&line))?;
         out.flush()
+    }
+
+    fn refused(&self, error: &Error, failure: Failure) -> Failure {
+        if error.reason() == "WRONG_JOB_STATE" {
+            return failure.hint(format!("`ringq job get {} {}` prints it", self.topic, self.id));
+        }
+        look_around(failure, &self.topic)
     }
 
     fn schedule(&self) -> Option<Schedule> {

@@ -10,6 +10,10 @@ use crate::pb::{Attempt, Job, JobSpec, JobState, Payload, RetryPolicy};
 /// Bytes of a payload that is no text which are shown.
 const HEX_BYTES: usize = 64;
 
+/// What is said of a finished job of which no more is left.
+const TOMBSTONE: &str =
+    "state and id only; enqueue with --retention to keep payload, result and attempts";
+
 /// `READY`.
 pub(super) fn state(state: JobState) -> &'static str {
     word(state.as_str_name(), "JOB_STATE_")
@@ -22,6 +26,9 @@ pub(super) fn block(job: &Job, now: Now) -> Block {
     block.line("topic", &spec.topic);
     block.line("id", &spec.id);
     block.line("state", state(job.state()));
+    if is_tombstone(job) {
+        block.line("kept", TOMBSTONE);
+    }
     times(&mut block, job, &spec, now);
     block.line("priority", spec.priority.unwrap_or(0).to_string());
     block.line("failures", counted(job.failures, spec.retry.as_ref().map(|r| r.max_attempts)));
@@ -52,6 +59,16 @@ fn times(block: &mut Block, job: &Job, spec: &JobSpec, now: Now) {
         None => (),
     }
     block.line("finished", now.full(job.finish_time));
+}
+
+/// Whether a job that was handed out and has ended is kept without its bodies: a record tells of its
+/// last attempt at least. Dead ones are always records.
+fn is_tombstone(job: &Job) -> bool {
+    let ended =
+        matches!(job.state(), JobState::Succeeded | JobState::Cancelled | JobState::Expired);
+    let payload = job.spec.as_ref().and_then(|spec| spec.payload.as_ref());
+    let bare = payload.is_none() && job.result.is_none() && job.attempts.is_empty();
+    ended && job.deliveries > 0 && bare
 }
 
 /// `2 of 5`, as far as the job itself says of how many.
@@ -137,6 +154,18 @@ mod tests {
     fn bytes_are_shown_as_hex() {
         assert_eq!(hex(&[0, 255]), "2 bytes: 00 ff");
         assert!(hex(&[1; 100]).ends_with(" 01 …"));
+    }
+
+    #[test]
+    fn a_job_without_a_payload_is_no_tombstone() {
+        let ended = Job { deliveries: 1, ..Job::default() };
+        let ended = |state: JobState| Job { state: state.into(), ..ended.clone() };
+        assert!(is_tombstone(&ended(JobState::Succeeded)));
+        assert!(!is_tombstone(&ended(JobState::Dead)) && !is_tombstone(&ended(JobState::Ready)));
+        let tried = Job { attempts: vec![Attempt::default()], ..ended(JobState::Succeeded) };
+        assert!(!is_tombstone(&tried));
+        let never = Job { deliveries: 0, ..ended(JobState::Expired) };
+        assert!(!is_tombstone(&never), "it may have had neither payload nor attempts");
     }
 
     #[test]

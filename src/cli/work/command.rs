@@ -4,6 +4,7 @@
 //! dies with it, unless the shell has ended by itself: what it left in the background is then left
 //! alone, and keeps nobody waiting.
 
+use std::fs;
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::pin::{Pin, pin};
@@ -12,11 +13,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::FusedFuture;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, Command};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::output::{Grouped, Shared, Writing};
 use super::result::Captured;
 use super::stderr::Stderr;
 use super::stop::Stop;
@@ -29,8 +33,8 @@ const PIPE_BYTES: usize = 4096;
 const GRACE: Duration = Duration::from_secs(3);
 /// A process that the shell left behind may hold its pipes open; they are not read for longer.
 const LEFT_BEHIND: Duration = Duration::from_millis(200);
-/// Nobody tells when the last process of a group has gone.
-const LOOK: Duration = Duration::from_millis(20);
+/// Nobody tells when the last process of a group has gone: the pauses between looks, growing.
+const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(320));
 
 /// What is to be run.
 pub(super) struct Order<'a> {
@@ -38,9 +42,19 @@ pub(super) struct Order<'a> {
     pub(super) variables: Vec<(String, String)>,
     pub(super) stdin: &'a [u8],
     pub(super) timeout: Option<Duration>,
-    /// Standard output is the result, not ours.
-    pub(super) result: bool,
+    pub(super) stdout: Stdout<'a>,
     pub(super) stop: &'a Stop,
+}
+
+/// Where standard output goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Stdout<'a> {
+    /// It is ours.
+    Ours,
+    /// It is the result.
+    Result,
+    /// To ours, but all at once: others write there, too.
+    Shared(&'a Shared),
 }
 
 /// How a run ended.
@@ -64,6 +78,15 @@ pub(super) struct Finished {
     pub(super) stderr: String,
     /// Its standard output, if that is the result.
     pub(super) result: Captured,
+    /// Whether its standard output was written, where that was up to us.
+    pub(super) written: io::Result<()>,
+}
+
+/// What a command writes.
+struct Written {
+    stderr: Stderr,
+    result: Captured,
+    grouped: Option<Grouped>,
 }
 
 /// A shell and its process group.
@@ -80,15 +103,25 @@ pub(super) async fn probe() -> io::Result<()> {
 
 /// Runs it to its end. Dropping the future kills it.
 pub(super) async fn run(order: Order<'_>) -> Finished {
-    let (mut stderr, mut result) = (Stderr::new(), Captured::default());
+    let grouped = match order.stdout {
+        Stdout::Shared(shared) => Some(Grouped::new(shared)),
+        Stdout::Ours | Stdout::Result => None,
+    };
+    let writing = grouped.as_ref().map(Grouped::writing).unwrap_or_default();
+    let mut written = Written { stderr: Stderr::new(), result: Captured::default(), grouped };
     let end = match Process::spawn(&order) {
         Ok(mut process) => {
-            let streams = process.streams(order.stdin, &mut stderr, &mut result);
-            process.end(pin!(streams.fuse()), &order).await
+            let streams = process.streams(order.stdin, &mut written);
+            process.end(pin!(streams.fuse()), &order, &writing).await
         }
         Err(error) => End::NotStarted(error),
     };
-    Finished { end, stderr: stderr.finish(), result }
+    let Written { stderr, result, grouped } = written;
+    let written = match grouped {
+        Some(grouped) => grouped.finish().await,
+        None => Ok(()),
+    };
+    Finished { end, stderr: stderr.finish(), result, written }
 }
 
 // === impl Process ===
@@ -101,9 +134,10 @@ impl Process {
         command.args(["-c", order.exec]).process_group(0).stderr(Stdio::piped());
         command.envs(order.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(stdin(order.stdin)?);
-        if order.result {
-            command.stdout(Stdio::piped());
-        }
+        match order.stdout {
+            Stdout::Result | Stdout::Shared(_) => command.stdout(Stdio::piped()),
+            Stdout::Ours => command.stdout(Stdio::inherit()),
+        };
         let child = command.spawn()?;
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         Ok(Process { child, group })
@@ -113,14 +147,19 @@ impl Process {
     fn streams<'a>(
         &mut self,
         payload: &'a [u8],
-        stderr: &'a mut Stderr,
-        result: &'a mut Captured,
+        written: &'a mut Written,
     ) -> impl Future<Output = ()> + use<'a> {
         let (stdin, err, out) =
             (self.child.stdin.take(), self.child.stderr.take(), self.child.stdout.take());
+        let Written { stderr, result, grouped } = written;
         async move {
             let err = async { read(err, async |from| stderr.copy(from).await).await };
-            let out = async { read(out, async |from| result.copy(from).await).await };
+            let out = async {
+                match grouped {
+                    Some(grouped) => read(out, async |from| grouped.copy(from).await).await,
+                    None => read(out, async |from| result.copy(from).await).await,
+                }
+            };
             tokio::join!(feed(stdin, payload), err, out);
         }
     }
@@ -129,6 +168,7 @@ impl Process {
         &mut self,
         mut streams: Pin<&mut impl FusedFuture<Output = ()>>,
         order: &Order<'_>,
+        writing: &Writing,
     ) -> End {
         let end = tokio::select! {
             biased;
@@ -144,9 +184,11 @@ impl Process {
             }
             End::Exited(_) | End::NotStarted(_) => {}
         }
-        if !streams.is_terminated() {
-            let _ = timeout(LEFT_BEHIND, streams).await;
-        }
+        // While our standard output takes its time there may be more in the pipe.
+        while !streams.is_terminated()
+            && timeout(LEFT_BEHIND, streams.as_mut()).await.is_err()
+            && writing.is_under_way()
+        {}
         end
     }
 
@@ -168,8 +210,12 @@ impl Process {
         self.signal(Signal::TERM);
         let gone = async {
             let _ = self.exit(streams.as_mut()).await;
-            while self.group.is_some_and(|group| test_kill_process_group(group).is_ok()) {
-                sleep(LOOK).await;
+            let Some(group) = self.group else { return };
+            let mut pause = LOOK.0;
+            // It reads much where there are many processes.
+            while let Ok(true) = spawn_blocking(move || lives(group)).await {
+                sleep(pause).await;
+                pause = LOOK.1.min(pause * 2);
             }
         };
         if timeout(GRACE, gone).await.is_err() {
@@ -194,6 +240,35 @@ impl Drop for Process {
             self.signal(Signal::KILL);
         }
     }
+}
+
+/// Whether any process of a group lives. One that has ended still counts for kill(2) until its parent
+/// has heard of it, and who adopts orphans may take its time.
+fn lives(group: Pid) -> bool {
+    if test_kill_process_group(group).is_err() {
+        return false;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return true };
+    let mut any = false;
+    for process in processes.flatten() {
+        let Ok(stat) = fs::read_to_string(process.path().join("stat")) else { continue };
+        any = true;
+        if is_living_member(&stat, group) {
+            return true;
+        }
+    }
+    // Not that of Linux.
+    !any
+}
+
+/// Whether this `/proc/PID/stat` is of a process of the group that has not ended: `7 (sh) S 1 7 …`.
+fn is_living_member(stat: &str, group: Pid) -> bool {
+    // A name may have brackets of its own.
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
+    let mut fields = rest.split(' ');
+    let (state, number) = (fields.next(), fields.nth(1));
+    let is_member = number.and_then(|number| number.parse().ok()) == Some(group.as_raw_pid());
+    is_member && !matches!(state, Some("Z" | "X"))
 }
 
 /// A payload that a pipe takes at once is written before the command starts: no task and no wake-up
@@ -233,10 +308,35 @@ async fn after(time: Option<Duration>) {
 // === impl End ===
 
 impl End {
+    /// Whether its arguments and variables were more than the machine takes.
+    pub(super) fn is_too_big(&self) -> bool {
+        let too_big = Some(Errno::TOOBIG.raw_os_error());
+        matches!(self, End::NotStarted(error) if error.raw_os_error() == too_big)
+    }
+
     /// Whether it died of writing to a pipe that nobody reads.
     pub(super) fn is_broken_pipe(&self) -> bool {
         let End::Exited(status) = self else { return false };
         let signal = Signal::PIPE.as_raw();
         status.signal() == Some(signal) || status.code() == Some(128 + signal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_ended_lives_no_more() {
+        let group = Pid::from_raw(7).unwrap();
+        for (stat, want) in [
+            ("8 (sleep) S 1 7 7 0 -1", true),
+            ("8 (sleep) Z 1 7 7 0 -1", false),
+            ("8 (a) Z 1 7) R 1 7 7 0 -1", true),
+            ("7 (sh) S 1 9 9 0 -1", false),
+            ("", false),
+        ] {
+            assert_eq!(is_living_member(stat, group), want, "{stat}");
+        }
     }
 }

@@ -6,6 +6,17 @@ use jiff::Timestamp;
 
 use crate::client::Delivery;
 use crate::clock::Clock;
+use crate::pb;
+
+/// Bytes in a list for a batch. Linux takes no string of 128 KiB, name included, and all of them
+/// together share a quarter of the stack's size.
+pub(super) const LIST_BYTES: usize = 64 << 10;
+
+/// How much a job adds to the longest of the lists.
+pub(super) fn weight(job: &pb::Delivery) -> usize {
+    // Numbers are shorter than receipts.
+    job.id.len().max(job.receipt.len()) + 1
+}
 
 /// The variables for these jobs. `batch`: they may be several, so there are lists instead of values.
 pub(super) fn variables(

@@ -13,7 +13,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use super::super::output::printable;
 use crate::telemetry;
 
-/// Lines like `ringq: no stream from http://… (error: …, again in: 93ms)`.
+/// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
 struct Plain;
 
 /// An event's message and its fields.
@@ -28,6 +28,8 @@ pub(super) fn init(quiet: bool) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // It would tell of a closed terminal there itself, and panic.
+    let log = log.log_internal_errors(false);
     // A log that is there already serves as well.
     let _ = log.event_format(Plain).finish().try_init();
 }

@@ -8,11 +8,13 @@ mod command;
 mod environment;
 mod handler;
 mod log;
+mod output;
 mod report;
 mod result;
 mod server;
 mod stderr;
 mod stop;
+mod topics;
 mod verdict;
 
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use super::exit::Failure;
 use super::values;
 use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
+use crate::pb;
 use handler::Handler;
 use report::Report;
 use stop::{Reason, Stop};
@@ -40,49 +43,63 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Below the help of `ringq work`.
 const AFTER_HELP: &str = "\
 The command is run by `sh -c`, in a process group of its own, with the payload on standard input.
+It writes to the standard output of ringq itself. With --concurrency above 1 the output of each
+command is held until it has ended and printed whole, with a line break at its end; of output beyond
+1 MiB the lines so far are printed earlier. With --result it is kept with the job instead, where the
+job was enqueued with --retention.
+
 How it ends settles the job:
   exit code 0   done
   exit code 75  given back, not counted as tried; it waits nothing at first, then 1s, 2s, 4s … 60s
   any other     failed with the end of its standard error as the reason; its retry policy says when
-                it runs again. So does a signal, and --timeout
+                it runs again. So does a signal, and --run-timeout
+A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose
+make-report failed counts as done.
 While it runs its lease is extended. If the job is deleted or its lease is lost, the process group
-of the command is killed at once.
+of the command is killed at once, and what is held of its output is dropped.
 
 Environment of the command, beside that of ringq itself:
   RINGQ_TOPIC, RINGQ_ID        whose job it is
   RINGQ_ATTEMPT                failures so far + 1
   RINGQ_DELIVERY               how often it was handed out, counted as tried or not
   RINGQ_RECEIPT                the proof of the lease, for Ack, Nack and Extend
-  RINGQ_DEADLINE               when --timeout ends it; without, when its lease ends unless extended
+  RINGQ_DEADLINE               when --run-timeout ends it, or else its lease unless extended
   RINGQ_HEADER_<NAME>          its headers; what is not A-Z, 0-9 or _ in the upper-case name is a _
 With --batch N, N > 1, standard input is one payload per line, and RINGQ_BATCH says how many.
 RINGQ_ID, RINGQ_ATTEMPT, RINGQ_DELIVERY and RINGQ_RECEIPT then have a line for each, and headers are
-left out. A payload with a line break in it gets a run of its own, after that of the others; the
-first run that fails counts for all jobs of the batch.
+left out. A job whose payload has a line break in it comes by itself, and a batch ends before a list
+in its environment is longer than 64 KiB.
 
-The first SIGTERM or Ctrl-C takes no more jobs, gives back those that have not begun and waits for
-the commands that run; the second one kills these and gives their jobs back, too. When the reader of
-standard output goes away, ringq stops like after SIGTERM.
+The first SIGTERM, Ctrl-C or SIGHUP takes no more jobs, gives back those that have not begun and
+waits for the commands that run; the second SIGTERM or Ctrl-C, or SIGQUIT at any time, kills these
+and gives their jobs back, too. Closing the terminal is SIGHUP; under nohup it changes nothing. When
+the reader of standard output goes away, ringq stops like after SIGTERM. If output that was held
+cannot be written, it stops, too, and the job is given back.
+
+Do not end ringq by SIGKILL: it leaves the commands running, while others get their jobs anew. As
+the first process of a container (ENTRYPOINT [\"ringq\", \"work\", …]) ringq does not reap what
+commands leave in the background: run it with an init, as by `docker run --init`.
 
 Exit codes:
-  0    ended by --max-jobs, --idle-exit or SIGTERM, also if jobs failed
-  1    the server refused
+  0    ended by --max-jobs, --idle-exit, SIGTERM or SIGHUP, also if jobs failed
+  1    the server refused, or output that was held could not be written
   2    wrong usage; nothing was sent
   4    no server within 5 s of the start (later it is tried for ever)
-  130  ended by Ctrl-C or a second signal
+  130  ended by Ctrl-C, SIGQUIT or a second signal
 
 Examples:
   ringq work emails --exec './send.sh'
   ringq work 'resize.*' --exec 'convert - -resize 50% \"out/$RINGQ_ID.png\"' --concurrency 4
   ringq work events --exec 'psql -c \"copy events from stdin\"' --batch 500
-  ringq work reports --exec 'make-report | gzip -9' --result --timeout 10m
+  ringq work reports --exec 'make-report > r && gzip -9 < r' --result --run-timeout 10m
   ringq work emails --exec ./send.sh --idle-exit 5s          all there is, then end";
 
 /// Run a command for each job
 #[derive(Debug, Args)]
-// Single calls are rare here, and `--timeout` is what people give a command.
+// Elsewhere `--timeout` is about answers, of which there is one here; people who give it mean the other.
 #[command(
     after_help = AFTER_HELP,
+    override_usage = "ringq work [OPTIONS] --exec <CMD> <TOPIC>...",
     mut_arg("timeout", |arg| arg.long("answer-timeout").hide(true))
 )]
 pub(super) struct Work {
@@ -91,8 +108,9 @@ pub(super) struct Work {
     topics: Vec<String>,
     /// Run this by `sh -c` for each job, its payload on standard input
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
-    exec: String,
-    /// Run so many commands at once
+    // Not required by clap, which cannot show how it is meant.
+    exec: Option<String>,
+    /// Run so many commands at once; above 1 the output of each is printed whole at its end
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1)]
     #[arg(value_parser = value_parser!(u16).range(1..=10_000))]
     concurrency: u16,
@@ -102,13 +120,13 @@ pub(super) struct Work {
     batch: u16,
     /// End a command that runs longer: SIGTERM, 3 s later SIGKILL; the job has failed
     #[arg(long, value_name = "DURATION", value_parser = positive)]
-    #[arg(id = "run_timeout", long = "timeout")]
     run_timeout: Option<Duration>,
-    /// Keep standard output as the job's result, at most 1 MiB, rather than print it
+    /// Keep standard output, at most 1 MiB, as the job's result rather than print it; only jobs
+    /// enqueued with --retention keep one
     #[arg(long, conflicts_with = "batch")]
     result: bool,
     /// End after so many jobs
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = jobs)]
     max_jobs: Option<u64>,
     /// End after so long without a job
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
@@ -134,25 +152,33 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn run(self) -> Result<(), Failure> {
+        let Some(exec) = self.exec.clone() else { return Err(self.no_command()) };
         log::init(self.quiet);
         let runtime =
             Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        let result = runtime.block_on(self.work());
+        let result = runtime.block_on(self.work(&exec));
         runtime.shutdown_timeout(LINGER);
         result
     }
 
-    async fn work(self) -> Result<(), Failure> {
+    fn no_command(&self) -> Failure {
+        let topic = self.topics.first().map_or("TOPIC", |topic| topic);
+        let example = format!("as in `ringq work {topic} --exec 'cat'`");
+        Failure::usage("no command was given: it is one argument, after --exec").hint(example)
+    }
+
+    async fn work(self, exec: &str) -> Result<(), Failure> {
         let client = self.connect.client()?;
-        let report = Arc::new(Report::new(self.quiet));
+        let report = Arc::new(Report::new(self.quiet, self.concurrency == 1 && !self.result));
         let stop =
             Stop::listen(Arc::clone(&report), !self.result).context("cannot listen to signals")?;
         command::probe().await.context("cannot run /bin/sh")?;
         tokio::select! {
-            reached = server::reach(&self.connect) => reached?,
+            reached = self.reach(&client) => reached?,
             reason = stop.asked() => return reason.end(),
         }
-        let handler = Arc::new(Handler::new(&self, Arc::clone(&report), stop.clone()));
+        let handler = Handler::new(&self, exec, Arc::clone(&report), stop.clone());
+        let handler = Arc::new(handler.context("cannot use standard output")?);
         let summary = tokio::select! {
             summary = self.jobs(client, handler, &stop) => summary?,
             () = stop.overdue() => return Reason::Killed.end(),
@@ -160,6 +186,15 @@ impl Work {
         report.summary(&summary);
         // Asked for only if it came: the worker may have ended by itself.
         stop.reason().map_or(Ok(()), Reason::end)
+    }
+
+    /// The start, of which people are told.
+    async fn reach(&self, client: &Client) -> Result<(), Failure> {
+        server::reach(&self.connect).await?;
+        if !self.quiet {
+            topics::tell_missing(client, &self.topics).await;
+        }
+        Ok(())
     }
 
     /// Everything between the first job and the last.
@@ -182,6 +217,14 @@ impl Work {
         if let Some(idle) = self.idle_exit {
             worker = worker.idle_exit(idle);
         }
+        if self.batch > 1 {
+            let has_lines = |job: &pb::Delivery| {
+                job.payload.as_ref().is_some_and(|payload| payload.bytes().contains(&b'\n'))
+            };
+            // Among others it would look like two jobs.
+            worker = worker.alone(has_lines);
+            worker = worker.batch_weight(environment::LIST_BYTES, environment::weight);
+        }
         let each = move |jobs: Vec<Delivery>| {
             let handler = Arc::clone(&handler);
             async move { handler.handle(jobs).await }
@@ -197,6 +240,10 @@ fn positive(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("it must be longer than nothing".to_owned()),
         duration => Ok(duration),
     }
+}
+
+fn jobs(text: &str) -> Result<u64, String> {
+    text.parse().ok().filter(|jobs| *jobs > 0).ok_or_else(|| "it must be 1 or more".to_owned())
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

@@ -1,6 +1,6 @@
 //! What people read on stderr: a line for each job, and what happens to the worker itself.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,12 +9,13 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
-use super::super::exit::note;
+use super::super::exit::{complain, note};
 use super::super::output::printable;
-use super::stop::Reason;
-use super::verdict::Verdict;
+use super::stop::{self, Reason};
+use super::verdict::{Verdict, words};
 use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
 
@@ -22,6 +23,8 @@ use crate::clock::Clock;
 #[derive(Debug)]
 pub(super) struct Report {
     quiet: bool,
+    /// Commands write to the terminal that the lines here go to, and may leave one unfinished.
+    mixed: bool,
     colour: bool,
     zone: TimeZone,
     clock: Clock,
@@ -40,9 +43,11 @@ pub(super) struct Running {
 // === impl Report ===
 
 impl Report {
-    pub(super) fn new(quiet: bool) -> Report {
+    /// `stdout`: whether commands write there by themselves.
+    pub(super) fn new(quiet: bool, stdout: bool) -> Report {
         Report {
             quiet,
+            mixed: stdout && io::stdout().is_terminal() && io::stderr().is_terminal(),
             // Also asks NO_COLOR, CLICOLOR and TERM.
             colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             zone: TimeZone::system(),
@@ -67,8 +72,8 @@ impl Report {
     /// No more jobs are taken.
     pub(super) fn stopping(&self, reason: Reason) {
         let why = match reason {
-            Reason::Closed => "nobody reads standard output: ",
-            _ => "",
+            Reason::Closed => format!("{}: ", stop::CLOSED),
+            _ => String::new(),
         };
         let hint = "a second signal kills";
         note(&match self.running.load(Ordering::Relaxed) {
@@ -80,11 +85,17 @@ impl Report {
         });
     }
 
+    /// Standard output takes no more.
+    pub(super) fn unwritable(&self, error: &io::Error) {
+        complain(&format!("cannot write to standard output: {}", words(error)));
+    }
+
     /// What runs is killed.
-    pub(super) fn killing(&self) {
+    pub(super) fn killing(&self, first: Reason) {
+        let signal = if first == Reason::Killed { "SIGQUIT" } else { "second signal" };
         note(&match self.running.load(Ordering::Relaxed) {
-            1 => "ringq: second signal: killing the command".to_owned(),
-            n => format!("ringq: second signal: killing {n} commands"),
+            1 => format!("ringq: {signal}: killing the command"),
+            n => format!("ringq: {signal}: killing {n} commands"),
         });
     }
 
@@ -98,7 +109,8 @@ impl Report {
     fn line(&self, what: &str, style: Style, how: &str) {
         let how = printable(how);
         let how = if self.colour { format!("{style}{how}{style:#}") } else { how.into_owned() };
-        let line = format!("{} {what}  {how}\n", self.time());
+        let width = if self.mixed { terminal_width() } else { 0 };
+        let line = format!("{}{} {what}  {how}\n", fresh_line(width), self.time());
         // In one piece, as commands write here, too. If nobody reads it, nobody misses it.
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
@@ -139,7 +151,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.report.running.fetch_sub(1, Ordering::Relaxed);
-        if !self.over {
+        if !self.over && !self.report.quiet {
             let how = format!("taken away after {}, killed", took(self.begin.elapsed()));
             self.report.line(&self.what, AnsiColor::Red.on_default(), &how);
         }
@@ -151,6 +163,17 @@ fn attempt(job: &Delivery) -> String {
         ..=0 => format!(", attempt {}", job.attempt),
         max => format!(", attempt {} of {max}", job.attempt),
     }
+}
+
+/// What makes the next character the first of a line, on a terminal of this width: the spaces run on
+/// to the next line unless they begin at the start of one. A command that writes to the terminal itself
+/// tells nobody where it has left the cursor.
+fn fresh_line(width: usize) -> String {
+    if width == 0 { String::new() } else { format!("{}\r", " ".repeat(width)) }
+}
+
+fn terminal_width() -> usize {
+    tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into())
 }
 
 /// A time with as many digits as matter.
@@ -165,6 +188,11 @@ fn took(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_made_fresh_where_the_width_is_known() {
+        assert_eq!((fresh_line(0), fresh_line(3)), (String::new(), "   \r".to_owned()));
+    }
 
     #[test]
     fn times_have_the_digits_that_matter() {

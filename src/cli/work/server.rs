@@ -33,7 +33,7 @@ pub(super) async fn reach(connect: &Connect) -> Result<(), Failure> {
         if !error.is_unavailable() || Instant::now() + pause > until {
             let failure = connection.failure("cannot take jobs", &error);
             return Err(match error.code() {
-                // Here `--timeout` is about commands.
+                // There is no `--timeout` here.
                 Code::DeadlineExceeded => failure.hint("is a ringq server there?"),
                 _ => failure,
             });

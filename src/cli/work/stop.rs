@@ -1,45 +1,58 @@
 //! What ends a worker: signals, and a standard output that nobody reads.
 
-use std::io;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::io::Interest;
 use tokio::net::unix::pipe::Sender;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 use super::super::exit::{self, Failure};
 use super::report::Report;
+use super::verdict::words;
 
 /// How long giving back the jobs of killed commands may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// A command may hear of a closed pipe a moment before this process does.
 const CLOSED_WAIT: Duration = Duration::from_millis(100);
 
+/// Why a job is given back whose command writes to a closed pipe.
+pub(super) const CLOSED: &str = "nobody reads standard output";
+
 /// Why no more jobs are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// SIGTERM.
+    /// SIGTERM, or SIGHUP of a terminal that was closed.
     Terminated,
     /// Ctrl-C.
     Interrupted,
     /// The reader of standard output went away.
     Closed,
-    /// A second signal.
+    /// Standard output takes no more.
+    Unwritable,
+    /// A second signal, or SIGQUIT.
     Killed,
 }
 
 /// Hears of the end. Clones hear the same.
 #[derive(Clone, Debug)]
-pub(super) struct Stop(watch::Receiver<Option<Reason>>);
+pub(super) struct Stop {
+    reason: watch::Receiver<Option<Reason>>,
+    /// Why standard output takes no more; the first time counts.
+    unwritable: mpsc::Sender<io::Error>,
+}
 
-/// Both signals that ask a process to end.
+/// The signals that ask a process to end. Commands hear none of them: their groups are their own.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
+    /// None: it is ignored, as nohup has it.
+    hangup: Option<Signal>,
 }
 
 // === impl Reason ===
@@ -49,6 +62,7 @@ impl Reason {
     pub(super) fn end(self) -> Result<(), Failure> {
         match self {
             Reason::Terminated | Reason::Closed => Ok(()),
+            Reason::Unwritable => Err(Failure::told(exit::FAILED)),
             Reason::Interrupted | Reason::Killed => Err(Failure::told(exit::INTERRUPTED)),
         }
     }
@@ -61,14 +75,15 @@ impl Stop {
     pub(super) fn listen(report: Arc<Report>, stdout: bool) -> io::Result<Stop> {
         let signals = Signals::listen()?;
         let stdout = if stdout { Stdout::watch() } else { None };
-        let (sender, receiver) = watch::channel(None);
-        tokio::spawn(hear(signals, stdout, sender, report));
-        Ok(Stop(receiver))
+        let (sender, reason) = watch::channel(None);
+        let (unwritable, errors) = mpsc::channel(1);
+        tokio::spawn(hear(signals, stdout, errors, sender, report));
+        Ok(Stop { reason, unwritable })
     }
 
     /// The reason so far.
     pub(super) fn reason(&self) -> Option<Reason> {
-        *self.0.borrow()
+        *self.reason.borrow()
     }
 
     /// Ends when no more jobs are to be taken.
@@ -93,8 +108,21 @@ impl Stop {
         timeout(CLOSED_WAIT, closed).await.is_ok()
     }
 
+    /// Standard output cannot be written: no more jobs are to be taken, which is so when this ends. It
+    /// says why the job whose output is lost is given back.
+    pub(super) async fn unwritable(&self, error: io::Error) -> String {
+        let why = match error.kind() {
+            io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
+            _ => format!("its output could not be written: {}", words(&error)),
+        };
+        // Full: it is known already.
+        let _ = self.unwritable.try_send(error);
+        self.asked().await;
+        why
+    }
+
     async fn until(&self, wanted: impl Fn(Reason) -> bool) -> Reason {
-        let mut receiver = self.0.clone();
+        let mut receiver = self.reason.clone();
         let heard = receiver.wait_for(|reason| reason.is_some_and(&wanted)).await;
         match heard.ok().and_then(|reason| *reason) {
             Some(reason) => reason,
@@ -107,17 +135,27 @@ impl Stop {
 async fn hear(
     mut signals: Signals,
     stdout: Option<Stdout>,
+    mut errors: mpsc::Receiver<io::Error>,
     reason: watch::Sender<Option<Reason>>,
     report: Arc<Report>,
 ) {
     let first = tokio::select! {
-        signal = signals.next() => signal,
+        signal = signals.first() => signal,
         () = Stdout::closed(stdout) => Reason::Closed,
+        Some(error) = errors.recv() => match error.kind() {
+            io::ErrorKind::BrokenPipe => Reason::Closed,
+            _ => {
+                report.unwritable(&error);
+                Reason::Unwritable
+            }
+        },
     };
-    report.stopping(first);
-    reason.send_replace(Some(first));
-    signals.next().await;
-    report.killing();
+    if first != Reason::Killed {
+        report.stopping(first);
+        reason.send_replace(Some(first));
+        signals.next().await;
+    }
+    report.killing(first);
     reason.send_replace(Some(Reason::Killed));
     // Somebody is in a hurry: a third signal waits for nothing.
     signals.next().await;
@@ -128,16 +166,46 @@ async fn hear(
 
 impl Signals {
     fn listen() -> io::Result<Signals> {
-        let terminate = signal(SignalKind::terminate())?;
-        Ok(Signals { terminate, interrupt: signal(SignalKind::interrupt())? })
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup = SignalKind::hangup();
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: if ignores(&status, hangup) { None } else { Some(signal(hangup)?) },
+        })
     }
 
+    async fn first(&mut self) -> Reason {
+        let hangup = self.hangup.take();
+        tokio::select! {
+            reason = self.next() => reason,
+            () = heard(hangup) => Reason::Terminated,
+        }
+    }
+
+    /// Without hangups: they come by twos when a terminal is closed, and that kills nothing.
     async fn next(&mut self) -> Reason {
         tokio::select! {
             _ = self.terminate.recv() => Reason::Terminated,
             _ = self.interrupt.recv() => Reason::Interrupted,
+            _ = self.quit.recv() => Reason::Killed,
         }
     }
+}
+
+async fn heard(signal: Option<Signal>) {
+    match signal {
+        Some(mut signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether this process, of this `/proc/PID/status`, was started with a signal ignored.
+fn ignores(status: &str, signal: SignalKind) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal.as_raw_value() - 1) & 1 == 1)
 }
 
 /// Standard output, if it is of a kind that can be closed by its reader.

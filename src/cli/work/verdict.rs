@@ -38,11 +38,17 @@ pub(super) fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| EXHAUSTED.iter().any(|e| e.raw_os_error() == code))
 }
 
+/// Why the system refused, without its number.
+pub(super) fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
 // === impl Verdict ===
 
 impl Verdict {
     pub(super) fn of(finished: Finished, timeout: Option<Duration>) -> Verdict {
-        let Finished { end, stderr, result } = finished;
+        let Finished { end, stderr, result, .. } = finished;
         match end {
             End::Exited(status) if status.success() => match result.payload() {
                 Ok(result) => Verdict {
@@ -66,10 +72,15 @@ impl Verdict {
             }
             End::Killed => Verdict::released("the worker was told to stop at once"),
             End::NotStarted(error) if is_exhausted(&error) => {
-                Verdict::released(format!("the command could not be started: {error}"))
+                Verdict::released(format!("the command could not be started: {}", words(&error)))
+            }
+            end if end.is_too_big() => {
+                let why = "the command could not be started: its variables, headers among them, \
+                           are more than the system takes";
+                Verdict::failed(why.to_owned(), "")
             }
             End::NotStarted(error) => {
-                Verdict::failed(format!("the command could not be started: {error}"), "")
+                Verdict::failed(format!("the command could not be started: {}", words(&error)), "")
             }
         }
     }
@@ -135,7 +146,8 @@ mod tests {
     fn of(status: i32, stderr: &str) -> (Outcome, String) {
         let end = End::Exited(ExitStatus::from_raw(status));
         let result = super::super::result::Captured::default();
-        let verdict = Verdict::of(Finished { end, stderr: stderr.into(), result }, None);
+        let finished = Finished { end, stderr: stderr.into(), result, written: Ok(()) };
+        let verdict = Verdict::of(finished, None);
         (verdict.outcome, verdict.why)
     }
 
@@ -159,9 +171,12 @@ mod tests {
         let start = |code| {
             let end = End::NotStarted(io::Error::from_raw_os_error(code));
             let result = super::super::result::Captured::default();
-            Verdict::of(Finished { end, stderr: String::new(), result }, None).outcome
+            let stderr = String::new();
+            Verdict::of(Finished { end, stderr, result, written: Ok(()) }, None).outcome
         };
         assert!(matches!(start(Errno::AGAIN.raw_os_error()), Outcome::Release { .. }));
-        assert!(matches!(start(Errno::TOOBIG.raw_os_error()), Outcome::Retry { .. }));
+        // Of one job alone: a batch is split.
+        let Outcome::Retry { error, .. } = start(Errno::TOOBIG.raw_os_error()) else { panic!() };
+        assert!(error.contains("headers among them"), "{error}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use rand::Rng as _;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::super::{Client, Error, call};
@@ -19,22 +20,32 @@ pub(super) const CALL_JOBS: usize = 500;
 const CALL_BYTES: usize = 1 << 20;
 /// One call takes no longer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the contract keeps the id of a job that ended and asked for no retention.
+const TOMBSTONE: Duration = Duration::from_secs(60);
 /// The pauses between repeats.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 /// Jobs that go out together, each with a key by which its answer finds its way.
 pub(super) struct Group<K> {
-    jobs: Vec<(K, JobSpec)>,
+    items: Vec<Item<K>>,
     bytes: usize,
     /// Makes a repeat recognizable under policies that change what they find. None: empty.
     request_id: String,
-    /// Who is in it, under such a policy: a request id stands for one change of each.
+    /// Who is in it, if the request id was made here: it stands for one change of each.
     names: HashSet<(String, String)>,
-    /// The policy is one of those.
-    changes: bool,
     /// The end of repeats, counted from the first call.
     until: Option<Instant>,
     backoff: Backoff,
+}
+
+struct Item<K> {
+    key: K,
+    job: JobSpec,
+    /// When the first call began after which it may be written. Never forgotten: a later call that
+    /// surely did nothing says nothing about that one.
+    unknown_since: Option<Instant>,
+    /// Why the last call failed.
+    error: Option<Error>,
 }
 
 /// What one call brought.
@@ -45,13 +56,18 @@ pub(super) struct Sent<K> {
 }
 
 /// Groups that are small enough for one call each.
-pub(super) fn split<K>(terms: Terms, jobs: impl Iterator<Item = (K, JobSpec)>) -> Vec<Group<K>> {
+pub(super) fn split<K>(terms: &Terms, jobs: impl Iterator<Item = (K, JobSpec)>) -> Vec<Group<K>> {
     let mut groups: Vec<Group<K>> = Vec::new();
     for (key, job) in jobs {
-        match groups.last_mut().filter(|group| group.takes(&job)) {
-            Some(group) => group.push(key, job),
-            None => groups.push(Group::new(terms, key, job)),
-        }
+        let group = match groups.last_mut().filter(|group| group.takes(terms, &job)) {
+            Some(group) => group,
+            None => {
+                groups.push(Group::new(terms, &job));
+                let Some(group) = groups.last_mut() else { continue };
+                group
+            }
+        };
+        group.push(terms, key, job);
     }
     groups
 }
@@ -59,102 +75,153 @@ pub(super) fn split<K>(terms: Terms, jobs: impl Iterator<Item = (K, JobSpec)>) -
 // === impl Group ===
 
 impl<K> Group<K> {
-    fn new(terms: Terms, key: K, job: JobSpec) -> Group<K> {
-        // What has no id is never repeated after it may have been written, and must not get one.
-        let named = terms.changes() && !job.id.is_empty();
-        let request_id =
-            if named { format!("{:032x}", rand::rng().random::<u128>()) } else { String::new() };
-        let backoff = Backoff::new(PAUSE.0, PAUSE.1);
-        let mut group = Group {
-            jobs: Vec::new(),
+    /// An empty one for jobs like this.
+    fn new(terms: &Terms, job: &JobSpec) -> Group<K> {
+        let request_id = match &terms.request_id {
+            // What has no id is never repeated after it may have been written, and must not get one.
+            _ if job.id.is_empty() => String::new(),
+            Some(given) => given.to_string(),
+            None if terms.changes() => format!("{:032x}", rand::rng().random::<u128>()),
+            None => String::new(),
+        };
+        Group {
+            items: Vec::new(),
             bytes: 0,
             request_id,
             names: HashSet::new(),
-            changes: terms.changes(),
             until: None,
-            backoff,
-        };
-        group.push(key, job);
-        group
+            backoff: Backoff::new(PAUSE.0, PAUSE.1),
+        }
     }
 
-    fn takes(&self, job: &JobSpec) -> bool {
-        let room = self.jobs.len() < CALL_JOBS && self.bytes + job.encoded_len() <= CALL_BYTES;
+    fn takes(&self, terms: &Terms, job: &JobSpec) -> bool {
+        let room = self.items.len() < CALL_JOBS && self.bytes + job.encoded_len() <= CALL_BYTES;
         let fits =
             self.request_id.is_empty() == job.id.is_empty() && !self.names.contains(&name(job));
-        room && (!self.changes || fits)
+        room && (fits || !terms.sends_request_ids())
     }
 
-    fn push(&mut self, key: K, job: JobSpec) {
+    fn push(&mut self, terms: &Terms, key: K, job: JobSpec) {
         self.bytes += job.encoded_len();
-        if !self.request_id.is_empty() {
+        if terms.request_id.is_none() && !self.request_id.is_empty() {
             self.names.insert(name(&job));
         }
-        self.jobs.push((key, job));
+        self.items.push(Item { key, job, unknown_since: None, error: None });
     }
 
     pub(super) fn len(&self) -> usize {
-        self.jobs.len()
+        self.items.len()
     }
 
     /// Forgets jobs whose key is not wanted any more.
     pub(super) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
-        self.jobs.retain(|(key, _)| wanted(key));
+        self.items.retain(|item| wanted(&item.key));
     }
 
     /// Makes one call.
-    pub(super) async fn send(mut self, client: &Client, terms: Terms) -> Sent<K> {
-        let until = *self.until.get_or_insert_with(|| Instant::now() + terms.repeat_for);
-        let (mut answers, mut again) = (Vec::with_capacity(self.jobs.len()), Vec::new());
-        let mut pause = self.backoff.pause();
-        let got = self.call(client, terms).await;
-        for ((key, job), answer) in std::mem::take(&mut self.jobs).into_iter().zip(got) {
-            match answer {
-                Err(error) if may_repeat(&job, &error) => {
-                    pause = pause.max(error.retry_after().unwrap_or_default());
-                    again.push((key, job, error));
-                }
-                answer => answers.push((key, answer)),
-            }
-        }
-        if again.is_empty() || Instant::now() + pause >= until {
-            answers.extend(again.into_iter().map(|(key, _, error)| (key, Err(error))));
+    pub(super) async fn send(mut self, client: &Client, terms: &Terms) -> Sent<K> {
+        let start = Instant::now();
+        let until = *self.until.get_or_insert(start + terms.repeat_for);
+        // It may have waited longer than its pause.
+        let mut answers = self.give_up(|item| item.may_be_forgotten(start));
+        if self.items.is_empty() {
             return Sent { answers, again: None };
         }
-        self.jobs = again.into_iter().map(|(key, job, _)| (key, job)).collect();
-        Sent { answers, again: Some((self, pause)) }
+        let mut pause = self.backoff.pause();
+        let got = self.call(client, terms, start).await;
+        for (mut item, answer) in std::mem::take(&mut self.items).into_iter().zip(got) {
+            match answer.map_err(|error| item.failed(error, start)) {
+                Err(error) if may_repeat(&item.job, &error) => {
+                    pause = pause.max(error.retry_after().unwrap_or_default());
+                    item.error = Some(error);
+                    self.items.push(item);
+                }
+                answer => answers.push((item.key, answer)),
+            }
+        }
+        let next = Instant::now() + pause;
+        answers.extend(self.give_up(|item| next >= until || item.may_be_forgotten(next)));
+        let again = if self.items.is_empty() { None } else { Some((self, pause)) };
+        Sent { answers, again }
     }
 
-    /// Calls until all have their answer.
-    pub(super) async fn send_all(mut self, client: &Client, terms: Terms) -> Vec<(K, Answer)> {
-        let mut all = Vec::with_capacity(self.jobs.len());
-        loop {
+    /// Calls until all have their answer, or until `stop`: nothing is sent after that.
+    pub(super) async fn send_all(
+        mut self,
+        client: &Client,
+        terms: &Terms,
+        stop: &CancellationToken,
+    ) -> Vec<(K, Answer)> {
+        let mut all = Vec::with_capacity(self.items.len());
+        while !stop.is_cancelled() {
             let Sent { answers, again } = self.send(client, terms).await;
             all.extend(answers);
             let Some((rest, pause)) = again else { return all };
             self = rest;
-            tokio::time::sleep(pause).await;
+            stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
+        all.extend(self.give_up(|_| true));
+        all
+    }
+
+    /// Answers jobs that are not to be sent any more with their last error.
+    fn give_up(&mut self, ends: impl Fn(&Item<K>) -> bool) -> Vec<(K, Answer)> {
+        let ended = self.items.extract_if(.., |item| ends(item));
+        ended.map(|item| (item.key, Err(item.error.unwrap_or_else(not_sent)))).collect()
     }
 
     /// One answer for each job.
-    async fn call(&self, client: &Client, terms: Terms) -> Vec<Answer> {
+    async fn call(&self, client: &Client, terms: &Terms, start: Instant) -> Vec<Answer> {
         let request = BatchEnqueueRequest {
-            jobs: self.jobs.iter().map(|(_, job)| job.clone()).collect(),
+            jobs: self.items.iter().map(|item| item.job.clone()).collect(),
             on_conflict: terms.on_conflict.into(),
             request_id: self.request_id.clone(),
             durability: terms.durability.into(),
         };
+        // A call may wait long for its connection, and must not go out when it could double a job.
+        let forgotten = self.items.iter().filter_map(Item::forgotten).min();
+        let safe = forgotten.map_or(Duration::MAX, |time| time.saturating_duration_since(start));
         let mut queue = client.queue();
-        let answer = call::within(CALL_TIMEOUT, request, |request| queue.batch_enqueue(request));
-        let error = match answer.await {
-            Ok(answer) if answer.results.len() == self.jobs.len() => {
+        let limit = CALL_TIMEOUT.min(safe);
+        let answer = call::within(limit, request, |request| queue.batch_enqueue(request));
+        let error = match tokio::time::timeout(safe, answer).await {
+            Ok(Ok(answer)) if answer.results.len() == self.items.len() => {
                 return answer.results.into_iter().map(self::answer).collect();
             }
-            Ok(_) => Error::unanswered(Code::Internal, "the server answered other jobs", true),
-            Err(status) => Error::from(status),
+            Ok(Ok(_)) => Error::unanswered(Code::Internal, "the server answered other jobs", true),
+            Ok(Err(status)) => Error::from(status),
+            Err(_) => {
+                let text = "the server did not answer in time";
+                Error::unanswered(Code::DeadlineExceeded, text, true)
+            }
         };
-        vec![Err(error); self.jobs.len()]
+        vec![Err(error); self.items.len()]
+    }
+}
+
+// === impl Item ===
+
+impl<K> Item<K> {
+    /// The error of a call that began at `start`, with what is known from those before.
+    fn failed(&mut self, error: Error, start: Instant) -> Error {
+        if error.outcome_unknown() {
+            self.unknown_since.get_or_insert(start);
+        }
+        error.or_unknown(self.unknown_since.is_some())
+    }
+
+    /// When it may have been written, carried out and forgotten, so that a repeat would make another.
+    /// None: it surely was not written, or is never forgotten.
+    fn forgotten(&self) -> Option<Instant> {
+        let kept = match self.job.retention {
+            Some(given) => Duration::try_from(given).unwrap_or_default(),
+            None => TOMBSTONE,
+        };
+        self.unknown_since?.checked_add(kept)
+    }
+
+    fn may_be_forgotten(&self, now: Instant) -> bool {
+        self.forgotten().is_some_and(|time| now >= time)
     }
 }
 
@@ -162,13 +229,22 @@ impl<K> Group<K> {
 
 impl Terms {
     /// Whether a repeat under this policy may do what the first one did once more.
-    pub(super) fn changes(self) -> bool {
+    pub(super) fn changes(&self) -> bool {
         !matches!(self.on_conflict, ConflictPolicy::Unspecified | ConflictPolicy::Keep)
+    }
+
+    /// Whether jobs with an id go out under a request id, which those without must not share.
+    fn sends_request_ids(&self) -> bool {
+        self.changes() || self.request_id.is_some()
     }
 }
 
 fn name(job: &JobSpec) -> (String, String) {
     (job.topic.clone(), job.id.clone())
+}
+
+fn not_sent() -> Error {
+    Error::unanswered(Code::Cancelled, "it was not sent", false)
 }
 
 /// Whether sending it again cannot make two of it, and may help.
@@ -197,9 +273,18 @@ mod tests {
     use crate::pb::Durability;
 
     fn sizes(on_conflict: ConflictPolicy, jobs: Vec<JobSpec>) -> Vec<(usize, bool)> {
+        sizes_with(None, on_conflict, jobs)
+    }
+
+    fn sizes_with(
+        request_id: Option<&str>,
+        on_conflict: ConflictPolicy,
+        jobs: Vec<JobSpec>,
+    ) -> Vec<(usize, bool)> {
         let (durability, repeat_for) = (Durability::Unspecified, Duration::ZERO);
-        let terms = Terms { on_conflict, durability, repeat_for };
-        let groups = split(terms, jobs.into_iter().enumerate());
+        let request_id = request_id.map(Into::into);
+        let terms = Terms { on_conflict, durability, repeat_for, request_id };
+        let groups = split(&terms, jobs.into_iter().enumerate());
         groups.iter().map(|group| (group.len(), !group.request_id.is_empty())).collect()
     }
 
@@ -223,5 +308,8 @@ mod tests {
         let expected = [(2, true), (1, true), (1, false), (1, true)];
         assert_eq!(sizes(ConflictPolicy::Replace, jobs()), expected);
         assert_eq!(sizes(ConflictPolicy::Keep, jobs()), [(5, false)]);
+        // One that was given stands for the same change wherever it is.
+        let expected = [(3, true), (1, false), (1, true)];
+        assert_eq!(sizes_with(Some("r"), ConflictPolicy::Keep, jobs()), expected);
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt as _;
 use futures::stream;
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::{Client, Error};
@@ -24,10 +25,18 @@ const BATCH_CALLS: usize = 4;
 /// next one, so that a thousand tasks that enqueue one job each are as fast as batches.
 ///
 /// **Repeats.** A job that the server could not take for the moment (`UNAVAILABLE`) is sent again with
-/// growing, jittered pauses for [`Producer::repeat_for`], if that cannot double it: when it has an id,
-/// or when it is known that it was not written. Otherwise the error says
-/// [`Error::outcome_unknown`]. A repeat of what had been written all the same is answered
-/// `UNCHANGED`, under any conflict policy.
+/// growing, jittered pauses for [`Producer::repeat_for`], if that cannot double it:
+/// - as long as it is known that it was not written;
+/// - once it may have been written, only if it has an id, and no longer than that id is surely kept:
+///   for the job's retention, or 60 s if it names none, from the first call that may have written it.
+///   A repeat of what had been written is answered `UNCHANGED`, under any conflict policy.
+///
+/// Otherwise the error says [`Error::outcome_unknown`], also if only an earlier call than the last one
+/// may have written the job.
+///
+/// What the producer cannot know: a topic may have a retention that is shorter than 60 s and holds for
+/// jobs that name none, and a job that somebody deletes frees its id at once. Give jobs a retention, or
+/// [`Producer::repeat_for`] a shorter time, where that matters.
 #[derive(Clone, Debug)]
 pub struct Producer {
     client: Client,
@@ -53,11 +62,13 @@ pub struct Enqueued {
     pub shard: String,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Terms {
     on_conflict: ConflictPolicy,
     durability: Durability,
     repeat_for: Duration,
+    /// Of all jobs with an id; None: each call under a policy that changes jobs has its own.
+    request_id: Option<Arc<str>>,
 }
 
 type Answer = Result<Enqueued, Error>;
@@ -70,6 +81,7 @@ impl Producer {
             on_conflict: ConflictPolicy::Unspecified,
             durability: Durability::Unspecified,
             repeat_for: REPEAT_FOR,
+            request_id: None,
         };
         Producer { client, terms, queue: Arc::default() }
     }
@@ -92,6 +104,15 @@ impl Producer {
         self.with(|terms| terms.repeat_for = duration)
     }
 
+    /// What is sent under it is one change of each id, also by other producers and programs: whoever
+    /// comes later finds it done, under any policy, while the record lives. Jobs without an id have
+    /// none of that.
+    #[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "for the commands"))]
+    #[must_use]
+    pub(crate) fn request_id(self, id: &str) -> Producer {
+        self.with(|terms| terms.request_id = Some(id.into()))
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Terms)) -> Producer {
         change(&mut self.terms);
         self.queue = Arc::default();
@@ -107,7 +128,8 @@ impl Producer {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn enqueue(&self, job: JobSpec) -> Result<Enqueued, Error> {
-        let queue = self.queue.get_or_init(|| queue::spawn(self.client.clone(), self.terms));
+        let queue =
+            self.queue.get_or_init(|| queue::spawn(self.client.clone(), self.terms.clone()));
         let (caller, answer) = oneshot::channel();
         if queue.send(Waiting { job, caller }).await.is_err() {
             return Err(gone(false));
@@ -118,12 +140,21 @@ impl Producer {
     /// Enqueues jobs, any number of them, in as many calls as that takes; the answers are in the
     /// order of the jobs. No two of them are one transaction: some may fail while others are written.
     pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<Enqueued, Error>> {
+        self.enqueue_batch_until(jobs, &CancellationToken::new()).await
+    }
+
+    /// The same, but nothing is sent or repeated after `stop`; what is under way is waited for.
+    pub(crate) async fn enqueue_batch_until(
+        &self,
+        jobs: Vec<JobSpec>,
+        stop: &CancellationToken,
+    ) -> Vec<Result<Enqueued, Error>> {
         let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
-        let groups = group::split(self.terms, jobs.into_iter().enumerate());
+        let groups = group::split(&self.terms, jobs.into_iter().enumerate());
         // Of two changes to one id the later one is to stay.
         let calls = if self.terms.changes() { 1 } else { BATCH_CALLS };
         let mut ended = stream::iter(groups)
-            .map(|group| group.send_all(&self.client, self.terms))
+            .map(|group| group.send_all(&self.client, &self.terms, stop))
             .buffer_unordered(calls);
         while let Some(group) = ended.next().await {
             for (index, answer) in group {

@@ -44,7 +44,7 @@ async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms)
         while calls.len() < CALLS
             && let Some(group) = due.pop_front()
         {
-            calls.push(deliver(group, client.clone(), terms));
+            calls.push(deliver(group, &client, &terms));
         }
         tokio::select! {
             Some((freed, again)) = calls.next() => {
@@ -57,7 +57,7 @@ async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms)
             {
                 open = count > 0;
                 held += count;
-                due.extend(split(terms, taken.drain(..).map(|item| (item.caller, item.job))));
+                due.extend(split(&terms, taken.drain(..).map(|item| (item.caller, item.job))));
             }
         }
     }
@@ -66,8 +66,8 @@ async fn serve(mut queue: mpsc::Receiver<Waiting>, client: Client, terms: Terms)
 /// Makes one call and tells its callers: how many jobs are done with, and what is to be repeated.
 async fn deliver(
     mut group: Group<Caller>,
-    client: Client,
-    terms: Terms,
+    client: &Client,
+    terms: &Terms,
 ) -> (usize, Option<(Group<Caller>, Duration)>) {
     let held = group.len();
     // A caller that has gone away wants nothing written.
@@ -75,7 +75,7 @@ async fn deliver(
     if group.len() == 0 {
         return (held, None);
     }
-    let Sent { answers, again } = group.send(&client, terms).await;
+    let Sent { answers, again } = group.send(client, terms).await;
     for (caller, answer) in answers {
         // It may have gone meanwhile.
         let _ = caller.send(answer);

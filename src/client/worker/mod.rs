@@ -25,7 +25,8 @@ use std::time::Duration;
 
 pub use delivery::{Delivery, Outcome};
 
-use tonic::{Code, Status};
+use tokio::time::{Instant, sleep_until};
+use tonic::Code;
 
 use super::{Client, Error};
 use crate::pb;
@@ -44,6 +45,7 @@ pub struct Worker {
     concurrency: usize,
     batch: usize,
     alone: Option<Alone>,
+    weight: Option<(usize, Weigh)>,
     prefetch: Option<usize>,
     lease: Option<Duration>,
     max_jobs: Option<u64>,
@@ -68,6 +70,8 @@ pub struct Summary {
 
 /// Which jobs share no batch.
 type Alone = Arc<dyn Fn(&pb::Delivery) -> bool + Send + Sync>;
+/// How much a job takes of what a batch may hold.
+type Weigh = Arc<dyn Fn(&pb::Delivery) -> usize + Send + Sync>;
 /// A handler, without its type.
 type Handler = Arc<dyn Fn(Vec<Delivery>) -> Running + Send + Sync>;
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -85,6 +89,7 @@ impl Worker {
             concurrency: 1,
             batch: 1,
             alone: None,
+            weight: None,
             prefetch: None,
             lease: None,
             max_jobs: None,
@@ -118,6 +123,18 @@ impl Worker {
         alone: impl Fn(&pb::Delivery) -> bool + Send + Sync + 'static,
     ) -> Worker {
         self.alone = Some(Arc::new(alone));
+        self
+    }
+
+    /// Bounds the batches of [`Worker::run_batches`] by more than their number: the jobs of one weigh
+    /// at most `most` together, each what `weigh` says, but at least 1. A job that weighs more comes
+    /// by itself. Default: no bound.
+    pub fn batch_weight(
+        mut self,
+        most: usize,
+        weigh: impl Fn(&pb::Delivery) -> usize + Send + Sync + 'static,
+    ) -> Worker {
+        self.weight = Some((most, Arc::new(weigh)));
         self
     }
 
@@ -232,16 +249,30 @@ where
     })
 }
 
-/// Whether another attempt would be refused the same way.
-fn for_good(status: &Status) -> bool {
+/// Whether another attempt would be refused the same way. A bare code proves nothing: a proxy that
+/// has no way to the server at the moment answers 404 or 403, which is UNIMPLEMENTED or
+/// PERMISSION_DENIED here. Only the server itself gives reasons.
+fn for_good(error: &Error) -> bool {
+    !error.reason().is_empty() && is_refusal(error.code())
+}
+
+fn is_refusal(code: Code) -> bool {
     matches!(
-        status.code(),
+        code,
         Code::InvalidArgument
             | Code::Unauthenticated
             | Code::PermissionDenied
             | Code::Unimplemented
             | Code::FailedPrecondition
     )
+}
+
+/// Ends at that time, if there is one.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }
 
 // === impl Summary ===

@@ -31,22 +31,24 @@ impl Pending {
         self.jobs.insert(slot, delivery);
     }
 
-    /// Up to `size` jobs of the topic whose turn it is; those that share with nobody one by one.
+    /// Up to `size` jobs of the topic whose turn it is, of `most` weight together; at least one,
+    /// whatever its weight.
     pub(super) fn batch(
         &mut self,
         size: usize,
-        alone: impl Fn(&Delivery) -> bool,
+        most: usize,
+        weigh: impl Fn(&Delivery) -> usize,
     ) -> Vec<(Slot, Delivery)> {
-        let mut slots: Vec<Slot> = Vec::new();
+        let (mut slots, mut room) = (Vec::new(), most);
         let Some(first) = self.jobs.values().next() else { return Vec::new() };
         for slot in self.topics.get(&first.topic).into_iter().flatten().take(size) {
-            let alone = self.jobs.get(slot).is_some_and(&alone);
-            if !alone || slots.is_empty() {
-                slots.push(*slot);
-            }
-            if alone {
+            // Without any weight one would join another that has taken all there was.
+            let weight = self.jobs.get(slot).map_or(1, &weigh).max(1);
+            if weight > room && !slots.is_empty() {
                 break;
             }
+            slots.push(*slot);
+            room = room.saturating_sub(weight);
         }
         slots.into_iter().filter_map(|slot| Some((slot, self.remove(slot)?))).collect()
     }
@@ -84,11 +86,16 @@ mod tests {
             pending.push(slot as Slot, Delivery { topic: topic.into(), ..Default::default() });
         }
         assert!(pending.remove(3).is_some() && pending.remove(3).is_none());
-        let mut batch =
-            || pending.batch(2, |_| false).into_iter().map(|(slot, _)| slot).collect::<Vec<_>>();
+        let mut batch = || {
+            pending
+                .batch(2, usize::MAX, |_| 1)
+                .into_iter()
+                .map(|(slot, _)| slot)
+                .collect::<Vec<_>>()
+        };
         assert_eq!((batch(), batch(), batch()), (vec![0, 2], vec![1], vec![4]));
         assert_eq!((pending.len(), pending.topics.len()), (1, 1));
-        assert_eq!((pending.take(), pending.batch(2, |_| false)), (vec![5], vec![]));
+        assert_eq!((pending.take(), pending.batch(2, 9, |_| 1)), (vec![5], vec![]));
     }
 
     #[test]
@@ -97,7 +104,19 @@ mod tests {
         for (slot, id) in ["", "", "x", "x", ""].into_iter().enumerate() {
             pending.push(slot as Slot, Delivery { id: id.into(), ..Default::default() });
         }
-        let mut batch = || pending.batch(3, |job| job.id == "x").len();
+        let weigh = |job: &Delivery| if job.id == "x" { usize::MAX } else { 1 };
+        let mut batch = || pending.batch(3, usize::MAX, weigh).len();
         assert_eq!([batch(), batch(), batch(), batch(), batch()], [2, 1, 1, 1, 0]);
+    }
+
+    #[test]
+    fn a_batch_weighs_so_much_and_no_job_is_too_heavy() {
+        let mut pending = Pending::default();
+        for (slot, weight) in [4, 4, 4, 30, 0, 10, 1].into_iter().enumerate() {
+            let delivery = Delivery { id: "x".repeat(weight), ..Default::default() };
+            pending.push(slot as Slot, delivery);
+        }
+        let mut batch = || pending.batch(9, 10, |job| job.id.len()).len();
+        assert_eq!([batch(), batch(), batch(), batch(), batch(), batch()], [2, 1, 1, 1, 1, 1]);
     }
 }

@@ -8,7 +8,7 @@ use tonic::{Status, Streaming};
 
 use super::super::job::proto;
 use super::super::{Client, Error};
-use super::for_good;
+use super::{for_good, is_refusal};
 use crate::backoff::Backoff;
 use crate::pb::{StreamRequest, StreamResponse};
 
@@ -26,6 +26,8 @@ pub(super) struct Source {
     request: StreamRequest,
     state: State,
     backoff: Backoff,
+    /// Nothing was heard yet, not even a failure.
+    first: bool,
 }
 
 enum State {
@@ -56,7 +58,7 @@ impl Source {
     pub(super) fn new(client: Client, request: StreamRequest) -> Source {
         let request = StreamRequest { heartbeat_interval: Some(proto(HEARTBEAT)), ..request };
         let state = State::Pausing(Instant::now());
-        Source { client, request, state, backoff: Backoff::new(PAUSE.0, PAUSE.1) }
+        Source { client, request, state, backoff: Backoff::new(PAUSE.0, PAUSE.1), first: true }
     }
 
     /// How many jobs the next stream may bring; 0: any number.
@@ -121,6 +123,7 @@ impl Source {
     }
 
     fn message(&mut self, message: StreamResponse) -> Event {
+        self.first = false;
         if !message.deliveries.is_empty() {
             self.backoff.reset();
         }
@@ -128,8 +131,10 @@ impl Source {
     }
 
     fn failed(&mut self, status: Status) -> Event {
-        let (refused, error) = (for_good(&status), Error::from(status));
-        if refused {
+        let error = Error::from(status);
+        // Where nothing has worked yet a bare refusal is believed: that is no server of ours.
+        let first = std::mem::take(&mut self.first);
+        if for_good(&error) || first && is_refusal(error.code()) {
             self.state = State::Closed;
             return Event::Refused(error);
         }

@@ -66,6 +66,49 @@ async fn flags_of_other_programs_lead_to_ours() {
 }
 
 #[tokio::test]
+async fn an_address_is_no_name() {
+    let args = ["serve", "--listen", "localhost:24000"];
+    alone(&args).await.fails(2, &["localhost is a name; write 127.0.0.1:24000"]);
+}
+
+#[tokio::test]
+async fn commands_of_other_programs_lead_to_ours() {
+    for (command, ours) in
+        [("stats", "topic stats"), ("list", "job list"), ("push", "enqueue"), ("enqeue", "enqueue")]
+    {
+        let ran = alone(&[command]).await.fails(2, &[&format!("'{ours}'")]);
+        assert!(!ran.stderr.contains("shards"), "{}", ran.stderr);
+    }
+}
+
+#[tokio::test]
+async fn help_and_version_are_commands_too() {
+    let usage = "Usage: ringq";
+    for args in [&["help"][..], &["help", "job"], &["job", "help"], &["help", "job", "list"]] {
+        let help = alone(args).await.ok();
+        assert!(help.contains(usage), "{args:?}: {help}");
+    }
+    assert_eq!(alone(&["version"]).await.ok(), alone(&["--version"]).await.ok());
+    alone(&["-v"]).await.fails(2, &["`ringq --version`"]);
+}
+
+#[tokio::test]
+async fn a_flag_that_comes_too_early_is_told_its_place() {
+    for args in [
+        &["--server", "http://x:1", "topic", "list"][..],
+        &["topic", "--server=http://x:1", "list"],
+        &["job", "-o", "json", "list", "mail"],
+    ] {
+        alone(args).await.fails(2, &["comes after the command"]);
+    }
+    let serve = alone(&["serve", "--server", "http://x:1"]).await.fails(2, &["--server"]);
+    assert!(!serve.stderr.contains("after the command"), "{}", serve.stderr);
+    // A variable that is set is no flag that must be given.
+    let wrong = alone(&["job", "get"]).await.fails(2, &["Usage: ringq job get"]);
+    assert!(!wrong.stderr.contains("--server"), "{}", wrong.stderr);
+}
+
+#[tokio::test]
 async fn a_data_directory_that_is_a_file_is_told() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

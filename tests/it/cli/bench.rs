@@ -18,6 +18,11 @@ async fn bench(server: &Server, words: &str) -> Ran {
     finish(begin(server.grpc, words)).await
 }
 
+async fn signal(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+}
+
 async fn report(server: &Server, words: &str) -> Value {
     bench(server, &format!("{words} -o json")).await.json()
 }
@@ -62,6 +67,48 @@ async fn every_shape_of_load_balances() {
         assert_eq!(round["books"]["acked"], round["jobs"], "{words}");
         assert_eq!(round["overdue"], 0, "{words}");
     }
+}
+
+#[tokio::test]
+async fn a_rate_is_kept_to_the_last_job() {
+    let server = Server::start().await;
+    let report = report(&server, "both --jobs 700 --rate 500/s --warm-up 0").await;
+    let round = &report["rounds"][0];
+    let seconds = round["seconds"].as_f64().unwrap();
+    assert!((1.4..2.0).contains(&seconds), "no turn after the last job: {seconds} s");
+    assert_eq!(round["books"]["acked"], 700);
+}
+
+#[tokio::test]
+async fn a_server_that_stalls_is_told() {
+    let server = Server::start().await;
+    let run = begin(server.grpc, "idle --jobs 400 --warm-up 0 -o json");
+    tokio::time::sleep(millis(1_000)).await;
+    signal(server.pid(), "STOP").await;
+    tokio::time::sleep(millis(500)).await;
+    signal(server.pid(), "CONT").await;
+    let report = finish(run).await.json();
+    let round = &report["rounds"][0];
+    for latency in ["enqueue_us", "dispatch_us"] {
+        let p90 = round[latency]["p90"].as_u64().unwrap();
+        assert!(p90 > 150_000, "100 of 400 turns came in the stall: {report}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_comes_after_the_last_ack_is_seen() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let run = begin(server.grpc, "both --topic t --jobs 300 --warm-up 0");
+    eventually("the last ack", async || {
+        let request = GetTopicStatsRequest { name: "t".to_owned() };
+        let answer = client.topics.clone().get_topic_stats(request).await.ok()?;
+        let succeeded = answer.into_inner().stats?.succeeded_total;
+        (succeeded == 300).then_some(())
+    })
+    .await;
+    client.enqueue(job("t")).await;
+    finish(run).await.fails(1, &["jobs that are not this run's came"]);
 }
 
 #[tokio::test]
@@ -128,12 +175,25 @@ async fn a_server_that_dies_ends_it() {
 }
 
 #[tokio::test]
+async fn what_was_cut_short_is_not_sound_and_has_its_sums() {
+    let mut server = Server::start().await;
+    let run = begin(server.grpc, "both --duration 1m --warm-up 0 -o json");
+    tokio::time::sleep(millis(1_000)).await;
+    server.kill().await;
+    let report: Value = serde_json::from_str(&finish(run).await.fails(4, &[]).stdout).unwrap();
+    assert_eq!((&report["complete"], &report["sound"]), (&false.into(), &false.into()));
+    let books = &report["rounds"][0]["books"];
+    let sum = |name: &str| books[name].as_u64().unwrap();
+    assert!(sum("acked") > 0 && sum("delivered") >= sum("acked"), "{books}");
+    assert_eq!(books["faults"].as_array().unwrap().len(), 0, "{books}");
+}
+
+#[tokio::test]
 async fn an_interrupt_prints_what_is_known() {
     let server = Server::start().await;
     let run = begin(server.grpc, "both --duration 1m --warm-up 0");
     tokio::time::sleep(millis(1_000)).await;
-    let kill = format!("kill -INT {}", run.id().unwrap());
-    assert!(Command::new("sh").args(["-c", &kill]).status().await.unwrap().success());
+    signal(run.id().unwrap(), "INT").await;
     let ran = finish(run).await.fails(130, &["interrupted"]);
     for part in ["enqueue call", "cut short"] {
         assert!(ran.stdout.contains(part), "{}", ran.stdout);

@@ -37,7 +37,9 @@ async fn every_job_of_the_tour_comes_to_its_end_and_nothing_stays() {
         "mail-1 failed, attempt 1: smtp: connection refused",
         "order-17 is DEAD",
         "$ ringq job redrive payments order-17",
-        "order-17 is done",
+        "order-17 is done, after a failed attempt",
+        "$ cat handler.sh\ncase \"$RINGQ_TOPIC\" in\n",
+        "`ringq demo --keep` leaves them",
         "after its time",
         "7 hashes for 7 files",
     ] {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use ringq::pb::payload::Kind;
 use ringq::pb::{Job, JobState};
 
-use super::{piped, ringq};
+use super::{command, finish, piped, ringq};
 use crate::harness::{Server, SinceEpoch as _, duration, job, millis, wall_now};
 
 #[tokio::test]
@@ -54,6 +54,16 @@ async fn every_flag_reaches_the_job() {
 }
 
 #[tokio::test]
+async fn waits_may_be_written_with_blanks() {
+    let server = Server::start().await;
+    let args = ["enqueue", "mail", "x", "--id", "a", "--retry-delays", "1s, 2m"];
+    ringq(&server, &args).await.ok();
+    let retry = server.connect().await.get("mail", "a").await.spec.unwrap().retry.unwrap();
+    let delays: Vec<_> = retry.delays.iter().map(|delay| duration(&Some(*delay))).collect();
+    assert_eq!(delays, [Duration::from_secs(1), Duration::from_secs(120)]);
+}
+
+#[tokio::test]
 async fn a_time_with_an_offset_is_taken() {
     let server = Server::start().await;
     let args = ["enqueue", "mail", "x", "--id", "a", "--at", "2035-01-31T10:00:00+01:00"];
@@ -68,8 +78,12 @@ async fn what_is_piped_in_is_the_payload() {
     let client = server.connect().await;
     for (args, input, want) in [
         (vec!["--id", "text", "-"], &b"a\nb\n"[..], Some(Kind::Text("a\nb\n".to_owned()))),
-        (vec!["--id", "bytes"], &b"\xff\x00"[..], Some(Kind::Data(b"\xff\x00".to_vec().into()))),
-        (vec!["--id", "nothing"], &b""[..], None),
+        (
+            vec!["--id", "bytes", "-"],
+            &b"\xff\x00"[..],
+            Some(Kind::Data(b"\xff\x00".to_vec().into())),
+        ),
+        (vec!["--id", "nothing", "-"], &b""[..], None),
     ] {
         let all: Vec<_> = ["enqueue", "mail"].into_iter().chain(args.clone()).collect();
         piped(&server, &all, input).await.ok();
@@ -78,6 +92,44 @@ async fn what_is_piped_in_is_the_payload() {
     }
     // No other program has to be closed first when there is an argument.
     ringq(&server, &["enqueue", "mail", "x", "--id", "given"]).await.ok();
+}
+
+/// A loop over the lines of a file must keep them, and nothing that was meant is to be lost.
+#[tokio::test]
+async fn what_is_piped_in_is_read_only_when_asked_for() {
+    let server = Server::start().await;
+    let says = ["PAYLOAD is missing", "`… | ringq enqueue mail -`", "< /dev/null"];
+    let args = ["enqueue", "mail", "--id", "a"];
+    piped(&server, &args, b"x").await.fails(2, &says);
+    // A pipe that is silent may yet have something to say.
+    let (_silent, pipe) = {
+        let (reader, writer) = std::io::pipe().unwrap();
+        (writer, reader)
+    };
+    let mut silent = command(server.grpc, &args);
+    finish(silent.stdin(pipe).spawn().unwrap()).await.fails(2, &says);
+    let mut file = tempfile::tempfile().unwrap();
+    std::io::Write::write_all(&mut file, b"one\ntwo\n").unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    let mut from_file = command(server.grpc, &args);
+    finish(from_file.stdin(file.try_clone().unwrap()).spawn().unwrap()).await.fails(2, &says);
+    assert_eq!(std::io::Seek::stream_position(&mut file).unwrap(), 0, "nothing was eaten");
+    // Cron's pipe is empty and at its end.
+    assert_eq!(piped(&server, &args, b"").await.ok(), "a\n");
+    let spec = server.connect().await.get("mail", "a").await.spec.unwrap();
+    assert_eq!(spec.payload.unwrap_or_default().kind, None);
+}
+
+#[tokio::test]
+async fn a_time_that_has_passed_is_told() {
+    let server = Server::start().await;
+    let args = ["enqueue", "mail", "x", "--at", "2020-11-22T10:00:00Z", "--id", "a"];
+    let ran = ringq(&server, &args).await;
+    assert!(ran.stderr.starts_with("--at is "), "{}", ran.stderr);
+    assert!(ran.stderr.ends_with("y ago: the job is due now\n"), "{}", ran.stderr);
+    ran.ok();
+    let again = ringq(&server, &args).await;
+    assert!(!again.stderr.contains("--at"), "it changed nothing: {}", again.stderr);
 }
 
 #[tokio::test]
@@ -110,6 +162,8 @@ async fn a_taken_id_is_treated_as_asked() {
     assert_eq!(with("replace").await.ok(), "a\n");
     assert_eq!(text(&client.get("mail", "a").await), "new");
     with("hope").await.fails(2, &["hope", "reschedule"]);
+    let rejected = with("REJECT").await.fails(1, &["the id is taken", "--on-conflict replace"]);
+    assert!(!rejected.stderr.contains("Get"), "{}", rejected.stderr);
 }
 
 fn text(job: &Job) -> String {
@@ -134,6 +188,8 @@ async fn what_the_server_refuses_names_the_flag() {
     let server = Server::start().await;
     let refused = ringq(&server, &["enqueue", "no topic", "x"]).await;
     assert_eq!(refused.fails(1, &["cannot enqueue to no topic", "TOPIC"]).stdout, "");
+    let ran = ringq(&server, &["enqueue", "mail", "x", "--id", "a b"]).await;
+    assert!(ran.fails(1, &["--id"]).stderr.ends_with("it is set by --id\n"));
     let args = ["enqueue", "mail", "x", "--lease", "2d"];
     ringq(&server, &args).await.fails(1, &["--lease", "24h"]);
     let args = ["enqueue", "mail", "x", "--retry-delays", "1s,4000d"];
@@ -145,10 +201,21 @@ async fn wrong_values_are_told_before_anything_is_sent() {
     let server = Server::start().await;
     for (flags, says) in [
         (&["--delay", "5"][..], "5m"),
-        (&["--delay", "-5m"], "-5m"),
+        (&["--delay", "-5m"], "it cannot be negative"),
+        (&["--lease", "-5m"], "it cannot be negative"),
+        (&["--delay", "5 min"], "write 5m"),
+        (&["--delay", "5"], "its unit is missing"),
+        (&["--at", "2035-01-31T10:00:00"], "add Z or an offset"),
+        (&["--id", ""], "is a variable not set?"),
+        (&["--request-id", ""], "is a variable not set?"),
+        (&["--content-type", ""], "is a variable not set?"),
+        (&["--server", ""], "is a variable not set?"),
+        (&["--header", "=v"], "its name is empty"),
+        (&["--wait-timeout", "1s"], "--wait"),
         (&["--at", "tomorrow"], "2027-01-31T09:00:00Z"),
         (&["--delay", "5m", "--at", "2035-01-31T10:00:00Z"], "cannot be used with"),
-        (&["--priority", "10"], "0..=9"),
+        (&["--priority", "10"], "from 0 to 9"),
+        (&["--priority", "high"], "from 0 to 9"),
         (&["--header", "novalue"], "NAME=VALUE"),
         (&["--header", "a=1", "--header", "a=2"], "twice"),
         (&["--max-attempts", "0"], "-1"),

@@ -39,6 +39,26 @@ async fn bytes_are_shown_as_hex() {
 }
 
 #[tokio::test]
+async fn of_a_job_without_retention_it_says_what_is_left() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for (spec, is_left) in [
+        (job("mail").with_id("gone").with_text("x"), false),
+        (job("mail").with_id("kept").with_text("x").with_retention(millis(60_000)), true),
+        (job("mail").with_id("bare").with_retention(millis(60_000)), true),
+    ] {
+        client.enqueue(spec).await;
+        let delivery = client.pull_one("mail").await;
+        client.ack(&delivery.receipt).await;
+        let text = ringq(&server, &["job", "get", "mail", &delivery.id]).await.ok();
+        assert!(text.contains("state:       SUCCEEDED\n"), "{text}");
+        let kept = "kept:        state and id only; enqueue with --retention to keep";
+        assert_eq!(text.contains(kept), !is_left, "{text}");
+        assert_eq!(text.contains("attempts: "), is_left, "{text}");
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_is_not_there_is_told_with_the_way_on() {
     let server = Server::start().await;
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;

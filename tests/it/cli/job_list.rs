@@ -24,10 +24,25 @@ async fn jobs_are_listed_by_state() {
     assert_eq!(table[2][2], "in 1h");
     assert!(table[3].last().unwrap().starts_with("a\\nlong\\u{1b}[31m"), "{table:?}");
 
-    let args = ["job", "list", "mail", "--state", "dead,ready", "-o", "json"];
+    let args = ["job", "list", "mail", "--state", "DEAD,Ready", "-o", "JSON"];
     let jobs = ringq(&server, &args).await.json();
     let ids: Vec<&Value> = jobs.as_array().unwrap().iter().map(|job| &job["spec"]["id"]).collect();
     assert_eq!(ids, ["dead", "ready"]);
+}
+
+#[tokio::test]
+async fn payloads_are_listed_on_demand() {
+    let server = Server::start().await;
+    server.connect().await.enqueue(job("mail").with_id("a").with_text("hello")).await;
+    let list = async |flags: &[&str]| {
+        let args: Vec<_> = ["job", "list", "mail"].iter().chain(flags).copied().collect();
+        ringq(&server, &args).await
+    };
+    let jobs = list(&["--full", "-o", "json"]).await.json();
+    assert_eq!(jobs[0]["spec"]["payload"]["text"], "hello");
+    assert!(list(&["-o", "json"]).await.json()[0]["spec"].get("payload").is_none());
+    list(&["--full"]).await.fails(2, &["-o json", "`ringq job get`"]);
+    list(&["--limit", "many"]).await.fails(2, &["no whole number"]);
 }
 
 #[tokio::test]

@@ -23,12 +23,34 @@ async fn dead_letters_go_back_to_work() {
     assert_eq!(redrive(&["--all", "--dry-run"]).await.ok(), "4 would be put back to work\n");
     assert_eq!(redrive(&["a"]).await.ok(), "1 put back to work\n");
     let ran = redrive(&["b", "nope"]).await;
-    let ran = ran.fails(1, &["1 of the jobs named were left", "`ringq job get mail ID`"]);
+    let ran = ran.fails(3, &["ringq: no job mail/nope\n", "`ringq job list mail`"]);
     assert_eq!(ran.stdout, "1 put back to work, 1 left\n");
     assert_eq!(redrive(&["c", "--to", "post", "-o", "json"]).await.json()["redrivenCount"], "1");
     assert_eq!(client.stats("post").await.ready, 1);
     assert_eq!(redrive(&["--all", "--rate", "10/s"]).await.ok(), "1 put back to work\n");
     assert_eq!(client.stats("mail").await.dead, 0);
+}
+
+#[tokio::test]
+async fn why_a_named_job_was_left_is_told() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    dead(&client, &["a", "b"]).await;
+    client.enqueue(job("mail").with_id("runs")).await;
+    let _delivery = client.pull_one("mail").await;
+    client.enqueue(job("mail").with_id("waits")).await;
+    let redrive = async |flags: &[&str]| {
+        let args: Vec<_> = ["job", "redrive", "mail"].iter().chain(flags).copied().collect();
+        ringq(&server, &args).await
+    };
+    redrive(&["nope", "no"]).await.fails(3, &["no job mail/nope\n", "no job mail/no\n"]);
+    let ran = redrive(&["a", "runs", "waits", "nope"]).await;
+    let says =
+        ["mail/runs is RUNNING, not DEAD\n", "mail/waits is READY, not DEAD\n", "no job mail/nope"];
+    assert_eq!(ran.fails(1, &says).stdout, "1 put back to work, 3 left\n");
+    client.enqueue(job("post").with_id("b")).await;
+    redrive(&["b", "--to", "post"]).await.fails(1, &["1 of the jobs", "are taken in post"]);
+    redrive(&["b", "--to", ""]).await.fails(2, &["is a variable not set?"]);
 }
 
 #[tokio::test]

@@ -29,7 +29,14 @@ async fn what_cannot_be_moved_is_told() {
         .fails(3, &["cannot reschedule job mail/a", "`ringq job list mail`"]);
     client.enqueue(job("mail").with_id("a")).await;
     client.pull_one("mail").await;
-    ringq(&server, &args).await.fails(1, &["cannot reschedule job mail/a"]);
+    let says = ["cannot reschedule job mail/a", "that is running", "`ringq job get mail a`"];
+    let ran = ringq(&server, &args).await.fails(1, &says);
+    assert!(!ran.stderr.contains("Get"), "{}", ran.stderr);
+    let past = ["job", "reschedule", "mail", "b", "--at", "2020-11-22T10:00:00Z"];
+    client.enqueue(job("mail").with_id("b")).await;
+    let ran = ringq(&server, &past).await;
+    assert!(ran.stderr.ends_with("y ago: the job is due now\n"), "{}", ran.stderr);
+    ran.ok();
     ringq(&server, &args[..4]).await.fails(2, &["--now", "--delay"]);
     let both = ["job", "reschedule", "mail", "a", "--now", "--delay", "1s"];
     ringq(&server, &both).await.fails(2, &["cannot be used with"]);

@@ -1,12 +1,19 @@
 use std::collections::HashSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::process::Stdio;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use ringq::pb::BatchEnqueueRequest;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
-use super::{command, finish, piped, ringq};
+use super::{Ran, command, finish, piped, ringq};
+use crate::client::fake::{Fake, Script, not_done, unknown};
 use crate::harness::{Server, Setup, millis, within};
 
 /// As many lines as the target of the command line is about.
@@ -147,8 +154,11 @@ async fn a_server_that_goes_away_leaves_a_true_account() {
     server.kill().await;
     stdin.write_all(&b"out\n".repeat(10)).await.unwrap();
     let ran = finish(child).await;
-    let says =
-        ["stopped at line 11 of standard input", "surely enqueued: 10 lines", "from line 11"];
+    let says = [
+        "stopped at line 11 of standard input",
+        "surely enqueued: 10 lines (1-10)",
+        "rest: … | sed -n '11,$p' |",
+    ];
     ran.fails(4, &says);
     server.restart().await;
     assert_eq!(server.connect().await.stats("mail").await.ready, 10);
@@ -186,6 +196,214 @@ async fn ctrl_c_tells_how_far_it_came() {
     }
     let script = format!("kill -INT {}", child.id().unwrap());
     assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    let says = ["ringq: interrupted", "surely enqueued: 2 lines", "go on from line 3"];
+    let says =
+        ["ringq: interrupted", "surely enqueued: 2 lines (1-2)", "… | sed -n '3,$p' | ringq"];
     finish(child).await.fails(130, &says);
+}
+
+/// The number that the first job of a call has as its payload.
+fn first(call: &BatchEnqueueRequest) -> u64 {
+    std::str::from_utf8(call.jobs[0].payload.as_ref().unwrap().bytes()).unwrap().parse().unwrap()
+}
+
+/// A file with the lines 1, 2, ….
+fn numbered(dir: &Path, count: u64) -> String {
+    let file = dir.join("jobs.txt");
+    fs::write(&file, (1..=count).map(|n| format!("{n}\n")).collect::<String>()).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// A server that does with calls what their first line says.
+async fn scripted(
+    verdict: impl Fn(u64) -> Option<tonic::Status> + Send + Sync + 'static,
+) -> (Fake, SocketAddr) {
+    let (fake, client) = Fake::start(Script::failing(move |call| verdict(first(call)))).await;
+    (fake, client.url().trim_start_matches("http://").parse().unwrap())
+}
+
+/// The lines that the server has, in their order.
+fn taken(fake: &Fake) -> Vec<u64> {
+    let jobs = fake.0.jobs.lock().unwrap();
+    let number = |job: &ringq::pb::JobSpec| {
+        std::str::from_utf8(job.payload.as_ref().unwrap().bytes()).unwrap().parse().unwrap()
+    };
+    let mut taken: Vec<u64> = jobs.iter().map(number).collect();
+    taken.sort_unstable();
+    taken
+}
+
+/// What the command that is told after `label` gives to `ringq enqueue`: numbers and places of lines.
+fn told(ran: &Ran, label: &str) -> Vec<(u64, usize)> {
+    let (_, rest) = ran.stderr.split_once(label).expect(label);
+    let (command, _) = rest.split_once(" | ringq enqueue mail --lines - …").expect(rest);
+    let output = std::process::Command::new("sh").args(["-c", command]).output().unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let lines = output.lines().enumerate().filter(|(_, line)| !line.is_empty());
+    lines.map(|(place, line)| (line.parse().unwrap(), place + 1)).collect()
+}
+
+fn told_lines(ran: &Ran, label: &str) -> Vec<u64> {
+    told(ran, label).into_iter().map(|(line, _)| line).collect()
+}
+
+/// A call breaks, one behind it was answered and one behind that is down for the moment. What is told
+/// to be sent again is not in, even where it would have got in by a repeat.
+#[tokio::test]
+async fn a_broken_call_never_leads_to_doubled_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 2_000);
+    let calls = AtomicUsize::new(0);
+    let (fake, address) = scripted(move |line| match line {
+        501 => Some(unknown()),
+        1_501 if calls.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Some(not_done(Duration::from_secs(2)))
+        }
+        _ => None,
+    })
+    .await;
+    let args = ["enqueue", "mail", "--timeout", "5s", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    let says = [
+        "stopped at line 501 of ",
+        "surely enqueued: 1000 lines (1-500, 1001-1500)",
+        "may be enqueued: lines 501-1000; not enqueued: lines 1501-2000",
+        "`ringq job list mail`",
+    ];
+    let ran = ran.fails(4, &says);
+    assert_eq!(ran.stdout.lines().count(), 1_000, "an id for each, empty ones here");
+    let rest = told_lines(&ran, "exactly the rest: ");
+    assert_eq!(rest, (1_501..=2_000).collect::<Vec<_>>());
+    let taken = taken(&fake);
+    assert_eq!(taken, (1..=500).chain(1_001..=1_500).collect::<Vec<_>>(), "no repeat behind it");
+}
+
+/// With a request id the lines keep their numbers, of which the ids are made.
+#[tokio::test]
+async fn lines_with_a_request_id_are_sent_again_by_their_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 1_500);
+    // Lost first, and surely not done from then on: it may be in all the same.
+    let calls = AtomicUsize::new(0);
+    let (_fake, address) = scripted(move |line| match line {
+        501 if calls.fetch_add(1, Ordering::SeqCst) == 0 => Some(unknown()),
+        501 => Some(not_done(Duration::ZERO)),
+        1_001 => Some(not_done(Duration::ZERO)),
+        _ => None,
+    })
+    .await;
+    let args = ["enqueue", "mail", "--timeout", "1s", "--request-id", "r", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    let says = ["(1-500); may be enqueued: lines 501-1000; not enqueued: lines 1001-1500"];
+    let ran = ran.fails(4, &says);
+    let places = |lines: std::ops::RangeInclusive<u64>| -> Vec<(u64, usize)> {
+        lines.map(|line| (line, usize::try_from(line).unwrap())).collect()
+    };
+    assert_eq!(told(&ran, "exactly the rest: "), places(1_001..=1_500));
+    assert_eq!(told(&ran, "--retention says otherwise: "), places(501..=1_000));
+}
+
+#[tokio::test]
+async fn a_second_run_with_a_request_id_changes_nothing_under_any_policy() {
+    let server = Server::start().await;
+    for (n, policy) in ["keep", "replace", "reschedule", "reject"].into_iter().enumerate() {
+        for by_payload in [false, true] {
+            let topic = format!("t{n}-{by_payload}");
+            let mut args = vec!["enqueue", &topic, "--lines", "-", "--request-id", "run-1"];
+            args.extend(["--on-conflict", policy]);
+            args.extend(by_payload.then_some("--id-from-payload"));
+            let first = piped(&server, &args, b"a\nb\n").await;
+            assert_eq!(first.stderr, "2 enqueued\n", "{args:?}");
+            // They have run meanwhile, and are kept as tombstones.
+            let client = server.connect().await;
+            for _ in 0..2 {
+                client.ack(&client.pull_one(&topic).await.receipt).await;
+            }
+            let second = piped(&server, &args, b"a\nb\n").await;
+            let same = "2 enqueued, 2 of them were there already\n";
+            assert_eq!((second.code, second.stderr.as_str()), (0, same), "{args:?}");
+            assert_eq!(second.stdout, first.stdout);
+            assert_eq!(client.stats(&topic).await.ready, 0, "{args:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_behind_stdout_leaves_a_true_account() {
+    let server = Server::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 20_000);
+    let mut command = command(server.grpc, &["enqueue", "mail", "--lines", &file]);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let ran = finish(command.spawn().unwrap()).await;
+    let ran = ran.fails(1, &["cannot write to standard output", "surely enqueued: ", "not sent: "]);
+    let stored = server.connect().await.stats("mail").await.ready;
+    assert!((1..20_000).contains(&stored), "it stops: {stored}");
+    let stored = u64::try_from(stored).unwrap();
+    assert!(ran.stderr.contains(&format!("{stored} lines (1-{stored})")), "{}", ran.stderr);
+    assert_eq!(told_lines(&ran, "exactly the rest: "), (stored + 1..=20_000).collect::<Vec<_>>());
+    assert!(!ran.stderr.contains("may be enqueued"), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn after_the_last_line_there_is_nothing_to_send_again() {
+    let server = Server::start().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 3);
+    let mut command = command(server.grpc, &["enqueue", "mail", "--lines", &file]);
+    command.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let ran = finish(command.spawn().unwrap()).await;
+    let ran = ran.fails(1, &["surely enqueued: 3 lines (1-3)\n"]);
+    assert!(!ran.stderr.contains("the rest"), "{}", ran.stderr);
+}
+
+/// A socket as stdin that is reset: the input ends with an error.
+#[tokio::test]
+async fn an_input_that_breaks_off_is_wrong_usage_only_before_anything_was_sent() {
+    let server = Server::start().await;
+    for lines in [2, 0] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        let stdin = OwnedFd::from(theirs.try_clone().unwrap());
+        let mut command = command(server.grpc, &["enqueue", "mail", "--lines", "-"]);
+        let mut child = command.stdin(Stdio::from(stdin)).spawn().unwrap();
+        let mut ids = BufReader::new(child.stdout.take().unwrap()).lines();
+        for _ in 0..lines {
+            ours.write_all(b"line\n").unwrap();
+            within("the id", ids.next_line()).await.unwrap().unwrap();
+        }
+        // What is closed with something unread in it is reset.
+        theirs.write_all(b"xx").unwrap();
+        ours.read_exact(&mut [0]).unwrap();
+        drop(ours);
+        let ran = finish(child).await;
+        let ran = match lines {
+            0 => ran.fails(2, &["cannot read standard input: "]),
+            _ => ran.fails(1, &["cannot read standard input: ", "2 lines (1-2)", "'3,$p'"]),
+        };
+        assert_eq!(ran.stderr.contains("surely"), lines > 0, "{}", ran.stderr);
+    }
+}
+
+/// What was answered behind a call that is still under way is told as it is.
+#[tokio::test]
+async fn ctrl_c_loses_no_answer_behind_one_that_is_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 1_500);
+    let (fake, address) =
+        scripted(|line| (line == 501).then(|| not_done(Duration::from_secs(8)))).await;
+    let args = ["enqueue", "mail", "--timeout", "30s", "--lines", &file];
+    let child = command(address, &args).spawn().unwrap();
+    within("the other lines", async {
+        while taken(&fake).len() < 1_000 {
+            tokio::time::sleep(millis(10)).await;
+        }
+    })
+    .await;
+    let script = format!("kill -INT {}", child.id().unwrap());
+    assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+    let says =
+        ["ringq: interrupted", "1000 lines (1-500, 1001-1500); not enqueued: lines 501-1000\n"];
+    let ran = finish(child).await.fails(130, &says);
+    assert_eq!(told_lines(&ran, "exactly the rest: "), (501..=1_000).collect::<Vec<_>>());
 }

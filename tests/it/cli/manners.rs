@@ -57,13 +57,43 @@ async fn the_server_is_named_in_several_ways() {
     finish(token.env("RINGQ_TOKEN", "secret").spawn().unwrap()).await.ok();
     let help = finish(token.arg("--help").spawn().unwrap()).await.ok();
     assert!(!help.contains("secret"), "a token is not shown");
-    for url in ["ftp://127.0.0.1", "http://", "http://a b"] {
+    for url in ["ftp://127.0.0.1", "http://", "http://a b", "http://127.0.0.1:1/path", "a:b"] {
         ringq(&server, &["shard", "list", "--server", url]).await.fails(2, &["--server"]);
     }
     // An empty variable counts as not set, and the default address is somebody else's business.
     let mut empty = command(server.grpc, &["shard", "list", "--timeout", "1s"]);
     let ran = finish(empty.env("RINGQ_SERVER", "").spawn().unwrap()).await;
     assert!([0, 4].contains(&ran.code), "{}", ran.stderr);
+}
+
+#[tokio::test]
+async fn a_port_of_something_else_is_told() {
+    let server = Server::start().await;
+    for args in CALLS.iter().copied().chain([&["info"][..]]) {
+        let ran = finish(command(server.http, args).spawn().unwrap()).await;
+        let url = format!("http://{} is no gRPC server", server.http);
+        ran.fails(4, &[&url, "is it the HTTP port?", "7700"]);
+    }
+    // Nobody serves the port of HTTP here.
+    let args = ["topic", "list", "--server", "http://localhost", "--timeout", "2s"];
+    ringq(&server, &args).await.fails(4, &["http://localhost, port 80"]);
+}
+
+#[tokio::test]
+async fn help_tells_the_defaults() {
+    let server = Server::start().await;
+    let help = ringq(&server, &["enqueue", "--help"]).await.ok();
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for default in [
+        "[default: 25]",
+        "[default: 1s, then twice",
+        "else 30s]",
+        "[default: 60s",
+        "[default: never]",
+        "[env: RINGQ_SERVER] [default: http://127.0.0.1:7700]",
+    ] {
+        assert!(help.contains(default), "{default}: {help}");
+    }
 }
 
 #[tokio::test]

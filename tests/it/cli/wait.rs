@@ -16,7 +16,7 @@ async fn the_result_is_printed_byte_for_byte() {
         let item = AckItem { receipt: delivery.receipt, result, ..Default::default() };
         assert_eq!(client.ack_items(vec![item]).await, []);
         let ran = finish(child).await;
-        assert!(ran.stderr.ends_with(" is READY\n"), "{}", ran.stderr);
+        assert!(ran.stderr.contains(" is READY\n"), "{}", ran.stderr);
         assert_eq!(ran.ok(), text);
     }
 }
@@ -29,6 +29,27 @@ async fn json_is_the_job() {
     let client = server.connect().await;
     client.ack(&client.pull_one("sum").await.receipt).await;
     assert_eq!(finish(child).await.json()["state"], "JOB_STATE_SUCCEEDED");
+}
+
+#[tokio::test]
+async fn without_a_worker_it_says_so_and_waits_as_long_as_asked() {
+    let server = Server::start().await;
+    let args = ["enqueue", "sum", "x", "--wait", "--wait-timeout", "2500ms", "--id", "a"];
+    let ran = finish(command(server.grpc, &args).spawn().unwrap()).await;
+    let lonely = "no worker takes jobs of sum at the moment\n";
+    let says = ["a is READY\n", lonely, "job sum/a is still READY after 2500ms", "`ringq job get"];
+    let ran = ran.fails(1, &says);
+    assert_eq!((ran.stdout.as_str(), ran.stderr.matches(lonely).count()), ("", 1));
+    // A worker that is busy is one; a job for later needs none yet.
+    let client = server.connect().await;
+    let _worker = client.stream(take("busy")).await;
+    for (topic, flags) in [("busy", &[][..]), ("later", &["--delay", "1h"])] {
+        let mut args = vec!["enqueue", topic, "x", "--wait", "--wait-timeout", "1500ms"];
+        args.extend(flags);
+        let ran = finish(command(server.grpc, &args).spawn().unwrap()).await;
+        let ran = ran.fails(1, &["after 1500ms"]);
+        assert!(!ran.stderr.contains("no worker"), "{topic}: {}", ran.stderr);
+    }
 }
 
 #[tokio::test]

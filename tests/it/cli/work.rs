@@ -105,6 +105,54 @@ async fn a_batch_is_lines_and_one_exit_code() {
 }
 
 #[tokio::test]
+async fn a_batch_is_no_longer_than_its_environment_may_be() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let id = |n| format!("{n:0128}");
+    client.enqueue_all((0..1_000).map(|n| job("t").with_id(id(n))).collect()).await;
+    let args = ["--batch", "1000", "--max-jobs", "1000"];
+    let done = Work::start(&server, "echo $RINGQ_BATCH", &args).done().await;
+    assert!(done.stderr.ends_with("ringq: 1000 acked\n"), "{}", done.stderr);
+    let sizes: Vec<usize> = done.stdout.iter().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(sizes.iter().sum::<usize>(), 1_000);
+    assert!(sizes.iter().all(|size| *size <= (64 << 10) / 129), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn a_batch_that_the_machine_has_no_room_for_is_run_in_parts() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let id = |n| format!("{n:0128}");
+    let jobs = (0..1_000).map(|n| job("t").with_id(id(n)).with_max_attempts(1));
+    client.enqueue_all(jobs.collect()).await;
+    let args = ["--batch", "400", "--prefetch", "600", "--max-jobs", "1000"];
+    // The first batch may be small; the others are here when it has ended.
+    let exec = "echo $RINGQ_BATCH; sleep 0.2";
+    // Linux takes a quarter of that for all variables, of which these leave 80 KB.
+    let before = "x=$(head -c 110000 /dev/zero | tr '\\0' x); \
+        export A=$x B=$x C=$x; unset x; ulimit -s 1600";
+    let work = Work::start_after(before, &server, exec, &args);
+    let done = work.done().await;
+    assert!(done.stderr.ends_with("ringq: 1000 acked\n"), "{}", done.stderr);
+    let sizes: Vec<usize> = done.stdout.iter().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(sizes.iter().sum::<usize>(), 1_000);
+    assert!(done.stderr.matches("  done in ").count() < sizes.len(), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_payload_with_lines_that_fails_drags_nobody_down() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let text = |id: &str| if id == "two" { "one\ntwo" } else { "one" };
+    let jobs = ["a", "two", "b"].map(|id| kept("t", id).with_text(text(id)));
+    client.enqueue_all(jobs.to_vec()).await;
+    let args = ["--batch", "10", "--max-jobs", "3"];
+    let done = Work::start(&server, "test \"$RINGQ_ID\" != two", &args).done().await;
+    assert!(done.stderr.ends_with("ringq: 2 acked, 1 failed\n"), "{}", done.stderr);
+    assert_eq!(client.get("t", "two").await.failures, 1);
+}
+
+#[tokio::test]
 async fn it_ends_after_so_many_jobs_or_so_long_without_one() {
     let server = Server::start().await;
     let client = server.connect().await;
@@ -182,7 +230,9 @@ async fn bad_usage_is_told_before_anything_is_sent() {
         &["t", "--exec", ""],
         &["t", "--exec", "true", "--concurrency", "0"],
         &["t", "--exec", "true", "--batch", "0"],
-        &["t", "--exec", "true", "--timeout", "0s"],
+        &["t", "--exec", "true", "--max-jobs", "0"],
+        &["t", "--exec", "true", "--run-timeout", "0s"],
+        &["t", "--exec", "true", "--timeout", "1s"],
         &["t", "--exec", "true", "--lease", "10ms"],
         &["t", "--exec", "true", "--idle-exit", "soon"],
         &["t", "--exec", "true", "--result", "--batch", "2"],
@@ -192,6 +242,95 @@ async fn bad_usage_is_told_before_anything_is_sent() {
         assert_eq!(done.code, Some(2), "{args:?}: {}", done.stderr);
         assert!(!done.stderr.is_empty());
     }
+}
+
+#[tokio::test]
+async fn a_command_without_exec_is_answered_with_an_example() {
+    for args in [&["emails"][..], &["emails", "--", "cat"], &["emails", "cat"]] {
+        let done = Work::spawn(args).done().await;
+        assert_eq!(done.code, Some(2), "{}", done.stderr);
+        assert!(done.stderr.contains("as in `ringq work emails --exec 'cat'`"), "{}", done.stderr);
+    }
+    let done = Work::spawn(&["t", "--exec", "true", "--timeout", "1s"]).done().await;
+    assert!(done.stderr.contains("'--run-timeout'"), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn it_says_where_it_takes_what_and_what_is_not_there() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a")).await;
+    let url = format!("http://{}", server.grpc);
+    let args = ["t", "emials", "t*", "z*", "--server", &url, "--exec", "true", "--max-jobs", "1"];
+    let done = Work::spawn(&[&args[..], &["-c", "4", "--batch", "2"]].concat()).done().await;
+    let lines: Vec<_> = done.stderr.lines().collect();
+    assert_eq!(
+        lines[..3],
+        [
+            "ringq: no topic emials yet; its jobs come when it has some",
+            "ringq: no topic matches z* yet; jobs come when there is one",
+            &format!(
+                "ringq: connected to {url}, taking t, emials, t*, z* (up to 4 batches of 2 at once)"
+            ),
+        ]
+    );
+    // Its jobs do come.
+    let work = Work::spawn(&["emials", "--server", &url, "--exec", "true", "--max-jobs", "1"]);
+    work.says("ringq: connected").await;
+    client.enqueue(job("emials").with_id("b")).await;
+    assert!(work.done().await.stderr.contains(" emials/b  done in "));
+}
+
+#[tokio::test]
+async fn outputs_of_commands_that_run_at_once_do_not_mix() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let text = |n: usize| format!("{n} {}", "a long line ".repeat(1 + n % 9));
+    let jobs = (0..1_000).map(|n| job("t").with_text(text(n)));
+    client.enqueue_all(jobs.collect()).await;
+    // In two writes, the second one without a line break.
+    let args = ["-c", "8", "--max-jobs", "1000", "--quiet"];
+    let done = Work::start(&server, "tr a-z A-Z; printf .", &args).done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let mut lines = done.stdout;
+    lines.sort_unstable();
+    let mut want: Vec<_> = (0..1_000).map(|n| text(n).to_uppercase() + ".").collect();
+    want.sort_unstable();
+    assert!(lines == want, "{lines:?}");
+}
+
+#[tokio::test]
+async fn large_outputs_keep_their_lines_even_for_a_slow_reader() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue_all(["a", "b", "c"].map(|id| job("t").with_id(id)).to_vec()).await;
+    let exec = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 1000; echo; printf $RINGQ_ID";
+    let work = Work::start(&server, exec, &["-c", "3", "--max-jobs", "3"]);
+    // Longer than what is left behind is waited for.
+    tokio::time::sleep(millis(1_000)).await;
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let (long, short): (Vec<_>, Vec<_>) = done.stdout.iter().partition(|line| line.len() > 1);
+    assert!(long.len() == 9_000 && long.iter().all(|line| line.len() == 1_000), "{}", long.len());
+    assert_eq!(short.iter().map(|line| line.as_str()).collect::<String>().len(), 3);
+}
+
+#[tokio::test]
+async fn output_that_cannot_be_written_ends_the_worker_and_loses_no_job() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let jobs = (0..20).map(|_| job("t").with_text("x").with_max_attempts(1));
+    client.enqueue_all(jobs.collect()).await;
+    let url = format!("http://{}", server.grpc);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let args = ["t", "--server", &url, "--exec", "cat", "-c", "4"];
+    let done = Work::spawn_to(full.into(), &args).done().await;
+    assert_eq!(done.code, Some(1), "{}", done.stderr);
+    let why = "ringq: cannot write to standard output: No space left on device\n";
+    assert!(done.stderr.contains(why), "{}", done.stderr);
+    assert!(done.stderr.contains("ringq: 0 acked, "), "{}", done.stderr);
+    let stats = client.stats("t").await;
+    assert_eq!((stats.dead, stats.ready + stats.backoff + stats.scheduled), (0, 20));
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! `ringq work`: its leases, its end, and what breaks around it.
 
+use std::time::Instant;
+
 use ringq::pb::{DeleteRequest, JobState};
 
 use super::work_rig::{Work, gone, kept, lives, signal};
@@ -18,8 +20,11 @@ async fn a_timeout_ends_the_whole_process_group() {
     let server = Server::start().await;
     let client = server.connect().await;
     client.enqueue(job("t").with_id("a")).await;
-    let args = ["--timeout", "300ms", "--max-jobs", "1"];
+    let args = ["--run-timeout", "300ms", "--max-jobs", "1"];
+    let begin = Instant::now();
     let done = Work::start(&server, "sleep 1000 & echo $!; wait", &args).done().await;
+    // What has ended is not waited for, even if nobody reaps it.
+    assert!(begin.elapsed() < millis(3_000), "{:?}", begin.elapsed());
     gone(&done.stdout[0]).await;
     assert!(done.stderr.contains(": timed out after 300ms\n"), "{}", done.stderr);
     let error = client.get("t", "a").await.last_error;
@@ -46,6 +51,7 @@ async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
     gone(&child).await;
     gone(&shell).await;
     work.says("t/a  taken away after ").await;
+    work.says("ringq: a job was taken away: it was deleted\n").await;
     // The worker goes on.
     client.enqueue(job("t").with_id("b")).await;
     work.line().await;
@@ -114,6 +120,52 @@ async fn a_second_signal_kills_and_the_job_is_back_at_once() {
 }
 
 #[tokio::test]
+async fn a_closed_terminal_lets_the_command_finish() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(kept("t", "a")).await;
+    let mut work = Work::start(&server, WAIT, &[]);
+    let shell = work.line().await;
+    work.signal("HUP");
+    work.says("ringq: stopping when the command that runs has ended").await;
+    // The shell's own, after that of the kernel.
+    work.signal("HUP");
+    tokio::time::sleep(millis(300)).await;
+    assert!(lives(&shell));
+    work.go();
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(client.state("t", "a").await, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn sigquit_kills_at_once() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a").with_max_attempts(1)).await;
+    let mut work = Work::start(&server, WAIT, &[]);
+    let shell = work.line().await;
+    work.signal("QUIT");
+    let done = work.done().await;
+    assert_eq!(done.code, Some(130), "{}", done.stderr);
+    gone(&shell).await;
+    assert!(done.stderr.contains("ringq: SIGQUIT: killing the command\n"), "{}", done.stderr);
+    assert_eq!(client.state("t", "a").await, JobState::Ready);
+}
+
+#[tokio::test]
+async fn under_nohup_a_closed_terminal_changes_nothing() {
+    let server = Server::start().await;
+    let work = Work::start_after("trap '' HUP", &server, "true", &[]);
+    work.says("ringq: connected").await;
+    work.signal("HUP");
+    tokio::time::sleep(millis(300)).await;
+    assert!(!work.stderr().contains("stopping"), "{}", work.stderr());
+    work.signal("TERM");
+    assert_eq!(work.done().await.code, Some(0));
+}
+
+#[tokio::test]
 async fn ctrl_c_ends_an_idle_worker_as_interrupted() {
     let server = Server::start().await;
     let work = Work::start(&server, "true", &[]);
@@ -130,9 +182,11 @@ async fn a_command_outlives_its_server() {
     let mut work = Work::start(&server, WAIT, &[]);
     work.line().await;
     server.kill().await;
-    work.says("ringq: no stream from http://").await;
+    work.says("ringq: no connection to http://").await;
     work.go();
     work.says("t/a  done in ").await;
+    // Some more tries.
+    tokio::time::sleep(millis(1_000)).await;
     server.restart().await;
     let job = server.connect().await.until("t", "a", JobState::Succeeded).await;
     assert_eq!(job.deliveries, 1);
@@ -140,6 +194,10 @@ async fn a_command_outlives_its_server() {
     let done = work.done().await;
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
+    let said = |part: &str| done.stderr.lines().filter(|line| line.contains(part)).count();
+    let times = [said("; trying again until it is back"), said(" again, taking t (up to 1 at")];
+    assert_eq!(times, [1, 1], "{}", done.stderr);
+    assert!(!done.stderr.contains("os error"), "{}", done.stderr);
 }
 
 #[tokio::test]

@@ -59,13 +59,31 @@ impl Work {
         Work::spawn(&[&all[..], args].concat())
     }
 
+    /// The same in a shell that has run this before.
+    pub(crate) fn start_after(before: &str, server: &Server, exec: &str, args: &[&str]) -> Work {
+        let url = format!("http://{}", server.grpc);
+        let script = format!("{before}; exec \"$0\" \"$@\"");
+        let all = ["work", "t", "--server", &url, "--exec", exec];
+        let ringq = ["-c", &script, env!("CARGO_BIN_EXE_ringq")];
+        Work::run("/bin/sh", Stdio::piped(), &[&ringq[..], &all, args].concat())
+    }
+
     /// `ringq work` with nothing but these arguments.
     pub(crate) fn spawn(args: &[&str]) -> Work {
+        Work::spawn_to(Stdio::piped(), args)
+    }
+
+    /// The same with another standard output.
+    pub(crate) fn spawn_to(stdout: Stdio, args: &[&str]) -> Work {
+        Work::run(env!("CARGO_BIN_EXE_ringq"), stdout, &[&["work"], args].concat())
+    }
+
+    fn run(program: &str, stdout: Stdio, args: &[&str]) -> Work {
         let dir = tempfile::Builder::new().prefix("ringq-work-").tempdir().unwrap();
         let stderr = fs::File::create(dir.path().join("stderr")).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
+        let mut command = Command::new(program);
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").current_dir(dir.path());
-        command.arg("work").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        command.args(args).stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let mut child = command.kill_on_drop(true).spawn().unwrap();
         let stdout = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
         Work { dir, child, stdout }

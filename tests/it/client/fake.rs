@@ -1,5 +1,6 @@
 //! A server that answers by a script: shards that are down, streams that end at once.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,13 +12,19 @@ use ringq::pb::*;
 use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 use super::Count;
 use crate::harness::proto;
 
+/// What a call fails with, if it does.
+type Verdict = Box<dyn Fn(&BatchEnqueueRequest) -> Option<Status> + Send + Sync>;
+
 /// What it does, and what it has seen.
 #[derive(Default)]
-pub(super) struct Script {
+pub(crate) struct Script {
+    /// Asked for each call of BatchEnqueue.
+    pub(super) verdict: Option<Verdict>,
     /// Items whose topic or receipt is `down` fail with UNAVAILABLE.
     pub(super) down: AtomicBool,
     /// The first stream brings jobs with these receipts.
@@ -25,18 +32,41 @@ pub(super) struct Script {
     /// Each stream says that the server leaves.
     pub(super) leaving: bool,
     pub(super) streams: Count,
-    pub(super) enqueues: Mutex<Vec<BatchEnqueueRequest>>,
+    pub(crate) enqueues: Mutex<Vec<BatchEnqueueRequest>>,
+    /// The jobs that were accepted.
+    pub(crate) jobs: Mutex<Vec<JobSpec>>,
     pub(super) acks: Mutex<Vec<AckRequest>>,
+}
+
+/// The shard or the server is down for the moment, and surely nothing was done.
+pub(crate) fn not_done(retry_after: Duration) -> Status {
+    let mut details = ErrorDetails::with_error_info("DRAINING", "ringq.dev", HashMap::new());
+    details.set_retry_info(Some(retry_after));
+    Status::with_error_details(Code::Unavailable, "not done", details)
+}
+
+/// What a proxy says when the connection behind it breaks: nobody knows.
+pub(crate) fn unknown() -> Status {
+    Status::unavailable("broken")
 }
 
 /// The server, until the test ends.
 #[derive(Clone)]
-pub(super) struct Fake(pub(super) Arc<Script>);
+pub(crate) struct Fake(pub(crate) Arc<Script>);
 
 type Answer<T> = Result<Response<T>, Status>;
 
+impl Script {
+    /// Calls of BatchEnqueue fail as this says, or are accepted.
+    pub(crate) fn failing(
+        verdict: impl Fn(&BatchEnqueueRequest) -> Option<Status> + Send + Sync + 'static,
+    ) -> Script {
+        Script { verdict: Some(Box::new(verdict)), ..Script::default() }
+    }
+}
+
 impl Fake {
-    pub(super) async fn start(script: Script) -> (Fake, Client) {
+    pub(crate) async fn start(script: Script) -> (Fake, Client) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = Client::new(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let fake = Fake(Arc::new(script));
@@ -54,7 +84,10 @@ impl Fake {
         let reason = match job.topic.as_str() {
             topic if self.is_down(topic) => "SHARD_UNAVAILABLE",
             "unknown" => "OUTCOME_UNKNOWN",
-            _ => return EnqueueResult { id: job.id, ..Default::default() },
+            _ => {
+                self.0.jobs.lock().unwrap().push(job.clone());
+                return EnqueueResult { id: job.id, ..Default::default() };
+            }
         };
         let (code, reason) = (Code::Unavailable.into(), reason.to_owned());
         let error = Some(ItemError { code, reason, ..Default::default() });
@@ -72,6 +105,9 @@ impl QueueService for Fake {
     ) -> Answer<BatchEnqueueResponse> {
         let request = request.into_inner();
         self.0.enqueues.lock().unwrap().push(request.clone());
+        if let Some(status) = self.0.verdict.as_ref().and_then(|verdict| verdict(&request)) {
+            return Err(status);
+        }
         let results = request.jobs.into_iter().map(|job| self.enqueued(job)).collect();
         Ok(Response::new(BatchEnqueueResponse { results, failed_count: 0 }))
     }

@@ -11,11 +11,13 @@ mod errors;
 /// The programs under `examples/`.
 mod examples;
 /// A server that answers by a script.
-mod fake;
+pub(crate) mod fake;
 /// Ends of workers: stop, max_jobs, idle_exit, a refused stream.
 mod life;
 /// Enqueues: calls, policies, repeats.
 mod producer;
+/// Enqueues whose outcome is not known.
+mod producer_repeats;
 /// A TCP proxy that cuts connections.
 mod proxy;
 /// What only a server by a script does.

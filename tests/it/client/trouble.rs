@@ -1,14 +1,20 @@
 //! Connections that break and servers that die.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use ringq::client::{Client, Delivery, Worker};
 use ringq::pb::JobState;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::server::TcpIncoming;
 
 use super::proxy::Proxy;
 use super::{Count, Running, connect, enqueue, jobs};
-use crate::harness::{Server, Setup, eventually, millis};
+use crate::harness::{Server, Setup, eventually, millis, within};
 
 #[tokio::test]
 async fn jobs_survive_a_killed_server() {
@@ -118,4 +124,71 @@ async fn a_worker_moves_on_from_a_server_that_drains() {
     let summary = worker.stop().await;
     assert_eq!((summary.acked, summary.failed, summary.lost), (60, 0, 0), "{summary:?}");
     assert_eq!(begun.get(), 60, "none ran twice");
+}
+
+/// An ingress that is being reloaded answers 404, which is UNIMPLEMENTED in gRPC.
+#[tokio::test]
+async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
+    let mut server = Setup::new().restartable().start().await;
+    let client = connect(&server);
+    enqueue(&client, jobs("t", 2)).await;
+    let (begun, go) = (Count::default(), Arc::new(Notify::new()));
+    let (count, gone) = (begun.clone(), Arc::clone(&go));
+    let handler = move |_| {
+        let first = count.add() == 1;
+        let go = Arc::clone(&gone);
+        async move {
+            if first {
+                go.notified().await;
+            }
+        }
+    };
+    let worker = Running::start(Worker::new(client, ["t"]).prefetch(0), handler);
+    begun.reaches(1).await;
+    server.kill().await;
+    let other = Nobody::listen(server.grpc).await;
+    eventually("it is asked", async || (other.asked.get() >= 2).then_some(())).await;
+    // The Ack hears it, too.
+    go.notify_one();
+    tokio::time::sleep(millis(500)).await;
+    other.stop().await;
+    server.restart().await;
+    begun.reaches(2).await;
+    let look = server.connect().await;
+    eventually("both are done", async || {
+        (look.stats("t").await.succeeded_total == 2).then_some(())
+    })
+    .await;
+    let summary = worker.stop().await;
+    assert_eq!((summary.acked, summary.lost), (2, 0), "{summary:?}");
+}
+
+/// A gRPC server without any service.
+struct Nobody {
+    asked: Count,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Nobody {
+    async fn listen(address: SocketAddr) -> Nobody {
+        let incoming = TcpIncoming::from(TcpListener::bind(address).await.unwrap());
+        let (asked, stop) = (Count::default(), CancellationToken::new());
+        let (count, stopped) = (asked.clone(), stop.clone().cancelled_owned());
+        let routes = tonic::service::Routes::default();
+        let mut server = tonic::transport::Server::builder().trace_fn(move |_| {
+            count.add();
+            tracing::Span::none()
+        });
+        let task = tokio::spawn(async move {
+            let served = server.add_routes(routes).serve_with_incoming_shutdown(incoming, stopped);
+            served.await.unwrap();
+        });
+        Nobody { asked, stop, task }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        within("its end", self.task).await.unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 //! `RINGQ_BLESS=1 cargo test --test it -- readme` writes what is generated.
 
 mod settings;
+mod shape;
 mod tour;
 
 use std::path::Path;

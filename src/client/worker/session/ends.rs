@@ -7,7 +7,7 @@ use super::Session;
 use crate::client::worker::Outcome;
 use crate::client::worker::leases::Slot;
 use crate::client::worker::settler::{Answer, Extended, Kind, Settled};
-use crate::pb::Revocation;
+use crate::pb::{Revocation, RevocationReason};
 
 // === impl Session ===
 
@@ -46,8 +46,13 @@ impl Session {
     }
 
     pub(super) fn revoked(&mut self, revocation: &Revocation) {
+        let why = match revocation.reason() {
+            RevocationReason::Deleted => "it was deleted",
+            RevocationReason::LeaseExpired => "its lease ran out",
+            RevocationReason::Unspecified => "the server took it back",
+        };
         if let Some(slot) = self.leases.find(&revocation.receipt) {
-            self.lose(slot, revocation.reason().as_str_name());
+            self.lose(slot, why);
         }
     }
 
@@ -60,7 +65,7 @@ impl Session {
     }
 
     pub(super) fn lost(&mut self, slot: Slot, why: &str) {
-        warn!(why, "a job was taken away");
+        warn!("a job was taken away: {why}");
         self.summary.lost += 1;
         self.pending.remove(slot);
         let Some(id) = self.handler_of.remove(&slot) else { return };

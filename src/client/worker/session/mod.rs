@@ -1,6 +1,7 @@
 //! One run of a worker: the task that owns its stream, its leases, its handlers and its settles.
 
 mod ends;
+mod told;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tokio::time::Instant;
+use tracing::{debug, info};
 
 use super::super::job::proto;
 use super::super::{Client, Error};
@@ -18,15 +19,18 @@ use super::leases::{Leases, Slot};
 use super::pending::Pending;
 use super::settler::Settler;
 use super::source::{Event, Source};
-use super::{Alone, Handler, Summary, Worker};
+use super::{Alone, Handler, Summary, Weigh, Worker, at};
 use crate::pb::{self, StreamRequest, StreamResponse};
+use told::Told;
 
 pub(super) struct Session {
     client: Client,
+    topics: Vec<String>,
     handler: Handler,
     concurrency: usize,
     batch: usize,
     alone: Option<Alone>,
+    weight: Option<(usize, Weigh)>,
     max_jobs: Option<u64>,
     idle_exit: Option<Duration>,
 
@@ -34,6 +38,8 @@ pub(super) struct Session {
     /// Jobs that the stream brings at most before some are settled.
     credit: usize,
     connected: bool,
+    /// What was said of the connection.
+    told: Told,
     leases: Leases,
     /// Jobs that wait for a handler.
     pending: Pending,
@@ -69,7 +75,7 @@ impl Session {
         let credit = worker.credit();
         let request = StreamRequest {
             max_in_flight: i32::try_from(credit).unwrap_or(i32::MAX),
-            topics: worker.topics,
+            topics: worker.topics.clone(),
             worker_id: worker.id,
             lease_duration: worker.lease.map(proto),
             max_jobs: worker.max_jobs.map(signed).unwrap_or_default(),
@@ -78,13 +84,16 @@ impl Session {
         Session {
             credit,
             connected: false,
+            told: Told::Nothing,
             source: Source::new(worker.client.clone(), request),
             settler: Settler::new(worker.client.clone()),
             client: worker.client,
+            topics: worker.topics,
             handler,
             concurrency: worker.concurrency,
             batch: worker.batch,
             alone: worker.alone,
+            weight: worker.weight,
             max_jobs: worker.max_jobs,
             idle_exit: worker.idle_exit,
             leases: Leases::default(),
@@ -110,19 +119,26 @@ impl Session {
         while !self.is_over() {
             let alarm = self.alarm();
             tokio::select! {
-                // Ends come before begins, so that credit and tasks are freed first.
                 biased;
                 () = &mut stop, if !self.stopped => self.stop(),
+                // Leases wait for nothing, however much comes and goes.
+                () = at(alarm) => self.on_time(Instant::now()),
+                // Ends come before begins, so that credit and tasks are freed first.
                 Some(ended) = self.handlers.join_next_with_id() => self.ended(ended),
                 answer = self.settler.next() => self.answered(answer),
                 event = self.source.next() => self.received(event),
-                () = at(alarm) => self.on_time(Instant::now()),
             }
             self.begin();
             self.rest();
         }
         match self.refused {
-            Some(error) => Err(error),
+            Some(error) => {
+                // The error takes the place of the summary.
+                if self.begun > 0 {
+                    info!("{}", self.summary);
+                }
+                Err(error)
+            }
             None => Ok(self.summary),
         }
     }
@@ -132,7 +148,8 @@ impl Session {
     }
 
     fn alarm(&self) -> Option<Instant> {
-        let idle = self.idle_since.zip(self.idle_exit).map(|(since, idle)| since + idle);
+        let idle = self.idle_since.zip(self.idle_exit).filter(|_| !self.closing);
+        let idle = idle.map(|(since, idle)| since + idle);
         match (self.leases.alarm(), idle) {
             (Some(lease), Some(idle)) => Some(lease.min(idle)),
             (lease, idle) => lease.or(idle),
@@ -147,11 +164,11 @@ impl Session {
             Event::Message(message) => self.message(*message),
             Event::Ended if self.has_all() => self.finish(),
             Event::Ended => {
-                info!("the server ends this stream; opening another one");
+                debug!("the server ends this stream; opening another one");
                 self.reopen();
             }
             Event::Broke(error, pause) => {
-                warn!(%error, again_in = ?pause, "no stream from {}", self.client.url());
+                self.tell_lost(&error, pause);
                 self.reopen();
                 self.extend_all();
             }
@@ -165,12 +182,13 @@ impl Session {
     fn message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
             self.credit = usize::try_from(info.max_in_flight).unwrap_or(self.credit);
-            info!(
+            debug!(
                 stream = info.stream_id,
                 replica = info.replica,
                 credit = info.max_in_flight,
-                "connected"
+                "a stream is open"
             );
+            self.tell_connected();
         }
         for revocation in &message.revocations {
             self.revoked(revocation);
@@ -209,7 +227,16 @@ impl Session {
     fn begin(&mut self) {
         while self.handlers.len() < self.concurrency && !self.pending.is_empty() {
             let alone = |job: &_| self.alone.as_ref().is_some_and(|alone| alone(job));
-            let batch = self.pending.batch(self.batch, alone).into_iter();
+            let (most, weigh) = match &self.weight {
+                Some((most, weigh)) => (*most, Some(weigh)),
+                None => (usize::MAX, None),
+            };
+            let weigh = |job: &_| match weigh {
+                _ if alone(job) => usize::MAX,
+                Some(weigh) => weigh(job),
+                None => 1,
+            };
+            let batch = self.pending.batch(self.batch, most, weigh).into_iter();
             let (slots, jobs): (Vec<_>, Vec<_>) = batch.unzip();
             self.begun += slots.len() as u64;
             let job = |delivery| Delivery::new(delivery, self.client.clone());
@@ -261,13 +288,6 @@ impl Session {
         if self.has_all() && !self.closing {
             self.finish();
         }
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

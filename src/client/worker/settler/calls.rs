@@ -36,9 +36,9 @@ pub(super) async fn attempt(client: Client, mut group: Group) -> Attempt {
         }
         Err(status) if status.code() == Code::InvalidArgument => attempt.isolate(group, status),
         Err(status) => {
-            let error = Error::from(status.clone());
+            let error = Error::from(status);
             let items = std::mem::take(&mut group.items).into_iter();
-            if for_good(&status) {
+            if for_good(&error) {
                 attempt.settled.extend(items.map(|item| item.ended(Err(error.clone()))));
             } else {
                 let pause = error.retry_after().unwrap_or_default();

@@ -10,11 +10,11 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::super::{Client, Error};
-use super::Outcome;
 use super::leases::Slot;
+use super::{Outcome, at};
 use calls::Attempt;
 use item::{Gathering, Group, Item, Message};
 
@@ -152,12 +152,5 @@ impl Settler {
             let Some(group) = next.or_else(|| self.nacks.take_due(now)) else { return };
             self.calls.push(Box::pin(calls::attempt(self.client.clone(), group)));
         }
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

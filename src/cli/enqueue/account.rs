@@ -1,0 +1,220 @@
+//! Where the lines of `--lines` are, in words, and how the rest is sent.
+
+use std::fmt::Write as _;
+
+use super::ledger::{Ledger, Lines, Place};
+
+/// What a repeat of a line does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Makes another job of it, or does once more what the first one did.
+    Doubles,
+    /// Nothing while the record lives.
+    Harmless,
+    /// The same, as long as the line keeps its number: the id is made of it.
+    HarmlessByNumber,
+}
+
+/// An early end, for people.
+pub(super) struct Account<'a> {
+    pub(super) ledger: &'a Ledger,
+    pub(super) topic: &'a str,
+    /// The file; None: stdin.
+    pub(super) file: Option<&'a str>,
+    pub(super) repeat: Repeat,
+    /// The whole input was read and sent.
+    pub(super) all_sent: bool,
+}
+
+/// A part of the input; None: up to its end.
+type Part = (u64, Option<u64>);
+
+/// The last line of a whole run.
+pub(super) fn summary(ledger: &Ledger) -> String {
+    let mut text = format!("{} enqueued", ledger.count_enqueued());
+    if ledger.count_unchanged() > 0 {
+        let _ = write!(text, ", {} of them were there already", ledger.count_unchanged());
+    }
+    if ledger.count_refused() > 0 {
+        let _ = write!(text, ", {} refused", ledger.count_refused());
+    }
+    text
+}
+
+// === impl Account ===
+
+impl Account<'_> {
+    /// What is where.
+    pub(super) fn state(&self) -> String {
+        let ledger = self.ledger;
+        let mut parts = vec![format!("surely enqueued: {} lines", ledger.count_enqueued())];
+        if ledger.count_enqueued() > 0 {
+            let but = if ledger.count_refused() > 0 { ", but for refused ones" } else { "" };
+            parts[0].push_str(&format!(" ({}{but})", ranges(ledger.lines(Place::In))));
+        }
+        if ledger.count_refused() > 0 {
+            parts.push(format!("refused: {}", ledger.count_refused()));
+        }
+        for (place, words) in [(Place::Unsure, "may be enqueued"), (Place::Missing, "not enqueued")]
+        {
+            let lines = ranges(ledger.lines(place));
+            if !lines.is_empty() {
+                parts.push(format!("{words}: lines {lines}"));
+            }
+        }
+        if !self.all_sent {
+            parts.push(format!("not sent: from line {} on", ledger.next()));
+        }
+        parts.join("; ")
+    }
+
+    /// What to do about the lines that are not in, and about those that may be.
+    pub(super) fn hints(&self) -> Vec<String> {
+        let mut hints = Vec::new();
+        let rest = self.ledger.rest(self.all_sent);
+        if !rest.is_empty() {
+            hints.push(format!("to send exactly the rest: {}", self.command(&rest)));
+        }
+        let unsure: Vec<Part> =
+            self.ledger.lines(Place::Unsure).map(|(first, last)| (first, Some(last))).collect();
+        if unsure.is_empty() {
+            return hints;
+        }
+        hints.push(match self.repeat {
+            Repeat::Doubles => format!(
+                "those that may be enqueued would run twice if they are: look for them first, as \
+                 with `ringq job list {}`",
+                quoted(self.topic)
+            ),
+            _ => format!(
+                "those that may be enqueued are not doubled while their records live, 60s after \
+                 their end unless --retention says otherwise: {}",
+                self.command(&unsure)
+            ),
+        });
+        hints
+    }
+
+    /// A command that enqueues just these lines.
+    fn command(&self, parts: &[Part]) -> String {
+        let sed = match self.repeat {
+            // Empty lines make no job, and count.
+            Repeat::HarmlessByNumber => script(&complement(parts), "g", "sed"),
+            _ => script(parts, "p", "sed -n"),
+        };
+        let (topic, before, file) = match self.file {
+            Some(file) => (quoted(self.topic), "", format!(" {}", as_operand(file))),
+            None => (quoted(self.topic), "… | ", String::new()),
+        };
+        format!("{before}{sed}{file} | ringq enqueue {topic} --lines - …")
+    }
+}
+
+/// `sed -n '8p;13,$p'`
+fn script(parts: &[Part], command: &str, sed: &str) -> String {
+    let address = |&(first, last): &Part| match last {
+        Some(last) if last == first => format!("{first}{command}"),
+        Some(last) => format!("{first},{last}{command}"),
+        None => format!("{first},${command}"),
+    };
+    let script: Vec<String> = parts.iter().map(address).collect();
+    format!("{sed} '{}'", script.join(";"))
+}
+
+/// All other lines.
+fn complement(parts: &[Part]) -> Vec<Part> {
+    let (mut others, mut next) = (Vec::new(), 1);
+    for &(first, last) in parts {
+        if first > next {
+            others.push((next, Some(first - 1)));
+        }
+        match last {
+            Some(last) => next = last + 1,
+            None => return others,
+        }
+    }
+    others.push((next, None));
+    others
+}
+
+/// Line numbers as people write them: `1-500, 777`.
+fn ranges(lines: impl Iterator<Item = Lines>) -> String {
+    let range = |(first, last): Lines| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    };
+    lines.map(range).collect::<Vec<_>>().join(", ")
+}
+
+/// A word as the shell wants it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=%+,@".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A file's name, which no program takes for a flag.
+fn as_operand(file: &str) -> String {
+    if file.starts_with('-') { quoted(&format!("./{file}")) } else { quoted(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.sent(12);
+        (1..=3).for_each(|line| ledger.enqueued(line, line == 2));
+        ledger.refused(4);
+        assert_eq!(summary(&ledger), "3 enqueued, 1 of them were there already, 1 refused");
+        ledger.failed(6, true);
+        ledger.failed(7, true);
+        ledger.failed(8, false);
+        ledger.enqueued(9, false);
+        ledger.unanswered((10, 12));
+        ledger
+    }
+
+    #[test]
+    fn it_says_what_is_where() {
+        let ledger = ledger();
+        let repeat = Repeat::Doubles;
+        let mut account =
+            Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        let state = "surely enqueued: 4 lines (1-4, 9, but for refused ones); refused: 1; \
+                     may be enqueued: lines 6-7, 10-12; not enqueued: lines 8";
+        assert_eq!(account.state(), state);
+        account.all_sent = false;
+        assert_eq!(account.state(), format!("{state}; not sent: from line 13 on"));
+    }
+
+    #[test]
+    fn it_says_how_to_send_the_rest() {
+        let ledger = ledger();
+        let hints = |repeat, file, all_sent| {
+            Account { ledger: &ledger, topic: "t", file, repeat, all_sent }.hints()
+        };
+        let doubles = hints(Repeat::Doubles, Some("my jobs"), false);
+        let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - …";
+        assert_eq!(doubles[0], format!("to send exactly the rest: {sed}"));
+        assert!(doubles[1].contains("`ringq job list t`") && !doubles[1].contains("sed"));
+        let harmless = hints(Repeat::Harmless, Some("-f"), true);
+        assert!(harmless[0].contains(": sed -n '8p' ./-f |"), "{harmless:?}");
+        assert!(harmless[1].contains(": sed -n '6,7p;10,12p' ./-f |"), "{harmless:?}");
+        let numbers = hints(Repeat::HarmlessByNumber, None, false);
+        assert!(numbers[0].contains(": … | sed '1,7g;9,12g' | ringq"), "{numbers:?}");
+        assert!(numbers[1].contains(": … | sed '1,5g;8,9g;13,$g' | ringq"), "{numbers:?}");
+    }
+
+    #[test]
+    fn after_the_last_line_there_is_no_rest() {
+        let mut ledger = Ledger::default();
+        ledger.sent(1);
+        ledger.enqueued(1, false);
+        let repeat = Repeat::Doubles;
+        let account = Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        assert_eq!(account.hints(), [""; 0]);
+    }
+}

@@ -1,0 +1,77 @@
+//! What a session tells of its connection.
+
+use std::time::Duration;
+
+use tracing::{debug, info, warn};
+
+use super::Session;
+use crate::client::Error;
+
+/// What was said last of the connection: each change is told once, however many tries it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Nothing,
+    Connected,
+    Lost,
+}
+
+// === impl Session ===
+
+impl Session {
+    pub(super) fn tell_connected(&mut self) {
+        let again = match self.told {
+            Told::Connected => return,
+            Told::Lost => " again",
+            Told::Nothing => "",
+        };
+        self.told = Told::Connected;
+        let (url, topics, most) = (self.client.url(), self.topics.join(", "), self.concurrency);
+        let each =
+            if self.batch > 1 { format!(" batches of {}", self.batch) } else { String::new() };
+        info!("connected to {url}{again}, taking {topics} (up to {most}{each} at once)");
+    }
+
+    pub(super) fn tell_lost(&mut self, error: &Error, pause: Duration) {
+        debug!(%error, again_in = ?pause, "no stream");
+        if self.told == Told::Lost {
+            return;
+        }
+        self.told = Told::Lost;
+        let url = self.client.url();
+        let what = if error.is_unavailable() && error.reason().is_empty() {
+            "no connection to"
+        } else {
+            "no jobs from"
+        };
+        warn!("{what} {url}: {}; trying again until it is back", in_sentence(error.message()));
+    }
+}
+
+/// The system's "Connection refused (os error 111)", as the middle of a sentence.
+fn in_sentence(message: &str) -> String {
+    let message = message.split(" (os error").next().unwrap_or(message);
+    let mut chars = message.chars();
+    match chars.next() {
+        // TLS stays what it is.
+        Some(first) if !chars.as_str().starts_with(char::is_uppercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => message.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_stand_in_the_middle_of_a_sentence() {
+        for (message, want) in [
+            ("Connection refused (os error 111)", "connection refused"),
+            ("TLS failed: x", "TLS failed: x"),
+            ("", ""),
+        ] {
+            assert_eq!(in_sentence(message), want);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Repeats of enqueues whose outcome is not known, against a server by a script.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ringq::pb::{BatchEnqueueRequest, ConflictPolicy, JobSpec};
+
+use super::fake::{Fake, Script, not_done, unknown};
+use crate::harness::{millis, within};
+
+/// A server whose first call is lost after it was written, maybe, and that is down from then on.
+fn lost_then_down() -> Script {
+    let calls = AtomicUsize::new(0);
+    let verdict = move |_: &BatchEnqueueRequest| match calls.fetch_add(1, Ordering::SeqCst) {
+        0 => Some(unknown()),
+        _ => Some(not_done(Duration::ZERO)),
+    };
+    Script::failing(verdict)
+}
+
+fn id(id: &str) -> JobSpec {
+    JobSpec::new("t").with_id(id)
+}
+
+#[tokio::test]
+async fn a_repeat_that_surely_failed_does_not_make_the_first_call_certain() {
+    for batch in [true, false] {
+        let (fake, client) = Fake::start(lost_then_down()).await;
+        let producer = client.producer().repeat_for(millis(700));
+        let error = match batch {
+            true => producer.enqueue_batch(vec![id("a")]).await.remove(0).unwrap_err(),
+            false => producer.enqueue(id("a")).await.unwrap_err(),
+        };
+        assert!(fake.0.enqueues.lock().unwrap().len() > 1, "it was repeated");
+        assert_eq!(error.reason(), "DRAINING");
+        assert!(error.outcome_unknown(), "the first call may have written it: {error:?}");
+    }
+    let (_, client) = Fake::start(Script::failing(|_| Some(not_done(millis(1))))).await;
+    let error = client.producer().repeat_for(millis(300)).enqueue(id("a")).await.unwrap_err();
+    assert!(!error.outcome_unknown(), "all calls were certain: {error:?}");
+}
+
+#[tokio::test]
+async fn what_may_be_forgotten_is_not_repeated() {
+    let script = || Script::failing(|_| Some(unknown()));
+    let calls = |fake: &Fake| fake.0.enqueues.lock().unwrap().len();
+
+    let (fake, client) = Fake::start(script()).await;
+    let producer = client.producer().repeat_for(Duration::from_secs(20));
+    let gone = producer.enqueue(id("a").with_retention(Duration::ZERO));
+    let error = within("the error", gone).await.unwrap_err();
+    assert!(error.outcome_unknown() && calls(&fake) == 1, "{} calls", calls(&fake));
+
+    let begin = Instant::now();
+    let soon = producer.enqueue(id("a").with_retention(millis(800)));
+    assert!(within("the error", soon).await.unwrap_err().outcome_unknown());
+    assert!(begin.elapsed() < millis(2_000), "{:?}", begin.elapsed());
+    assert!(calls(&fake) > 2, "it is repeated while it is surely known");
+
+    // One call: who may be forgotten does not end the repeats of others.
+    let (fake, client) = Fake::start(script()).await;
+    let producer = client.producer().repeat_for(millis(1_000));
+    producer.enqueue_batch(vec![id("a").with_retention(Duration::ZERO), id("b")]).await;
+    let sent = std::mem::take(&mut *fake.0.enqueues.lock().unwrap());
+    assert!(sent.len() > 2 && sent[1..].iter().all(|call| call.jobs == [id("b")]), "{sent:?}");
+}
+
+#[tokio::test]
+async fn what_surely_was_not_written_is_repeated_whatever_its_retention() {
+    let calls = AtomicUsize::new(0);
+    let verdict = move |_: &BatchEnqueueRequest| {
+        (calls.fetch_add(1, Ordering::SeqCst) < 3).then(|| not_done(millis(50)))
+    };
+    let (fake, client) = Fake::start(Script::failing(verdict)).await;
+    let replace = client.producer().on_conflict(ConflictPolicy::Replace);
+    for job in [id("a").with_retention(Duration::ZERO), JobSpec::new("t")] {
+        within("the answer", replace.enqueue(job)).await.unwrap();
+    }
+    assert_eq!(fake.0.jobs.lock().unwrap().len(), 2);
+}
