@@ -51,12 +51,14 @@ impl Timer {
     }
 }
 
-/// Calls `piece`, which answers when there is more to do, again and again until `stop`.
-async fn tend<F: Future<Output = store::Result<Option<Time>>>>(
+/// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
+/// call it waits with `pause`.
+async fn tend<F: Future<Output = store::Result<Option<Time>>>, P: Future<Output = ()>>(
     clock: &Clock,
     mut events: Receiver<Event>,
     stop: CancellationToken,
     piece: impl Fn() -> F,
+    pause: impl Fn(Duration) -> P,
 ) {
     let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
     let rest = async {
@@ -69,7 +71,7 @@ async fn tend<F: Future<Output = store::Result<Option<Time>>>>(
                         return;
                     }
                 }
-                Err(_) => tokio::time::sleep(backoff.pause()).await,
+                Err(_) => pause(backoff.pause()).await,
             }
         }
     };
@@ -132,7 +134,8 @@ mod tests {
                     told.lock().unwrap().push(manual.now().0);
                     answers.lock().unwrap().next().unwrap_or(Ok(None))
                 };
-                tend(&Clock::Manual(manual.clone()), receiver, token, piece).await;
+                let pause = tokio::time::sleep;
+                tend(&Clock::Manual(manual.clone()), receiver, token, piece, pause).await;
             });
             let script = Script { clock, events, calls, stop };
             script.at(0).await;

@@ -20,6 +20,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::{Time, TopicName};
 
@@ -36,9 +37,12 @@ const WIDTH_MIN: usize = 16;
 
 /// See the module.
 pub(super) struct Board {
-    /// The index of this feed, and how many there are.
+    /// The index of this feed.
     feed: usize,
-    feeds: usize,
+    /// Which feeds may have something.
+    awakeness: Arc<Awake>,
+    /// How many topics are awake.
+    awake: usize,
     topics: BTreeMap<TopicName, Topic>,
     groups: HashMap<u32, Group>,
     by_pattern: HashMap<TopicPattern, u32>,
@@ -61,6 +65,10 @@ pub(super) struct Board {
     /// Topics that nobody names are remembered: some stream has asked for a glob.
     globs: bool,
 }
+
+/// Which feeds may have something to give. The credit of a stream is split among these only: a
+/// shard without a ready job does not make the claims of the others smaller.
+pub(in crate::dispatch) struct Awake(Box<[AtomicBool]>);
 
 struct Topic {
     status: Status,
@@ -106,11 +114,12 @@ struct Sub {
 // === impl Board ===
 
 impl Board {
-    /// The board of feed number `feed` of `feeds`.
-    pub(super) fn new(feed: usize, feeds: usize) -> Board {
+    /// The board of feed number `feed`.
+    pub(super) fn new(feed: usize, awakeness: Arc<Awake>) -> Board {
         Board {
             feed,
-            feeds,
+            awakeness,
+            awake: 0,
             topics: BTreeMap::new(),
             groups: HashMap::new(),
             by_pattern: HashMap::new(),
@@ -188,6 +197,26 @@ impl Board {
         self.due.first().map(|(at, _)| *at).filter(|_| self.hungry > 0)
     }
 
+    /// The shard gives nothing for a while: the others need not leave anything to it.
+    pub(super) fn sleep(&self) {
+        self.awakeness.set(self.feed, false);
+    }
+
+    /// That while is over.
+    pub(super) fn rise(&self) {
+        self.awakeness.set(self.feed, self.awake > 0);
+    }
+
+    /// Tells every stream that waits to hear that it was asked for: there is nothing to be had now.
+    pub(super) fn answer_all(&mut self) {
+        for id in self.fresh.drain() {
+            if let Some(sub) = self.subs.get_mut(&id) {
+                sub.unasked.clear();
+                sub.stream.answered();
+            }
+        }
+    }
+
     fn subscribe(&mut self, stream: Arc<Stream>) {
         let id = stream.id();
         let mut sub = Sub::new(stream);
@@ -254,6 +283,8 @@ impl Board {
         if was == is {
             return;
         }
+        self.awake = if is { self.awake + 1 } else { self.awake.saturating_sub(1) };
+        self.awakeness.set(self.feed, self.awake > 0);
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
                 group.awake = if is { group.awake + 1 } else { group.awake.saturating_sub(1) };
@@ -265,6 +296,24 @@ impl Board {
         if is {
             self.ready.push_back(name.clone());
         }
+    }
+}
+
+// === impl Awake ===
+
+impl Awake {
+    /// So many feeds, all asleep.
+    pub(in crate::dispatch) fn new(feeds: usize) -> Awake {
+        Awake((0..feeds).map(|_| AtomicBool::new(false)).collect())
+    }
+
+    fn set(&self, feed: usize, awake: bool) {
+        self.0[feed].store(awake, Ordering::Relaxed);
+    }
+
+    /// How many feeds may have something, at least the one that asks.
+    fn count(&self) -> usize {
+        self.0.iter().filter(|awake| awake.load(Ordering::Relaxed)).count().max(1)
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) use transport::{Look, Remains, Taken};
 pub(super) enum Mode {
     /// Again and again, within its credit.
     Stream,
-    /// Once: what is there first is all it gets.
+    /// Once: what is there, as soon as there is something, is all it gets.
     Pull,
 }
 
@@ -59,6 +59,19 @@ pub(super) struct Ledger {
     look_at: Time,
     once: bool,
     max_jobs: u64,
+}
+
+/// What a pull has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Harvest {
+    /// There was nothing so far.
+    Nothing,
+    /// There is nothing: every feed was asked.
+    Exhausted,
+    /// There is something, and more may come at once.
+    Some,
+    /// There is all that it can take, or all that there was.
+    All,
 }
 
 /// A lease that takes up credit.
@@ -161,7 +174,7 @@ impl Ledger {
 
     /// What the stream could take now, or `None`.
     pub(super) fn want(&self) -> Option<Want> {
-        if self.phase != Phase::Open || self.stuck || self.once && self.granted > 0 {
+        if self.phase != Phase::Open || self.stuck || self.once && self.delivered > 0 {
             return None;
         }
         let wanted = self.max_jobs.saturating_sub(self.granted + u64::from(self.asked_jobs));
@@ -261,9 +274,17 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// Whether everything was asked for at least once.
-    pub(super) fn asked_all(&self) -> bool {
-        self.unanswered == 0
+    /// What a pull has come to.
+    pub(super) fn harvest(&self) -> Harvest {
+        let (idle, asked) = (self.asked_jobs == 0, self.unanswered == 0);
+        match (self.outbox.is_empty(), asked) {
+            _ if self.phase != Phase::Open => Harvest::All,
+            (true, true) if idle => Harvest::Exhausted,
+            (true, _) => Harvest::Nothing,
+            (false, true) if idle => Harvest::All,
+            (false, _) if idle && self.want().is_none() => Harvest::All,
+            (false, _) => Harvest::Some,
+        }
     }
 
     /// The lease is over: its credit is free.

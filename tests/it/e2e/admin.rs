@@ -18,7 +18,7 @@ fn ids(jobs: &[Job]) -> Vec<String> {
 
 /// Makes dead letters with these ids.
 async fn bury(client: &Client, topic: &str, ids: &[&str]) {
-    for id in ids {
+    for &id in ids {
         client.enqueue(job(topic).with_id(id).with_text("x")).await;
         let receipt = client.pull_one(topic).await.receipt;
         client.nack(nack(&receipt, NackAction::DeadLetter)).await;
@@ -216,7 +216,7 @@ async fn a_redrive_ends_though_its_jobs_die_again_at_once() {
     const DEAD: usize = 2_500;
     let server = Server::start().await;
     let client = server.connect().await;
-    let jobs: Vec<_> = (0..DEAD).map(|n| job("mail").with_id(&format!("n{n}"))).collect();
+    let jobs: Vec<_> = (0..DEAD).map(|n| job("mail").with_id(format!("n{n}"))).collect();
     client.enqueue_all(jobs).await;
     bury_all_that_is_ready(&client, "mail").await;
     assert_eq!(client.stats("mail").await.dead, DEAD as i64);

@@ -6,8 +6,7 @@ use ringq::pb::{JobSpec, JobState, RescheduleRequest, StreamRequest};
 use tokio::time::Instant;
 
 use crate::harness::{
-    JobExt as _, Server, Setup, SinceEpoch as _, eventually, job, millis, proto, take, timestamp,
-    wall_now,
+    Server, Setup, SinceEpoch as _, eventually, job, millis, proto, take, timestamp, wall_now,
 };
 
 fn due_at(spec: JobSpec, since_epoch: Duration) -> JobSpec {
@@ -24,7 +23,7 @@ async fn a_delayed_job_never_comes_early_by_the_clients_clock_and_not_much_late(
     for n in 0..JOBS {
         // Some by delay, some by time, in no order.
         let delay = millis(200 + n * 37 % 1_500);
-        let spec = job("later").with_id(&format!("n{n}"));
+        let spec = job("later").with_id(format!("n{n}"));
         let (now, wall) = (Instant::now(), wall_now());
         let spec = if n % 2 == 0 { spec.with_delay(delay) } else { due_at(spec, wall + delay) };
         let answer = client.enqueue(spec).await;

@@ -373,7 +373,7 @@ async fn a_batch_with_a_request_id_can_be_repeated_as_a_whole() {
 async fn one_batch_may_carry_a_thousand_jobs() {
     let server = Server::start().await;
     let client = server.connect().await;
-    let jobs = (0..1_000).map(|n| job("bulk").with_id(&format!("n{n}")).with_text("x")).collect();
+    let jobs = (0..1_000).map(|n| job("bulk").with_id(format!("n{n}")).with_text("x")).collect();
     let ids = client.enqueue_all(jobs).await;
     assert_eq!(ids[999], "n999");
     let mut worker = client.stream(StreamRequest { max_in_flight: 2_000, ..take("bulk") }).await;

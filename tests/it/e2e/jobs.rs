@@ -7,8 +7,7 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, JobExt as _, Server, SinceEpoch as _, assert_refused, job, millis, nack, nack_retry,
-    proto, wall_now,
+    Client, Server, SinceEpoch as _, assert_refused, job, millis, nack, nack_retry, proto, wall_now,
 };
 
 fn named(topic: &str, id: &str) -> DeleteRequest {

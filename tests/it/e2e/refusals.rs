@@ -68,7 +68,7 @@ fn enqueue_rows() -> Vec<Row> {
         let content_type = content_type.to_owned();
         request(JobSpec { payload: Some(Payload { kind, content_type }), ..job("t") })
     };
-    let wide = |bytes: usize| request(job("t").with_header("k", &long(bytes - 1)));
+    let wide = |bytes: usize| request(job("t").with_header("k", long(bytes - 1)));
     let far = timestamp(wall_now() + millis(3_600_000));
     let target = HttpTarget { url: "https://example.com".into(), ..Default::default() };
     vec![
@@ -714,7 +714,7 @@ async fn what_is_just_within_the_limits_is_accepted() {
         retention: Some(span(YEAR, 0)),
         ..job(&longest)
             .with_id(&longest)
-            .with_header("k", &long((8 << 10) - 1))
+            .with_header("k", long((8 << 10) - 1))
             .with_priority(9)
             .with_bytes(1 << 20)
             .with_retry(RetryPolicy {
