@@ -116,7 +116,7 @@ impl App {
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let members = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(members.collect::<Result<_, _>>()?, &clock, &metrics);
+        let shards = Shards::new(members.collect::<Result<_, _>>()?, &metrics);
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })

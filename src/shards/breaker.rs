@@ -12,8 +12,8 @@ use crate::backoff::Backoff;
 
 /// Failures in a row that open a breaker: more than one lost connection takes with it.
 const FAILURES_MAX: u32 = 5;
-/// A call without any answer counts as so many: two of them are enough, because each has cost its
-/// callers seconds.
+/// A call without any answer, or with a late one, counts as so many: two of them are enough, because
+/// each has cost its callers a second and more.
 const LATE: u32 = 3;
 /// A shard that fails again so soon after its recovery is probed with the pauses of last time: it
 /// answers probes, and nothing else.
@@ -26,19 +26,28 @@ pub(super) struct Breaker {
 }
 
 struct State {
-    failures: u32,
+    /// In a row, by what was asked for: a shard that can be read but not written answers every other
+    /// call.
+    failures: [u32; 2],
     error: String,
     pauses: Backoff,
     /// When it was closed last.
     closed: Option<Instant>,
 }
 
+/// What a call asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
 /// What a failure looked like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An answer, or a connection that was refused or lost.
+    /// It came at once.
     Failed,
-    /// No answer in time.
+    /// It took long, or nothing came at all.
     Late,
 }
 
@@ -48,7 +57,7 @@ impl Breaker {
     /// Closed, and with these pauses between two probes once it is not.
     pub(super) fn new(pauses: (Duration, Duration)) -> Breaker {
         let state = State {
-            failures: 0,
+            failures: [0; 2],
             error: String::new(),
             pauses: Backoff::new(pauses.0, pauses.1),
             closed: None,
@@ -67,22 +76,23 @@ impl Breaker {
     }
 
     /// A call was answered.
-    pub(super) fn succeeded(&self) {
+    pub(super) fn succeeded(&self, access: Access) {
         // What began before the breaker opened proves nothing about now; the probe does.
         if !self.is_open() {
-            self.state().failures = 0;
+            self.state().failures[access as usize] = 0;
         }
     }
 
     /// A call failed. Answers whether that has just opened the breaker: the caller then probes.
-    pub(super) fn failed(&self, kind: Kind, error: &str) -> bool {
+    pub(super) fn failed(&self, access: Access, kind: Kind, error: &str) -> bool {
         let mut state = self.state();
         error.clone_into(&mut state.error);
         if self.is_open() {
             return false;
         }
-        state.failures += if kind == Kind::Late { LATE } else { 1 };
-        if state.failures < FAILURES_MAX {
+        let failures = &mut state.failures[access as usize];
+        *failures += if kind == Kind::Late { LATE } else { 1 };
+        if *failures < FAILURES_MAX {
             return false;
         }
         if state.closed.is_none_or(|closed| closed.elapsed() > RELAPSE) {
@@ -100,7 +110,7 @@ impl Breaker {
     /// A probe was answered.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.failures = 0;
+        state.failures = [0; 2];
         state.closed = Some(Instant::now());
         self.open.send_replace(false);
     }
@@ -135,18 +145,19 @@ mod tests {
     }
 
     fn fail(breaker: &Breaker, times: u32) -> bool {
-        (0..times).any(|_| breaker.failed(Kind::Failed, "no"))
+        (0..times).any(|_| breaker.failed(Access::Write, Kind::Failed, "no"))
     }
 
     #[test]
     fn failures_in_a_row_open_it_once_and_a_success_between_them_does_not_let_them() {
         let breaker = breaker();
         assert!(!fail(&breaker, FAILURES_MAX - 1));
-        breaker.succeeded();
+        breaker.succeeded(Access::Write);
         assert!(!fail(&breaker, FAILURES_MAX - 1) && !breaker.is_open());
+        breaker.succeeded(Access::Read);
         assert!(fail(&breaker, 1) && breaker.is_open());
         assert!(!fail(&breaker, 9), "one prober is enough");
-        breaker.succeeded();
+        breaker.succeeded(Access::Write);
         assert!(breaker.is_open(), "a late answer proves nothing");
         breaker.close();
         assert!(!breaker.is_open() && !fail(&breaker, FAILURES_MAX - 1));
@@ -155,7 +166,8 @@ mod tests {
     #[test]
     fn two_calls_without_an_answer_open_it() {
         let breaker = breaker();
-        assert!(!breaker.failed(Kind::Late, "late") && breaker.failed(Kind::Late, "late"));
+        let late = || breaker.failed(Access::Read, Kind::Late, "late");
+        assert!(!late() && late());
         assert_eq!(breaker.error(), "late");
     }
 

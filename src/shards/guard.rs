@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
 use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
 use crate::metrics::ShardMetrics;
 use crate::store::{self, Error, LeaseRef, Store, Unclaim};
 
-use super::breaker::{Breaker, Kind};
+use super::breaker::{Access, Breaker, Kind};
+
+/// The verbs that only read; they go on where a shard has lost its disk or its primary.
+const READS: [&str; 5] = ["get", "list", "topics", "stats", "info"];
+/// A failure that took so long counts like no answer at all.
+const LATE: Duration = Duration::from_secs(1);
 
 /// How patient this replica is with its shards.
 #[derive(Clone, Debug)]
@@ -30,7 +35,6 @@ pub struct Patience {
 /// See the module.
 pub(super) struct Guard {
     store: Arc<dyn Store>,
-    clock: Clock,
     metrics: ShardMetrics,
     patience: Patience,
     breaker: Breaker,
@@ -57,7 +61,6 @@ impl Default for Patience {
 impl Guard {
     pub(super) fn new(
         store: Arc<dyn Store>,
-        clock: Clock,
         metrics: ShardMetrics,
         patience: Patience,
         down: watch::Sender<usize>,
@@ -65,7 +68,7 @@ impl Guard {
         metrics.set_breaker_open(false);
         let breaker = Breaker::new(patience.probes);
         let closing = CancellationToken::new();
-        Guard { store, clock, metrics, patience, breaker, down, closing }
+        Guard { store, metrics, patience, breaker, down, closing }
     }
 
     pub(super) fn breaker(&self) -> &Breaker {
@@ -97,14 +100,15 @@ impl Guard {
         call: impl Future<Output = store::Result<T>>,
     ) -> store::Result<T> {
         self.admit(op)?;
-        let begin = self.clock.now();
+        let begin = Instant::now();
         let answer = tokio::time::timeout(limit, call).await;
-        self.metrics.op(op, self.clock.now().since(begin));
-        let kind = if answer.is_err() { Kind::Late } else { Kind::Failed };
+        let took = begin.elapsed();
+        self.metrics.op(op, took);
+        let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Failed };
         let late = |_| Err(Error::Unknown(format!("no answer within {limit:?}")));
         let result = answer.unwrap_or_else(late);
         match &result {
-            Ok(_) => self.breaker.succeeded(),
+            Ok(_) => self.breaker.succeeded(access(op)),
             Err(error) => self.failed(op, kind, error),
         }
         result
@@ -123,8 +127,8 @@ impl Guard {
         self.metrics.error(op, error.reason());
         tracing::warn!(shard = %self.name(), op, %error, "store call failed");
         if answers(error) {
-            self.breaker.succeeded();
-        } else if self.breaker.failed(kind, &error.to_string()) {
+            self.breaker.succeeded(access(op));
+        } else if self.breaker.failed(access(op), kind, &error.to_string()) {
             tracing::warn!(
                 shard = %self.name(), %error,
                 "the shard does not answer; its calls fail at once until it does"
@@ -159,6 +163,10 @@ impl Guard {
         self.metrics.set_breaker_open(open);
         self.down.send_modify(|down| *down = if open { *down + 1 } else { *down - 1 });
     }
+}
+
+fn access(op: &str) -> Access {
+    if READS.contains(&op) { Access::Read } else { Access::Write }
 }
 
 /// Whether a shard that says so answers for the rest.

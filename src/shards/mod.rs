@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{JobKey, Ring, ShardName};
 use crate::metrics::Metrics;
@@ -78,8 +77,8 @@ impl Shards {
     /// # Panics
     /// When there are none: a configuration without a shard is refused before.
     #[must_use]
-    pub fn new(members: Vec<Member>, clock: &Clock, metrics: &Metrics) -> Shards {
-        Shards::with(Patience::default(), members, clock, metrics)
+    pub fn new(members: Vec<Member>, metrics: &Metrics) -> Shards {
+        Shards::with(Patience::default(), members, metrics)
     }
 
     /// As [`Shards::new`], with another patience.
@@ -87,17 +86,12 @@ impl Shards {
     /// # Panics
     /// As [`Shards::new`].
     #[must_use]
-    pub fn with(
-        patience: Patience,
-        members: Vec<Member>,
-        clock: &Clock,
-        metrics: &Metrics,
-    ) -> Shards {
+    pub fn with(patience: Patience, members: Vec<Member>, metrics: &Metrics) -> Shards {
         assert!(!members.is_empty(), "a ring has at least one shard");
         let weights = members.iter().map(|member| (member.store.name().clone(), member.weight));
         let ring = Ring::new(weights.collect());
         let down = watch::Sender::new(0);
-        let shard = |member| Shard::new(member, &patience, &down, clock, metrics);
+        let shard = |member| Shard::new(member, &patience, &down, metrics);
         let members: Vec<Shard> = members.into_iter().map(shard).collect();
         let placement = Placement::new(members.len());
         Shards { inner: Arc::new(Inner { members, ring, placement, patience, down }) }

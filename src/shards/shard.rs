@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, watch};
 
-use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName};
 use crate::metrics::{Metrics, ShardMetrics};
@@ -41,14 +40,12 @@ impl Shard {
         member: Member,
         patience: &Patience,
         down: &watch::Sender<usize>,
-        clock: &Clock,
         metrics: &Metrics,
     ) -> Shard {
         let Member { store, weight, state } = member;
         let metrics = metrics.shard(store.name().as_str());
         let guard = Arc::new(Guard::new(
             Arc::clone(&store),
-            clock.clone(),
             metrics.clone(),
             patience.clone(),
             down.clone(),

@@ -54,7 +54,7 @@ impl Server {
 
     fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
         let metrics = Metrics::new();
-        let shards = Shards::new(vec![Arc::clone(&store).into()], time, &metrics);
+        let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
         let replica = Replica { name: "r".into(), nonce };
         let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
         let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
@@ -160,6 +160,10 @@ impl Server {
 }
 
 impl Worker {
+    pub(super) fn new(outbox: Outbox) -> Worker {
+        Worker(outbox)
+    }
+
     pub(super) async fn batch(&mut self) -> Batch {
         self.0.next().await.expect("the stream goes on")
     }

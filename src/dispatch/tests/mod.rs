@@ -3,6 +3,7 @@
 
 mod flaky;
 mod harness;
+mod ring;
 
 use std::time::Duration;
 

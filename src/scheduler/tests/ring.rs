@@ -37,7 +37,7 @@ impl Ring {
             ..Member::from(Arc::clone(store))
         };
         let members = stores.iter().zip(states).map(member).collect();
-        let shards = Shards::with(patience(), members, &clock, &metrics);
+        let shards = Shards::with(patience(), members, &metrics);
         let replica = Replica { name: "r".into(), nonce: 1 };
         Ring { stores, scheduler: Scheduler::new(shards, clock, metrics, replica) }
     }

@@ -195,6 +195,16 @@ impl Server {
         self.setup.database()
     }
 
+    /// The file of the shard of that name, of a server with several.
+    pub(crate) fn shard_file(&self, name: &str) -> PathBuf {
+        self.setup.dir.path().join(format!("{name}.db"))
+    }
+
+    /// Names its shards in another order at the next start.
+    pub(crate) fn reverse_shards(&mut self) {
+        self.setup.shards.reverse();
+    }
+
     /// What it has logged so far, in all its lives.
     pub(crate) fn log(&self) -> String {
         self.setup.read("stderr")
