@@ -16,11 +16,11 @@ use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{self, Ask, Claim, Event, Taker, Unclaim};
+use crate::store::{self, Claim, Event, Unclaim};
 
-use super::TopicPattern;
-use super::board::{Asked, Board, Outcome, Plan};
-use super::ledger::{Mode, Origin, Share};
+use super::ask::{asks, skew, wants_globs};
+use super::board::{Board, Outcome, Plan};
+use super::ledger::Origin;
 use super::mailbox::Mailbox;
 use super::stream::Stream;
 use super::streams::Streams;
@@ -44,6 +44,8 @@ pub(super) struct Feed {
     lost: Option<u32>,
     /// Topics that nobody names are not all known.
     unread: bool,
+    /// Streams that ask for globs and wait for that.
+    waiting: Vec<Arc<Stream>>,
     /// Microseconds that the shard's clock is ahead of this replica's.
     skew: i64,
     backoff: Backoff,
@@ -71,6 +73,7 @@ impl Feed {
             live: true,
             lost: None,
             unread: false,
+            waiting: Vec::new(),
             skew: 0,
             backoff: Backoff::new(PAUSES.0, PAUSES.1),
             stop,
@@ -112,12 +115,22 @@ impl Feed {
 
     fn hear_streams(&mut self) {
         for stream in self.mailbox().take() {
-            if !self.board.knows_globs() && wants_globs(&stream) {
+            let globs = wants_globs(&stream);
+            if globs && !self.board.knows_globs() {
                 self.board.learn_globs();
                 self.unread = true;
             }
-            self.board.hear(&stream);
+            if globs && self.unread {
+                self.waiting.push(stream);
+            } else {
+                self.board.hear(&stream);
+            }
         }
+        self.board.rise();
+    }
+
+    fn hear_waiting(&mut self) {
+        self.waiting.drain(..).for_each(|stream| self.board.hear(&stream));
     }
 
     fn hear_events(&mut self) {
@@ -164,11 +177,12 @@ impl Feed {
     /// After a failed call: waits before anything is asked again. Meanwhile the shard has nothing for
     /// anybody, and whoever wants to know is told so instead of waiting for it.
     async fn sit_out(&mut self) {
-        self.board.sleep();
         let (shard, stop) = (self.shard.clone(), self.stop.clone());
         let mut pause = pin!(shard.wait_out(self.backoff.pause()));
         loop {
+            self.hear_waiting();
             self.board.answer_all();
+            self.board.sleep();
             tokio::select! {
                 () = &mut pause => break,
                 () = stop.cancelled() => break,
@@ -237,55 +251,12 @@ impl Feed {
             after = page.into_iter().next_back().map(|topic| topic.name);
         }
         self.unread = false;
+        self.hear_waiting();
         Ok(())
     }
 
     /// What the shard's clock says, as far as known.
     fn shard_now(&self) -> Time {
         Time(self.scheduler.clock().now().0.saturating_add(self.skew))
-    }
-}
-
-fn wants_globs(stream: &Stream) -> bool {
-    let mut topics = stream.options().topics.iter();
-    topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
-}
-
-fn asks(plan: &Plan) -> Vec<Ask> {
-    let ask = |asked: &Asked| Ask {
-        topic: asked.topic.clone(),
-        takers: asked.takers.iter().map(|taker| taker_of(&taker.stream, taker.share)).collect(),
-    };
-    plan.asks.iter().map(ask).collect()
-}
-
-fn taker_of(stream: &Stream, share: Share) -> Taker {
-    let options = stream.options();
-    Taker {
-        stream: stream.id(),
-        worker_id: Arc::clone(&options.worker_id),
-        lease: options.lease,
-        grace: (stream.mode() == Mode::Stream).then_some(options.orphan_grace),
-        jobs: share.jobs,
-        bytes: share.bytes,
-        oversize: share.oversize,
-    }
-}
-
-/// How far the shard's clock is ahead of this replica's, which said `before` and `after` around a
-/// call that was answered with `shard`. Clocks that agree as far as one can tell are the same.
-fn skew(before: Time, shard: Time, after: Time) -> i64 {
-    if (before..=after).contains(&shard) { 0 } else { shard.0.saturating_sub(after.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_that_agree_are_the_same() {
-        assert_eq!(skew(Time(10), Time(12), Time(14)), 0);
-        assert_eq!(skew(Time(10), Time(9), Time(14)), -5);
-        assert_eq!(skew(Time(10), Time(20), Time(14)), 6);
     }
 }

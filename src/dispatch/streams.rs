@@ -80,6 +80,7 @@ impl Streams {
         let stream = Arc::new(Stream::new(id, Arc::clone(&self.home), options, mode, now));
         registry.streams.insert(id, Arc::clone(&stream));
         drop(registry);
+        self.awake.set_all();
         self.rouse(&stream);
         Ok(stream)
     }

@@ -166,7 +166,10 @@ impl Scheduler {
         shard: &Shard,
         mut items: Vec<AckItem>,
     ) -> store::Result<Vec<SettleResult>> {
-        let refused = self.hand_over(shard, &mut items).await?;
+        let refused = match self.hand_over(shard, &mut items).await {
+            Ok(refused) => refused,
+            Err(error) => return Err(self.set_down(items.iter().map(|i| &i.receipt), error)),
+        };
         let (mut receipts, mut settles) = (Vec::new(), Vec::new());
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
@@ -177,7 +180,8 @@ impl Scheduler {
                 receipts.push(item.receipt);
             }
         }
-        let settled = if settles.is_empty() { Vec::new() } else { shard.settle(settles).await? };
+        let settled = if settles.is_empty() { Ok(Vec::new()) } else { shard.settle(settles).await };
+        let settled = settled.map_err(|error| self.set_down(&receipts, error))?;
         self.count_acks(&receipts, &settled);
         self.release_credit(&receipts);
         let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
@@ -235,8 +239,9 @@ impl Scheduler {
         shard: &Shard,
         items: Vec<NackItem>,
     ) -> store::Result<Vec<SettleResult>> {
+        let set_down = |error| self.set_down(items.iter().map(|item| &item.receipt), error);
         let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
-        let leases = self.leases(shard, refs).await?;
+        let leases = self.leases(shard, refs).await.map_err(set_down)?;
         let mut settles = Vec::with_capacity(items.len());
         for (item, lease) in items.iter().zip(&leases) {
             settles.push(match lease {
@@ -244,14 +249,13 @@ impl Scheduler {
                 Err(_) => self.repeat(item),
             });
         }
-        let results = shard.settle(settles).await?;
+        let results = shard.settle(settles).await.map_err(set_down)?;
         for ((item, lease), result) in items.iter().zip(&leases).zip(&results) {
             if let (Ok(lease), Ok(settled)) = (lease, result) {
                 self.count_end(lease, &item.cause, *settled);
             }
         }
-        let receipts: Vec<_> = items.into_iter().map(|item| item.receipt).collect();
-        self.release_credit(&receipts);
+        self.release_credit(items.iter().map(|item| &item.receipt));
         Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
     }
 
@@ -327,11 +331,23 @@ impl Scheduler {
         }
     }
 
+    /// Frees the credit of receipts that their shard did not settle: it will be asked again, but their
+    /// worker is done with them, and would otherwise stand idle for the jobs of all other shards.
+    fn set_down<'a>(
+        &self,
+        receipts: impl IntoIterator<Item = &'a Receipt>,
+        error: store::Error,
+    ) -> store::Error {
+        self.release_credit(receipts);
+        error
+    }
+
     /// Frees the credit of settled receipts, once per stream. Also of refused ones: whatever their
     /// fate, their worker is done with them.
-    fn release_credit(&self, receipts: &[Receipt]) {
+    fn release_credit<'a>(&self, receipts: impl IntoIterator<Item = &'a Receipt>) {
         let mut streams: Vec<(u32, Vec<crate::domain::Token>)> = Vec::new();
-        for receipt in receipts.iter().filter(|r| r.owner == self.inner.replica.nonce) {
+        let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
+        for receipt in ours {
             match streams.iter_mut().find(|(stream, _)| *stream == receipt.stream) {
                 Some((_, tokens)) => tokens.push(receipt.token),
                 None => streams.push((receipt.stream, vec![receipt.token])),

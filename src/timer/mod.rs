@@ -112,6 +112,9 @@ mod tests {
 
     use super::*;
     use crate::clock::ManualClock;
+    use crate::scheduler::tests::lease;
+    use crate::scheduler::tests::ring::{Ring, soon};
+    use crate::shards::faulty::Fault;
     use crate::store::Error;
 
     /// Runs `tend` over scripted answers, and says at which times it called.
@@ -147,6 +150,28 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
             self.calls.lock().unwrap().clone()
         }
+    }
+
+    #[tokio::test]
+    async fn leases_expire_on_each_shard_also_while_one_hangs() {
+        let ring = Ring::new(3);
+        for n in 0..3 {
+            ring.accept(ring.owned_by(n, "t", 5)).await;
+            assert_eq!(lease(&ring, n, "t", Duration::from_millis(100)).await.len(), 5);
+        }
+        ring.stores[1].set(Fault::Hangs);
+        let stop = CancellationToken::new();
+        let timer = Timer::spawn(&ring.scheduler, &stop);
+        let running = async || {
+            let stats = ring.stats("t").await.into_iter();
+            stats.map(|stats| stats.running).collect::<Vec<_>>()
+        };
+        soon("two of three", async || (running().await == [0, 5, 0]).then_some(())).await;
+        ring.until_down(1, true).await;
+        ring.stores[1].set(Fault::None);
+        soon("the third", async || (running().await == [0, 0, 0]).then_some(())).await;
+        stop.cancel();
+        timer.stopped().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@
 //! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
 //!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
 
+mod awake;
 mod groups;
 mod plan;
 #[cfg(test)]
@@ -20,7 +21,6 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::domain::{Time, TopicName};
 
@@ -29,6 +29,7 @@ use super::stream::Stream;
 
 use groups::{Group, distinct};
 
+pub(super) use awake::Awake;
 pub(super) use plan::{Asked, Outcome, Plan};
 
 /// Takers of the first claim after a topic woke; each further one that finds more asks for more, so
@@ -65,10 +66,6 @@ pub(super) struct Board {
     /// Topics that nobody names are remembered: some stream has asked for a glob.
     globs: bool,
 }
-
-/// Which feeds may have something to give. The credit of a stream is split among these only: a
-/// shard without a ready job does not make the claims of the others smaller.
-pub(in crate::dispatch) struct Awake(Box<[AtomicBool]>);
 
 struct Topic {
     status: Status,
@@ -197,26 +194,6 @@ impl Board {
         self.due.first().map(|(at, _)| *at).filter(|_| self.hungry > 0)
     }
 
-    /// The shard gives nothing for a while: the others need not leave anything to it.
-    pub(super) fn sleep(&self) {
-        self.awakeness.set(self.feed, false);
-    }
-
-    /// That while is over.
-    pub(super) fn rise(&self) {
-        self.awakeness.set(self.feed, self.awake > 0);
-    }
-
-    /// Tells every stream that waits to hear that it was asked for: there is nothing to be had now.
-    pub(super) fn answer_all(&mut self) {
-        for id in self.fresh.drain() {
-            if let Some(sub) = self.subs.get_mut(&id) {
-                sub.unasked.clear();
-                sub.stream.answered();
-            }
-        }
-    }
-
     fn subscribe(&mut self, stream: Arc<Stream>) {
         let id = stream.id();
         let mut sub = Sub::new(stream);
@@ -296,24 +273,6 @@ impl Board {
         if is {
             self.ready.push_back(name.clone());
         }
-    }
-}
-
-// === impl Awake ===
-
-impl Awake {
-    /// So many feeds, all asleep.
-    pub(in crate::dispatch) fn new(feeds: usize) -> Awake {
-        Awake((0..feeds).map(|_| AtomicBool::new(false)).collect())
-    }
-
-    fn set(&self, feed: usize, awake: bool) {
-        self.0[feed].store(awake, Ordering::Relaxed);
-    }
-
-    /// How many feeds may have something, at least the one that asks.
-    fn count(&self) -> usize {
-        self.0.iter().filter(|awake| awake.load(Ordering::Relaxed)).count().max(1)
     }
 }
 

@@ -58,6 +58,15 @@ async fn globs_get_jobs_of_topics_old_and_new() {
 }
 
 #[tokio::test]
+async fn a_pull_that_does_not_wait_finds_what_a_glob_means() {
+    let server = Server::start();
+    server.enqueue("mail.a", 2).await;
+    let got = server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await;
+    assert_eq!(got.len(), 2);
+    assert!(server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await.is_empty());
+}
+
+#[tokio::test]
 async fn a_broken_stream_gives_back_the_unsent_at_once_and_the_rest_after_its_grace() {
     let server = Server::start();
     server.enqueue("t", 4).await;

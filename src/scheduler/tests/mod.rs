@@ -31,10 +31,15 @@ fn unavailable(result: &Result<Enqueued, EnqueueError>) -> bool {
 
 /// The jobs of a topic on the shard `n`, as receipts.
 async fn receipts(ring: &Ring, n: usize, topic: &str) -> Vec<Receipt> {
+    lease(ring, n, topic, Duration::from_secs(30)).await
+}
+
+/// The same, for so long.
+pub(crate) async fn lease(ring: &Ring, n: usize, topic: &str, lease: Duration) -> Vec<Receipt> {
     let taker = Taker {
         stream: 1,
         worker_id: "w".into(),
-        lease: Duration::from_secs(30),
+        lease,
         grace: None,
         jobs: 100,
         bytes: 1 << 20,
