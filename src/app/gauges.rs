@@ -25,8 +25,9 @@ pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
             let look = async |shard: &Shard| shard.metrics().set_up(shard.answers().await);
             let looks = join_all(scheduler.shards().all().iter().map(look));
             // One that takes longer counts as down when its call has failed.
-            let _ = tokio::time::timeout(LOOK_MAX, looks).await;
-            match scheduler.topics("", None, TOPICS_MAX).await {
+            let looks = tokio::time::timeout(LOOK_MAX, looks);
+            let topics = scheduler.topics("", None, TOPICS_MAX);
+            match tokio::join!(looks, topics).1 {
                 Ok(rows) => set_topics(&scheduler, &rows),
                 Err(error) => tracing::debug!(%error, "the topics could not be counted"),
             }

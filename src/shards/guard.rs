@@ -50,7 +50,7 @@ impl Default for Patience {
         Patience {
             answer: Duration::from_secs(5),
             claim: Duration::from_secs(2),
-            others: Duration::from_secs(1),
+            others: Duration::from_millis(750),
             probes: (Duration::from_millis(100), Duration::from_secs(5)),
         }
     }

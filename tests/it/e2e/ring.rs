@@ -209,6 +209,30 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
 }
 
 #[tokio::test]
+async fn without_any_shard_the_server_takes_no_work_until_one_is_back() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    let hold = |shard| {
+        let holder = rusqlite::Connection::open(server.shard_file(shard)).unwrap();
+        holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+        holder
+    };
+    let holders = [hold("s0"), hold("s1")];
+    let ready = async || http_get(server.http, "/readyz").await.0 == 200;
+    eventually("nobody is left", async || {
+        let status = client.send(crate::harness::request(job("mail"))).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unavailable);
+        (!ready().await).then_some(())
+    })
+    .await;
+    assert_eq!(http_get(server.http, "/healthz").await.0, 200, "the process is well");
+    let [first, _second] = holders;
+    first.execute_batch("ROLLBACK").unwrap();
+    eventually("one is enough", async || ready().await.then_some(())).await;
+    assert_eq!(client.enqueue(job("mail")).await.shard, "s0");
+}
+
+#[tokio::test]
 async fn an_id_of_a_shard_that_is_not_here_is_told_so() {
     let server = four().await;
     let client = server.connect().await;
