@@ -117,6 +117,8 @@ impl App {
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let members = config.shards.iter().map(|shard| open(shard, &clock));
         let shards = Shards::new(members.collect::<Result<_, _>>()?, &metrics);
+        let fingerprint = format!("{:016x}", shards.fingerprint());
+        tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })

@@ -125,6 +125,12 @@ impl Shards {
         place(&|shard| fresh(shard) && !shard.is_down()).or_else(|| place(&fresh))
     }
 
+    /// What tells this ring from every other: replicas that serve one queue must agree in it.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.inner.ring.fingerprint()
+    }
+
     /// Every shard, in the order of the configuration.
     #[must_use]
     pub fn all(&self) -> &[Shard] {

@@ -1,6 +1,7 @@
 //! The dispatcher over a real store in memory, with a clock that is moved by hand. What these tests
 //! wait for happens within milliseconds; what they expect not to happen they give 50 of them.
 
+mod chaos;
 mod flaky;
 mod harness;
 mod ring;

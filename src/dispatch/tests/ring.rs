@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::harness::{Worker, options, pull_options};
 use super::*;
-use crate::domain::When;
+use crate::domain::{Payload, Spec, When};
 use crate::scheduler::tests::ring::{Ring, draft, named, patience, soon};
 use crate::scheduler::{AckItem, Draft, SettleResult};
 use crate::shards::faulty::Fault;
@@ -240,6 +240,25 @@ async fn a_pull_gathers_from_all_shards_and_waits_for_none_that_is_dead() {
         server.ring.stores[2].set(Fault::None);
         server.ring.until_down(2, false).await;
     }
+}
+
+#[tokio::test]
+async fn jobs_larger_than_the_byte_credit_come_one_by_one_from_every_shard() {
+    let server = Server::start(4);
+    let payload = Payload { body: vec![0; 2_000].into(), ..Payload::default() };
+    let spec = Spec { payload: Some(payload), ..Spec::default() };
+    for shard in 0..4 {
+        let drafts = server.ring.owned_by(shard, "t", 3).into_iter();
+        server.ring.accept(drafts.map(|d| Draft { spec: spec.clone(), ..d }).collect()).await;
+    }
+    let settings = StreamOptions { max_in_flight_bytes: 1_000, ..options(&["t"]) };
+    let mut worker = Worker::new(server.dispatcher.open(settings).unwrap());
+    for _ in 0..12 {
+        let deliveries = worker.some_jobs().await;
+        assert_eq!((deliveries.len(), server.running().await), (1, 1));
+        server.ack(deliveries).await;
+    }
+    worker.nothing().await;
 }
 
 #[tokio::test]
