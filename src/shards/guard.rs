@@ -128,7 +128,7 @@ impl Guard {
         tracing::warn!(shard = %self.name(), op, %error, "store call failed");
         if answers(error) {
             self.breaker.succeeded(access(op));
-        } else if self.breaker.failed(access(op), kind, &error.to_string()) {
+        } else if self.breaker.failed(access(op), kind, words(error)) {
             tracing::warn!(
                 shard = %self.name(), %error,
                 "the shard does not answer; its calls fail at once until it does"
@@ -174,6 +174,16 @@ fn answers(error: &Error) -> bool {
     match error {
         Error::Full(_) | Error::Corrupt(_) => true,
         Error::Unavailable(_) | Error::Unknown(_) => false,
+    }
+}
+
+/// What the shard itself said.
+fn words(error: &Error) -> &str {
+    match error {
+        Error::Full(text)
+        | Error::Unavailable(text)
+        | Error::Unknown(text)
+        | Error::Corrupt(text) => text,
     }
 }
 

@@ -117,6 +117,8 @@ async fn a_dead_shard_costs_new_jobs_nothing_and_chosen_ids_of_its_arc_alone_are
     ring.accept(mixed).await;
     let jobs = ring.accept(vec![draft("t"); 1_000]).await;
     assert_eq!(per_shard(&jobs).len(), 4, "it takes new jobs again");
+    let topics = ring.scheduler.topics("", None, 9).await.unwrap();
+    assert_eq!(topics.len(), 1, "probes leave nothing behind");
 }
 
 #[tokio::test]
