@@ -1,5 +1,6 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+mod harvest;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -14,6 +15,7 @@ use crate::store::{LeaseRef, Leased};
 
 use super::StreamOptions;
 
+pub(super) use harvest::Harvest;
 pub(super) use transport::{Look, Remains, Taken};
 
 /// How a stream gets its jobs.
@@ -59,19 +61,6 @@ pub(super) struct Ledger {
     look_at: Time,
     once: bool,
     max_jobs: u64,
-}
-
-/// What a pull has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Harvest {
-    /// There was nothing so far.
-    Nothing,
-    /// There is nothing: every feed was asked.
-    Exhausted,
-    /// There is something, and more may come at once.
-    Some,
-    /// There is all that it can take, or all that there was.
-    All,
 }
 
 /// A lease that takes up credit.
@@ -272,19 +261,6 @@ impl Ledger {
     /// One more feed has asked for everything that the stream wants.
     pub(super) fn answered(&mut self) {
         self.unanswered = self.unanswered.saturating_sub(1);
-    }
-
-    /// What a pull has come to.
-    pub(super) fn harvest(&self) -> Harvest {
-        let (idle, asked) = (self.asked_jobs == 0, self.unanswered == 0);
-        match (self.outbox.is_empty(), asked) {
-            _ if self.phase != Phase::Open => Harvest::All,
-            (true, true) if idle => Harvest::Exhausted,
-            (true, _) => Harvest::Nothing,
-            (false, true) if idle => Harvest::All,
-            (false, _) if idle && self.want().is_none() => Harvest::All,
-            (false, _) => Harvest::Some,
-        }
     }
 
     /// The lease is over: its credit is free.
