@@ -3,6 +3,7 @@
 mod drain;
 mod gauges;
 mod listener;
+mod readiness;
 mod ready_file;
 
 use std::future::Future;
@@ -22,8 +23,7 @@ use crate::dispatch::{self, Dispatcher};
 use crate::domain::ShardName;
 use crate::metrics::Metrics;
 use crate::scheduler::{Replica, Scheduler};
-use crate::shards::Shards;
-use crate::store::Store;
+use crate::shards::{Member, Shards};
 use crate::store::sqlite::{self, OpenError, Place, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
@@ -120,8 +120,10 @@ impl App {
         let grpc = Listener::bind(config.listen, "listen").await?;
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let stores = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(stores.collect::<Result<_, _>>()?, &clock, &metrics);
+        let members = config.shards.iter().map(|shard| open(shard, &clock));
+        let shards = Shards::new(members.collect::<Result<_, _>>()?, &metrics);
+        let fingerprint = format!("{:016x}", shards.fingerprint());
+        tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
@@ -169,6 +171,7 @@ impl App {
             max_concurrent_requests: config.max_concurrent_requests,
             request_timeout: config.request_timeout,
         };
+        let all = scheduler.shards().all().len();
         let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
         let router = http::router(metrics, is_ready, refresh);
         let serve_http =
@@ -185,7 +188,10 @@ impl App {
             let ready_file =
                 ReadyFile::write(config.ready_file, grpc_address, http_address).await?;
             tracing::info!(grpc = %grpc_address, http = %http_address, replica = config.replica, "serving");
-            shutdown.await;
+            tokio::select! {
+                () = shutdown => {}
+                () = readiness::follow(scheduler.shards().down(), all, &ready, &health) => {}
+            }
             tracing::info!("draining");
             ready.send_replace(false);
             health.set_serving(false).await;
@@ -212,7 +218,7 @@ impl App {
 }
 
 /// Opens the store of a shard.
-fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
+fn open(shard: &Shard, clock: &Clock) -> Result<Member, Error> {
     let (name, clock) = (shard.name.clone(), clock.clone());
     let place = match &shard.url {
         ShardUrl::SqliteFile(path) => Place::File(path.clone()),
@@ -220,8 +226,9 @@ fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
     };
     match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
         Ok(store) => {
-            tracing::info!(shard = %name, url = %shard.url, "opened");
-            Ok(Arc::new(store))
+            tracing::info!(shard = %name, url = %shard.url, weight = shard.weight, "opened");
+            let (store, weight, state) = (Arc::new(store), shard.weight, shard.state);
+            Ok(Member { store, weight, state })
         }
         Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
     }

@@ -1,9 +1,13 @@
-//! A shard as configured: `NAME=URL`.
+//! A shard as configured: `NAME=URL`, and in a file its weight and state.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::domain::ShardName;
+use crate::domain::ring::{ShardState, WEIGHT_MAX};
+
+use super::layer::FoundShard;
+use super::parse;
 
 /// What [`ShardUrl::try_new`] takes.
 const ACCEPTED: &str = "use sqlite:PATH or sqlite::memory:";
@@ -15,6 +19,10 @@ pub struct Shard {
     pub name: ShardName,
     /// Where it lives; the scheme picks the store.
     pub url: ShardUrl,
+    /// Its part of the jobs, compared with the other shards': 1 to 100. Default 1.
+    pub weight: u32,
+    /// Whether it takes new jobs when the server first sees it. Default active.
+    pub state: ShardState,
 }
 
 /// Where a shard lives.
@@ -34,10 +42,26 @@ impl Shard {
         Shard {
             name: ShardName::try_new("s0").expect("s0 is a shard name"),
             url: ShardUrl::SqliteFile(data_dir.join("ringq.db")),
+            weight: 1,
+            state: ShardState::Active,
         }
     }
 
-    /// Checks both parts. The problem never quotes the url: it may hold a password.
+    /// Reads every part; what can be read is enough to compare the shard with others. No problem
+    /// quotes the url: it may hold a password.
+    pub(super) fn read(found: &FoundShard, problems: &mut Vec<String>) -> Option<Shard> {
+        let name = &found.name;
+        let weight = found.weight.as_deref().map_or(Ok(1), weight);
+        let state = found.state.as_deref().map_or(Ok(ShardState::Active), state);
+        let shard = Shard::try_new(name, &found.url).map_err(|problem| problems.push(problem));
+        let weight = weight.map_err(|problem| problems.push(format!("{name}: {problem}")));
+        let state = state.map_err(|problem| problems.push(format!("{name}: {problem}")));
+        let mut shard = shard.ok()?;
+        shard.weight = weight.unwrap_or(shard.weight);
+        shard.state = state.unwrap_or(shard.state);
+        Some(shard)
+    }
+
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
             // A url without a name, as likely as not with a password.
@@ -45,13 +69,40 @@ impl Shard {
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;
         let url = ShardUrl::try_new(url).map_err(|problem| format!("{name}: {problem}"))?;
-        Ok(Shard { name: checked, url })
+        Ok(Shard { name: checked, url, weight: 1, state: ShardState::Active })
+    }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let max = usize::try_from(WEIGHT_MAX).unwrap_or(usize::MAX);
+    let weight = parse::number(text, 1, max).map_err(|problem| format!("the weight {problem}"))?;
+    Ok(u32::try_from(weight).unwrap_or(WEIGHT_MAX))
+}
+
+fn state(text: &str) -> Result<ShardState, String> {
+    match text {
+        "active" => Ok(ShardState::Active),
+        "draining" => Ok(ShardState::Draining),
+        _ => Err(format!("the state {text:?} is neither active nor draining")),
     }
 }
 
 // === impl ShardUrl ===
 
 impl ShardUrl {
+    /// Whether both are one place. Paths are compared as they are written; what links hide, the lock
+    /// on the file finds at start.
+    pub(super) fn is_same(&self, other: &ShardUrl) -> bool {
+        match (self, other) {
+            (ShardUrl::SqliteFile(a), ShardUrl::SqliteFile(b)) => {
+                let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+                whole(a) == whole(b)
+            }
+            // Each is a database of its own.
+            (ShardUrl::SqliteMemory, _) | (_, ShardUrl::SqliteMemory) => false,
+        }
+    }
+
     fn try_new(url: &str) -> Result<ShardUrl, String> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(format!("the url has no scheme, {ACCEPTED}"));

@@ -22,3 +22,5 @@ mod migration;
 mod model;
 /// README.md against the product: its tour is run, its settings are compared.
 mod readme;
+/// Who owns what, pinned.
+mod ring;

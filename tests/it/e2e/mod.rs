@@ -30,6 +30,8 @@ mod process;
 mod reader;
 /// Every rule of the contract that refuses a request.
 mod refusals;
+/// Several shards behind one server.
+mod ring;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
 /// What comes over a stream, when, and how much of it.
