@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,7 +25,8 @@ use crate::metrics::Metrics;
 use crate::scheduler::{Replica, Scheduler};
 use crate::shards::Shards;
 use crate::store::Store;
-use crate::store::sqlite::{self, OpenError, Place, SqliteStore};
+use crate::store::redis::{self, RedisStore};
+use crate::store::sqlite::{self, Place, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
 
@@ -89,7 +91,7 @@ pub enum Error {
         /// Where it is.
         url: ShardUrl,
         /// Why, and what to do.
-        error: OpenError,
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A listener failed while it was served.
     #[error("cannot go on serving http: {}", reason(.0))]
@@ -116,7 +118,7 @@ impl App {
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let stores = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(stores.collect::<Result<_, _>>()?, &clock, &metrics);
+        let shards = Shards::new(try_join_all(stores).await?, &clock, &metrics);
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
@@ -153,7 +155,8 @@ impl App {
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
-        let about = grpc::About { store: "sqlite", start_time: scheduler.clock().now() };
+        let store = config.shards.first().map_or("", |shard| shard.url.kind());
+        let about = grpc::About { store, start_time: scheduler.clock().now() };
         let services = grpc::Services {
             scheduler: scheduler.clone(),
             dispatcher: dispatcher.clone(),
@@ -207,19 +210,31 @@ impl App {
 }
 
 /// Opens the store of a shard.
-fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
-    let (name, clock) = (shard.name.clone(), clock.clone());
-    let place = match &shard.url {
+async fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
+    let Shard { name, url } = shard;
+    let opened = open_store(name.clone(), url, clock.clone()).await;
+    let store = opened.map_err(|error| {
+        let (name, url) = (name.clone(), url.clone());
+        Error::Shard { name, url, error }
+    })?;
+    tracing::info!(shard = %name, %url, "opened");
+    Ok(store)
+}
+
+async fn open_store(
+    name: ShardName,
+    url: &ShardUrl,
+    clock: Clock,
+) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
+    let place = match url {
         ShardUrl::SqliteFile(path) => Place::File(path.clone()),
         ShardUrl::SqliteMemory => Place::Memory,
-    };
-    match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
-        Ok(store) => {
-            tracing::info!(shard = %name, url = %shard.url, "opened");
-            Ok(Arc::new(store))
+        ShardUrl::Redis(address) => {
+            let address = address.clone();
+            return Ok(Arc::new(RedisStore::open(redis::Config { name, address, clock }).await?));
         }
-        Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
-    }
+    };
+    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))
 }
 
 async fn upkeep(metrics: Metrics) {

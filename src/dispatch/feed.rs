@@ -92,7 +92,7 @@ impl Feed {
     async fn hear_events(&mut self) {
         while self.live {
             match self.events.try_recv() {
-                Ok(event) => self.hear(event),
+                Ok(event) => self.hear(event).await,
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Lagged(_)) => self.missed_events().await,
                 Err(TryRecvError::Closed) => self.live = false,
@@ -100,9 +100,11 @@ impl Feed {
         }
     }
 
-    fn hear(&mut self, event: Event) {
-        if let Event::Claimable { topic, at } = event {
-            self.board.wake(&topic, at, self.shard_now());
+    async fn hear(&mut self, event: Event) {
+        match event {
+            Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
+            Event::Missed => self.missed_events().await,
+            Event::Upkeep { .. } => {}
         }
     }
 
@@ -126,7 +128,7 @@ impl Feed {
             event = self.events.recv(), if self.live => event,
         };
         match event {
-            Ok(event) => self.hear(event),
+            Ok(event) => self.hear(event).await,
             Err(RecvError::Lagged(_)) => self.missed_events().await,
             Err(RecvError::Closed) => self.live = false,
         }

@@ -19,7 +19,7 @@ fn ids(jobs: &[Job]) -> Vec<String> {
 /// Makes dead letters with these ids.
 async fn bury(client: &Client, topic: &str, ids: &[&str]) {
     for id in ids {
-        client.enqueue(job(topic).with_id(id).with_text("x")).await;
+        client.enqueue(job(topic).with_id(*id).with_text("x")).await;
         let receipt = client.pull_one(topic).await.receipt;
         client.nack(nack(&receipt, NackAction::DeadLetter)).await;
     }

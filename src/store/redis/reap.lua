@@ -1,0 +1,18 @@
+-- flags: allow-oom
+-- reap: read leases whose deadline has passed. It ends nothing: that is decided outside.
+-- ARGV: now, limit.
+-- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, lease, record.
+--#include clock
+local key, limit = P .. 'deadlines', tonumber(ARGV[2])
+local due = call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
+local after = call('ZRANGE', key, #due, #due, 'WITHSCORES')[2]
+local reply = { now, after and tonumber(after) or 0 }
+for i = 1, #due do
+  local split = string.find(due[i], '\0', 1, true)
+  local name, id = string.sub(due[i], 1, split - 1), string.sub(due[i], split + 1)
+  local r = #reply
+  reply[r + 1], reply[r + 2] = name, id
+  reply[r + 3] = call('HGET', P .. 'leases:' .. name, id)
+  reply[r + 4] = call('HGET', P .. 'jobs:' .. name, id)
+end
+return reply

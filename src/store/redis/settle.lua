@@ -1,0 +1,138 @@
+-- flags: allow-oom
+-- settle: end leases as decided. The token alone decides whether a settle counts.
+-- ARGV: now, actions (see `meet` in arrive.lua), topics with plain acks; per topic: its name, acks; per
+--       ack: id, token. Then the other settles; per settle: topic, id, token, step (`a` ack, `w` wait,
+--       `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or 1), error,
+--       delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
+--       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
+-- Reply: now, next upkeep (0: none), then for each settle either when the attempt began (a plain ack
+--        that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale), began, state.
+--#include clock
+local byte, first_of, started_of = string.byte, string.sub, struct.unpack
+local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
+
+-- A plain ack: the lease says that nothing stays of its job and nothing hangs on it. An id that comes
+-- twice in a call is never plain.
+for _ = 1, tonumber(ARGV[3]) do
+  local name, n = ARGV[a], tonumber(ARGV[a + 1])
+  local ids, members = {}, {}
+  for i = 1, n do ids[i] = ARGV[a + 2 * i] end
+  local leases, gone = call('HMGET', P .. 'leases:' .. name, unpack(ids)), {}
+  for i = 1, n do
+    local lease, r = leases[i], #reply + 1
+    if lease and byte(lease, 9) == 1 and first_of(lease, 1, 8) == ARGV[a + 1 + 2 * i] then
+      gone[#gone + 1], members[#members + 1] = ids[i], name .. '\0' .. ids[i]
+      reply[r] = started_of('>I7', lease, 10)
+    else
+      reply[r] = false
+      slow[#slow + 1] = { r, name, ids[i], ARGV[a + 1 + 2 * i], 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+    end
+  end
+  if #gone > 0 then
+    call('HDEL', P .. 'leases:' .. name, unpack(gone))
+    call('HDEL', P .. 'jobs:' .. name, unpack(gone))
+    call('ZREM', P .. 'deadlines', unpack(members))
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #gone)
+  end
+  a = a + 2 + 2 * n
+end
+
+while a <= #ARGV do
+  local r = #reply + 1
+  local item = { r }
+  for i = 0, 12 do item[i + 2] = ARGV[a + i] end
+  item.at = a + 13
+  a = a + 13 + 3 * tonumber(item[14])
+  reply[r] = false
+  slow[#slow + 1] = item
+end
+
+if #slow > 0 then
+  --#include record
+  --#include lifecycle
+  --#include arrive
+
+  -- The job that this token leases; or nothing, and what is there instead.
+  local function leased(k, id, token)
+    local j = find(k, id)
+    if not j or j.phase == 4 then return nil, 2 end
+    if j.lease and j.lease.token == token then return j end
+    return nil, 3, j
+  end
+
+  -- A settle that was applied before is success, as far back as the job remembers.
+  local function repeated(j, token, code)
+    local past = story(j).past
+    for at = 1, j.lease and 90 or 99, 9 do
+      if sub(past, at, at + 7) == token and byte(past, at + 8) == code then return true end
+    end
+    return false
+  end
+
+  local function ack(j, ended, result)
+    local lease = j.lease
+    call('HINCRBY', j.k.key, 'succeeded', 1)
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    if j.keep < 0 then
+      -- A tombstone keeps nothing but how it ended.
+      local s = story(j)
+      j.deliv = j.deliv + 1
+      s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, 99)
+    elseif j.keep > 0 then
+      remember(j, lease, ended)
+    end
+    finish(j, 2, now, result)
+  end
+
+  local function die(j, ended, retention)
+    local lease = j.lease
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    call('HINCRBY', j.k.key, 'dead', 1)
+    remember(j, lease, ended)
+    conclude(j, 3, now, plus(now, retention))
+  end
+
+  local function again(j, ended, delay)
+    local lease = j.lease
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    remember(j, lease, ended)
+    if delay ~= '' then j.due = plus(now, tonumber(delay)) end
+    wait(j)
+  end
+
+  local function settle(item)
+    local k = topic_of(item[2])
+    if not k then return { 2, 0, 0 } end
+    local ended = { outcome = tonumber(item[7]), code = tonumber(item[8]),
+                    counted = tonumber(item[9]), error = item[10] }
+    local j, refused, other = leased(k, item[3], item[4])
+    if not j then
+      if other and repeated(other, item[4], ended.code) then return { 1, 0, state(other) } end
+      return { refused, 0, 0 }
+    end
+    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0, 0 } end
+    local step, began, gone = item[5], j.lease.started, 7
+    if step == 'a' then
+      ack(j, ended, item[13] ~= '' and sub(item[13], 2))
+      gone = 4
+    elseif step == 'w' then
+      again(j, ended, item[11])
+    else
+      die(j, ended, tonumber(item[12]))
+    end
+    local at = j.gone and gone or state(j)
+    for f = 0, tonumber(item[14]) - 1 do
+      local to, seq = topic_or_create(ARGV[item.at + 3 * f]), call('INCR', P .. 'seq')
+      arrive(to, ARGV[item.at + 3 * f + 1], ARGV[item.at + 3 * f + 2], seq, actions)
+    end
+    return { 0, began, at }
+  end
+
+  for _, item in ipairs(slow) do reply[item[1]] = settle(item) end
+  soonest = upkeep
+end
+reply[2] = soonest
+return reply
