@@ -16,3 +16,5 @@ mod harness;
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;
+/// What a job costs Redis.
+mod redis_cost;

@@ -1,11 +1,12 @@
 //! Claim and what undoes it.
 
+use bytes::{BufMut as _, Bytes};
 use rand::RngCore as _;
 
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, LeaseRef, Leased, Rest, Result, Taker, Unclaim};
 
-use super::record::{Record, micros};
+use super::record::{Record, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
@@ -19,7 +20,7 @@ const BYTES_MAX: u64 = 1 << 52;
 #[derive(Default)]
 struct Extra {
     last_error: String,
-    payload: Option<bytes::Bytes>,
+    payload: Option<Bytes>,
 }
 
 impl RedisStore {
@@ -28,11 +29,12 @@ impl RedisStore {
         let mut halves = vec![0; 4 * jobs_at_most(&claim)];
         rand::rng().fill_bytes(&mut halves);
         let mut call = self.call(Verb::Claim);
-        call.arg(&claim.nonce.to_be_bytes()).arg(&claim.owner.to_be_bytes()).arg(&halves);
-        call.arg(limit::CALL_JOBS_MAX).arg(limit::CALL_BYTES_MAX).arg(claim.asks.len());
+        call.arg(&claim.nonce.to_be_bytes()).arg(&halves).arg(bounds(&claim));
         for ask in &claim.asks {
-            call.arg(ask.topic.as_str()).arg(ask.takers.len());
-            ask.takers.iter().for_each(|taker| add_taker(&mut call, taker));
+            call.arg(ask.topic.as_str());
+            for taker in &ask.takers {
+                call.arg(seat(claim.owner, taker));
+            }
         }
         let mut reply = self.run(Lane::Claim, &call).await?;
         let now = reply.time()?;
@@ -94,11 +96,30 @@ fn jobs_at_most(claim: &Claim) -> usize {
     usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
 }
 
-fn add_taker(call: &mut Call, taker: &Taker) {
-    let grace = taker.grace.map_or(0, |grace| micros(grace) + 1).to_be_bytes();
-    call.arg(&taker.stream.to_be_bytes()).arg(&grace[1..]).arg(micros(taker.lease));
-    call.arg(&*taker.worker_id).arg(taker.jobs).arg(taker.bytes.min(BYTES_MAX));
-    call.arg(u8::from(taker.oversize));
+/// What one call may lease, and how many takers each ask has.
+fn bounds(claim: &Claim) -> Vec<u8> {
+    let short = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let long = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let mut bounds = Vec::with_capacity(10 + 2 * claim.asks.len());
+    bounds.put_u32(long(limit::CALL_JOBS_MAX));
+    bounds.put_u32(long(limit::CALL_BYTES_MAX));
+    bounds.put_u16(short(claim.asks.len()));
+    claim.asks.iter().for_each(|ask| bounds.put_u16(short(ask.takers.len())));
+    bounds
+}
+
+/// A taker as the script reads it.
+fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
+    let mut seat = Vec::with_capacity(34 + taker.worker_id.len());
+    seat.put_u32(taker.jobs);
+    seat.put_uint(micros(taker.lease).unsigned_abs(), 7);
+    seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
+    seat.put_u8(u8::from(taker.oversize));
+    seat.put_u32(owner);
+    seat.put_u32(taker.stream);
+    put_duration(&mut seat, taker.grace);
+    seat.extend(taker.worker_id.as_bytes());
+    seat
 }
 
 /// What one ask got; `tokens` are given out in the order of the answer.
@@ -113,14 +134,18 @@ fn claimed(
         0 => Rest::Nothing,
         due => Rest::Until(Time(due)),
     };
-    let members = reply.list()?.all_bytes()?;
-    let records = reply.list()?.all_bytes()?;
-    let (mut takers, mut extras) =
-        (reply.list()?, extras(reply.list()?, members.len())?.into_iter());
+    let (jobs, listed, extras) = (reply.length()?, reply.length()? > 0, reply.length()?);
+    let members = reply.some_bytes(jobs)?;
+    let records = reply.some_bytes(jobs)?;
+    let mut takers = vec![0; jobs];
+    if listed {
+        for taker in &mut takers {
+            *taker = reply.length()?;
+        }
+    }
+    let mut extras = read_extras(reply, extras, jobs)?.into_iter();
     let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
-    for (member, record) in members.into_iter().zip(records) {
-        let index = if takers.is_empty() { 0 } else { takers.count()? };
-        let index = usize::try_from(index).unwrap_or(usize::MAX);
+    for ((member, record), index) in members.into_iter().zip(records).zip(takers) {
         let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
@@ -129,7 +154,7 @@ fn claimed(
             Ok(job) => leased[index].push(job),
             // It is left to run out of leases and become a dead letter; the others go on.
             Err(error) => {
-                tracing::error!(topic = %ask.topic, %error, "a job is damaged and not handed out")
+                tracing::error!(topic = %ask.topic, %error, "a job is damaged and not handed out");
             }
         }
     }
@@ -140,7 +165,7 @@ fn lease(
     key: JobKey,
     taker: &Taker,
     token: Token,
-    record: bytes::Bytes,
+    record: Bytes,
     extra: Extra,
     now: Time,
 ) -> Result<Leased> {
@@ -160,13 +185,13 @@ fn lease(
 }
 
 /// What few jobs have, by the number of the job.
-fn extras(mut reply: Reply, jobs: usize) -> Result<Vec<Option<Extra>>> {
+fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Option<Extra>>> {
     let mut extras: Vec<Option<Extra>> = Vec::new();
-    if !reply.is_empty() {
+    if count > 0 {
         extras.resize_with(jobs, || None);
     }
-    while !reply.is_empty() {
-        let index = usize::try_from(reply.number()?).unwrap_or(usize::MAX);
+    for _ in 0..count {
+        let index = reply.length()?;
         let last_error = reply.maybe_bytes()?.unwrap_or_default();
         let payload = reply.maybe_bytes()?;
         let place = extras.get_mut(index).ok_or_else(|| unexpected("the number of a job"))?;

@@ -1,125 +1,127 @@
 -- flags:
 -- enqueue: write jobs; what has a job's id already is treated as `domain::conflict` says.
--- ARGV: now, actions (see `meet` in arrive.lua), topics; per topic: its name, jobs, indexes of the jobs in
---       the call (two bytes each; empty: they begin at 0 and leave nothing out); per job: id, blob
---       (`enqueue.rs`). At most 512 jobs and 1 MiB.
+-- ARGV: now, actions (see `meet` in arrive.lua), whether an id comes twice in the call (0 or 1), topics, jobs;
+--       per topic: its name, jobs, indexes of the jobs in the call (two bytes each; empty: they begin at 0
+--       and leave nothing out), then all ids, then all blobs (`enqueue.rs`). At most 512 jobs and 1 MiB.
 -- Reply: now, next upkeep (0: none), then for each job that was not simply created:
 --        index, action, state, due.
 --#include clock
-local actions, arrivals, a, total = ARGV[2], nil, 4, 0
-local reply, slow, upkeep_at = { now, 0 }, {}, 0
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
+local reply, slow, upkeep_at, LAST = { now, 0 }, nil, 0, 9007199254740991
+local repeats, topics, a, founds = ARGV[3] == '1', ARGV[4] + 0, 6, {}
 
--- Validate: what is there already, or twice in this call, goes the slow way.
-local groups = {}
-for g = 1, tonumber(ARGV[3]) do
-  local name, n, indexes = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2]
-  local ids = {}
-  for i = 1, n do ids[i] = ARGV[a + 1 + 2 * i] end
-  groups[g] = { name = name, n = n, indexes = indexes, at = a + 3, ids = ids,
-                found = call('HMGET', P .. 'jobs:' .. name, unpack(ids)) }
-  a, total = a + 3 + 2 * n, total + n
+-- Validate: what is there already goes the slow way, and so does an id that comes again in this call.
+for t = 1, topics do
+  local n = ARGV[a + 1] + 0
+  founds[t] = call('HMGET', P .. 'jobs:' .. ARGV[a], unpack(ARGV, a + 3, a + 2 + n))
+  a = a + 3 + 2 * n
 end
 
 -- Mutate.
-arrivals = call('INCRBY', P .. 'seq', total) - total
-for g = 1, #groups do
-  local group = groups[g]
-  local name, found, ids = group.name, group.found, group.ids
-  local key = P .. 'topic:' .. name
-  local ranks = call('HGET', key, 'ranks')
-  if not ranks then
-    ranks = '0'
-    call('HSET', key, 'created', string.format('%.0f', now), 'ranks', ranks)
-    call('ZADD', P .. 'topics', 0, name)
-  end
-  local records, orders, bodies, alarms, seen = {}, {}, nil, nil, {}
-  local fresh, now_text = 0, nil
-  for i = 1, group.n do
-    local id, blob = ids[i], ARGV[group.at + 2 * i - 1]
-    local index = i - 1
-    if group.indexes ~= '' then index = unpack_('>I2', group.indexes, 2 * i - 1) end
-    local mode, due, due_text, static = byte(blob, 1), now, nil, nil
-    local expires, payload = 0, nil
-    if mode < 128 then
-      static = sub(blob, 2)
-    else
-      local micros, until_expiry, length = unpack_('>I7I7I4', blob, 2)
-      if mode % 2 >= 1 then due = math.min(now + micros, 9007199254740991) end
+local arrived = call('INCRBY', P .. 'seq', ARGV[5]) - ARGV[5]
+local undelayed = pack('>I7I7', now, now)
+a = 6
+for t = 1, topics do
+  local name, n, indexes, found = ARGV[a], ARGV[a + 1] + 0, ARGV[a + 2], founds[t]
+  local key, ids, blobs = P .. 'topic:' .. name, a + 2, a + 2 + n
+  local records, r, bodies, alarms, ranks, seen = {}, 0, nil, nil, nil, repeats and {}
+  -- The order that jobs go to: of one priority, as a rule; then `others` has those of the others.
+  local prio, adds, size, first, first_due, first_text, others
+  for i = 1, n do
+    local id, blob, index = ARGV[ids + i], ARGV[blobs + i], i - 1
+    local usual, static, due, due_text = not found[i], blob, now, now_text
+    local times, expires, payload = undelayed, 0, nil
+    if indexes ~= '' then index = unpack_('>I2', indexes, 2 * i - 1) end
+    if repeats then
+      usual = usual and not seen[id]
+      seen[id] = true
+    end
+    if usual and byte(blob, 1) >= 128 then
+      local mode, micros, until_expiry, length = unpack_('>BI7I7I4', blob)
+      if mode % 2 >= 1 then due = math.min(now + micros, LAST) end
       if mode % 4 >= 2 then due = math.max(now, micros) end
-      if mode % 8 >= 4 then expires = math.min(now + until_expiry, 9007199254740991) end
+      if mode % 8 >= 4 then expires = math.min(now + until_expiry, LAST) end
       if mode % 16 >= 8 then expires = math.max(until_expiry, 1) end
+      usual = expires == 0 or expires > now
       static = sub(blob, 20, 19 + length)
+      if #blob > 19 + length then payload = sub(blob, 20 + length) end
       if expires ~= 0 then
         static = sub(static, 1, 28) .. pack('>I7', expires) .. sub(static, 36)
       end
-      if #blob > 19 + length then payload = sub(blob, 20 + length) end
+      if due ~= now then
+        due_text, times = string.format('%d', due), pack('>I7I7', due, now)
+      end
     end
-    if found[i] or seen[id] or (expires ~= 0 and expires <= now) then
+    if not usual then
+      slow = slow or {}
       slow[#slow + 1] = { name, id, blob, index }
     else
-      if due == now then
-        now_text = now_text or string.format('%.0f', now)
-        due_text = now_text
-      else
-        due_text = string.format('%.0f', due)
+      local seq = pack('>I6', arrived + index + 1)
+      local m, p = seq .. id, byte(static, 8)
+      records[r + 1], records[r + 2] = id, seq .. times .. static
+      r = r + 2
+      if p ~= prio then
+        others = prio and (others or {})
+        if prio then others[prio] = { adds, size, first, first_due, first_text } end
+        prio, adds, size, first, first_due, first_text = p, {}, 0, m, due, due_text
+        if others and others[p] then adds, size, first, first_due, first_text = unpack(others[p]) end
       end
-      local record = pack('>I6I7I7', arrivals + index + 1, due, now) .. static
-      local m, prio = sub(record, 1, 6) .. id, byte(record, 28)
-      local order = orders[prio]
-      if not order then
-        order = { add = {}, first = m, due = due }
-        orders[prio] = order
-      elseif due < order.due then
-        order.first, order.due = m, due
-      end
-      local add = order.add
-      add[#add + 1], add[#add + 2] = due_text, m
-      records[#records + 1], records[#records + 2] = id, record
-      fresh = fresh + 1
+      if due < first_due then first, first_due, first_text = m, due, due_text end
+      adds[size + 1], adds[size + 2] = due_text, m
+      size = size + 2
       if payload then
         bodies = bodies or {}
         bodies[#bodies + 1], bodies[#bodies + 2] = 'p' .. id, payload
       end
       if expires ~= 0 then
         alarms = alarms or {}
-        alarms[#alarms + 1] = string.format('%.0f', expires)
-        alarms[#alarms + 1] = name .. '\0' .. id
+        alarms[#alarms + 1], alarms[#alarms + 2] = string.format('%d', expires), name .. '\0' .. id
         if upkeep_at == 0 or expires < upkeep_at then upkeep_at = expires end
       end
     end
-    seen[id] = true
   end
-  if fresh > 0 then
+  if r > 0 then
     call('HSET', P .. 'jobs:' .. name, unpack(records))
-    call('HINCRBY', key, 'enqueued', fresh)
+    -- The first jobs of a topic make it.
+    local enqueued = call('HINCRBY', key, 'enqueued', r == 2 * n and ARGV[a + 1] or r / 2)
+    if enqueued == r / 2 and call('HSETNX', key, 'created', now_text) == 1 then
+      call('HSET', key, 'ranks', '0')
+      call('ZADD', P .. 'topics', '0', name)
+    end
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end
     if alarms then call('ZADD', P .. 'alarms', unpack(alarms)) end
-    for prio, order in pairs(orders) do
+    while prio do
       local wait = P .. 'wait:' .. prio .. ':' .. name
-      call('ZADD', wait, unpack(order.add))
-      local letter = string.char(48 + prio)
-      if not string.find(ranks, letter, 1, true) then
-        ranks = ranks .. letter
-        call('HSET', key, 'ranks', ranks)
+      call('ZADD', wait, unpack(adds))
+      if prio > 0 then
+        local letter = string.char(48 + prio)
+        ranks = ranks or call('HGET', key, 'ranks')
+        if not string.find(ranks, letter, 1, true) then
+          ranks = ranks .. letter
+          call('HSET', key, 'ranks', ranks)
+        end
       end
       -- Whoever sleeps is told only if something here comes before what was there.
-      if call('ZRANGE', wait, 0, 0)[1] == order.first then
-        call('PUBLISH', P .. 'w', string.format('%.0f', order.due) .. ' ' .. name)
+      if call('ZRANGE', wait, '0', '0')[1] == first then
+        call('PUBLISH', P .. 'w', first_text .. ' ' .. name)
       end
+      if others then others[prio] = nil end
+      prio = others and next(others)
+      if prio then adds, size, first, first_due, first_text = unpack(others[prio]) end
     end
   end
+  a = a + 3 + 2 * n
 end
 
-if #slow > 0 then
+if slow then
   --#include record
   --#include lifecycle
   --#include arrive
   local last
   for _, job in ipairs(slow) do
     local name, id, blob, index = job[1], job[2], job[3], job[4]
-    if not last or last.name ~= name then last = topic_of(name) end
-    local action, at, due = arrive(last, id, blob, arrivals + index + 1, actions)
+    if not last or last.name ~= name then last = topic_or_create(name) end
+    local action, at, due = arrive(last, id, blob, arrived + index + 1, ARGV[2])
     local r = #reply
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = index, action, at, due
   end

@@ -1,11 +1,11 @@
 //! Enqueue: write jobs, or do to those that have their ids what [`conflict::resolve`] says.
 //!
-//! A new job travels as a blob: a byte of mode (1 due in so long, 2 due at a time, 4 expires in so long,
-//! 8 expires at a time, 16 and 32 the policy, 64 with a priority, 128 with what follows), if so flagged due
-//! 7, expire 7 and the length of the record 4, then the record from its flags on, then the payload if it
-//! lies apart.
+//! A new job travels as a blob. The usual one (due at once, kept by what is there, its payload with it) is
+//! its record from the flags on. Any other has in front: a byte of mode (128, and 1 due in so long, 2 due
+//! at a time, 4 expires in so long, 8 expires at a time, 16 and 32 the policy, 64 with a priority), due 7,
+//! expire 7 and the length of the record 4; and a payload that lies apart comes behind the record.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use bytes::BufMut as _;
 
@@ -21,8 +21,10 @@ use super::{Lane, RedisStore};
 /// The order in which policies are numbered.
 const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
-/// The longest blob needs a length of four bytes.
-const EXTENDED: u8 = 128;
+/// What no usual blob begins with: its first byte holds six flags.
+const UNUSUAL: u8 = 128;
+/// The job names its priority.
+const RANKED: u8 = 64;
 
 /// The table of [`conflict::resolve`] as scripts read it: for the first request and for a repeated one,
 /// for each policy, for each thing found, a letter.
@@ -72,7 +74,6 @@ pub(super) fn blob(job: &NewJob) -> Vec<u8> {
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
     let large = payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX);
     let (mode, due, expire) = schedule(job);
-    let mode = if large { mode | EXTENDED } else { mode };
     let spec = &job.spec;
     let extended = job.expire.is_some()
         || job.request.is_some()
@@ -106,16 +107,19 @@ pub(super) fn blob(job: &NewJob) -> Vec<u8> {
         record.put_u32(u32::try_from(terms.len()).unwrap_or(u32::MAX));
         record.extend(terms);
     }
-    let mut blob = Vec::with_capacity(20 + record.len());
-    blob.put_u8(mode);
-    let inline = payload.as_ref().filter(|_| !large).map_or(0, Vec::len);
-    if mode & EXTENDED != 0 {
-        blob.put_uint(due, 7);
-        blob.put_uint(expire, 7);
-        blob.put_u32(u32::try_from(record.len() + inline).unwrap_or(u32::MAX));
+    let payload = payload.unwrap_or_default();
+    if mode | RANKED == RANKED && !large {
+        record.extend(payload);
+        return record;
     }
+    let inline = if large { 0 } else { payload.len() };
+    let mut blob = Vec::with_capacity(19 + record.len() + payload.len());
+    blob.put_u8(mode | UNUSUAL);
+    blob.put_uint(due, 7);
+    blob.put_uint(expire, 7);
+    blob.put_u32(u32::try_from(record.len() + inline).unwrap_or(u32::MAX));
     blob.extend(record);
-    blob.extend(payload.unwrap_or_default());
+    blob.extend(payload);
     blob
 }
 
@@ -124,16 +128,16 @@ fn schedule(job: &NewJob) -> (u8, u64, u64) {
     let policy = POLICIES.iter().position(|&policy| policy == job.on_conflict).unwrap_or(0);
     let mut mode = u8::try_from(policy).unwrap_or(0) << 4;
     if job.priority.is_some() {
-        mode |= 64;
+        mode |= RANKED;
     }
     let mut when = |when: When, after: u8, at: u8| match when {
         When::Now => 0,
         When::After(delay) => {
-            mode |= after | EXTENDED;
+            mode |= after;
             micros(delay).unsigned_abs()
         }
         When::At(time) => {
-            mode |= at | EXTENDED;
+            mode |= at;
             clamped(time).unsigned_abs()
         }
     };
@@ -158,7 +162,7 @@ impl RedisStore {
 
     async fn put_part(&self, jobs: &[NewJob]) -> Result<Vec<Enqueue>> {
         let mut call = self.call(Verb::Enqueue);
-        call.arg(&self.actions);
+        call.arg(&self.actions).arg(u8::from(repeats_an_id(jobs)));
         add_jobs(&mut call, jobs);
         let mut reply = self.run(Lane::Write, &call).await?;
         let now = reply.time()?;
@@ -198,6 +202,12 @@ fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>) -> Vec<Ne
     part
 }
 
+/// Whether a job meets another one of the same call.
+fn repeats_an_id(jobs: &[NewJob]) -> bool {
+    let mut met = HashSet::with_capacity(jobs.len());
+    jobs.len() > 1 && !jobs.iter().all(|job| met.insert(&job.key))
+}
+
 /// The jobs by topic, each with its place in the call.
 fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
     let mut topics: Vec<(&TopicName, Vec<usize>)> = Vec::new();
@@ -210,15 +220,18 @@ fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
         });
         topics[place].1.push(index);
     }
-    call.arg(topics.len());
+    call.arg(topics.len()).arg(jobs.len());
     let one = topics.len() == 1;
     for (topic, indexes) in topics {
         call.arg(topic.as_str()).arg(indexes.len());
         let places = indexes.iter().flat_map(|&i| u16::try_from(i).unwrap_or(0).to_be_bytes());
         let places: Vec<u8> = if one { Vec::new() } else { places.collect() };
         call.arg(places);
-        for index in indexes {
-            call.arg(jobs[index].key.id.as_str()).arg(blob(&jobs[index]));
+        for &index in &indexes {
+            call.arg(jobs[index].key.id.as_str());
+        }
+        for &index in &indexes {
+            call.arg(blob(&jobs[index]));
         }
     }
 }

@@ -7,7 +7,6 @@
 local unpack_, sub = struct.unpack, string.sub
 local name, state, limit = ARGV[2], ARGV[3], tonumber(ARGV[6])
 local after_due, after_seq = tonumber(ARGV[4]), tonumber(ARGV[5])
-local now_text = string.format('%.0f', now)
 local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 
@@ -15,7 +14,7 @@ if alarm and tonumber(alarm) <= now then return false end
 -- arrival, so the last one that is passed is searched by halves.
 local function passed(order)
   if not after_due then return 0 end
-  local due = string.format('%.0f', after_due)
+  local due = string.format('%d', after_due)
   local low = call('ZCOUNT', order, '-inf', '(' .. due)
   local high = low + call('ZCOUNT', order, due, due)
   while low < high do

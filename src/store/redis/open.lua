@@ -8,5 +8,5 @@ local key = 'ringq:shard'
 call('HSETNX', key, 'name', ARGV[2])
 call('HSETNX', key, 'format', ARGV[3])
 local found = call('HMGET', key, 'name', 'format', 'time')
-if found[1] == ARGV[2] then call('HSET', key, 'time', string.format('%.0f', now)) end
+if found[1] == ARGV[2] then call('HSET', key, 'time', now_text) end
 return { found[1], tonumber(found[2]), tonumber(found[3] or 0), now }

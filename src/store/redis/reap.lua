@@ -4,7 +4,7 @@
 -- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, lease, record.
 --#include clock
 local key, limit = P .. 'deadlines', tonumber(ARGV[2])
-local due = call('ZRANGEBYSCORE', key, '-inf', string.format('%.0f', now), 'LIMIT', 0, limit)
+local due = call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, limit)
 local after = call('ZRANGE', key, #due, #due, 'WITHSCORES')[2]
 local reply = { now, after and tonumber(after) or 0 }
 for i = 1, #due do

@@ -81,6 +81,16 @@ impl Reply {
         Reply::new(self.value()?)
     }
 
+    /// A count of what follows in the answer.
+    pub(super) fn length(&mut self) -> Result<usize> {
+        usize::try_from(self.number()?).map_err(|_| unexpected("a count"))
+    }
+
+    /// So many elements, as bytes.
+    pub(super) fn some_bytes(&mut self, count: usize) -> Result<Vec<Bytes>> {
+        (0..count).map(|_| self.bytes()).collect()
+    }
+
     /// All that is left, as bytes.
     pub(super) fn all_bytes(self) -> Result<Vec<Bytes>> {
         self.0.map(|value| bytes(value)?.ok_or_else(|| unexpected("bytes"))).collect()

@@ -1,40 +1,47 @@
 -- flags: allow-oom
 -- settle: end leases as decided. The token alone decides whether a settle counts.
--- ARGV: now, actions (see `meet` in arrive.lua), topics with plain acks; per topic: its name, acks; per
---       ack: id, token. Then the other settles; per settle: topic, id, token, step (`a` ack, `w` wait,
+-- ARGV: now, actions (see `meet` in arrive.lua), topics with plain acks; per topic: its name, acks, their
+--       ids, their tokens. Then the other settles; per settle: topic, id, token, step (`a` ack, `w` wait,
 --       `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or 1), error,
 --       delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
 --       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
 -- Reply: now, next upkeep (0: none), then for each settle either when the attempt began (a plain ack
 --        that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale), began, state.
 --#include clock
-local byte, first_of, started_of = string.byte, string.sub, struct.unpack
+local byte, find_in, started_of = string.byte, string.find, struct.unpack
 local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
 
 -- A plain ack: the lease says that nothing stays of its job and nothing hangs on it. An id that comes
 -- twice in a call is never plain.
-for _ = 1, tonumber(ARGV[3]) do
-  local name, n = ARGV[a], tonumber(ARGV[a + 1])
-  local ids, members = {}, {}
-  for i = 1, n do ids[i] = ARGV[a + 2 * i] end
-  local leases, gone = call('HMGET', P .. 'leases:' .. name, unpack(ids)), {}
+for _ = 1, ARGV[3] do
+  local name, n = ARGV[a], ARGV[a + 1] + 0
+  local ids, tokens, leases_key = a + 1, a + 1 + n, P .. 'leases:' .. name
+  local global, leases = name .. '\0', call('HMGET', leases_key, unpack(ARGV, ids + 1, ids + n))
+  local gone, members, count, r = nil, {}, 0, #reply
   for i = 1, n do
-    local lease, r = leases[i], #reply + 1
-    if lease and byte(lease, 9) == 1 and first_of(lease, 1, 8) == ARGV[a + 1 + 2 * i] then
-      gone[#gone + 1], members[#members + 1] = ids[i], name .. '\0' .. ids[i]
-      reply[r] = started_of('>I7', lease, 10)
+    local lease, id, token = leases[i], ARGV[ids + i], ARGV[tokens + i]
+    if lease and byte(lease, 9) == 1 and find_in(lease, token, 1, true) == 1 then
+      count = count + 1
+      members[count] = global .. id
+      if gone then gone[count] = id end
+      reply[r + i] = started_of('>I7', lease, 10)
     else
-      reply[r] = false
-      slow[#slow + 1] = { r, name, ids[i], ARGV[a + 1 + 2 * i], 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+      reply[r + i], gone = false, gone or { unpack(ARGV, ids + 1, ids + count) }
+      slow[#slow + 1] = { r + i, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
     end
   end
-  if #gone > 0 then
-    call('HDEL', P .. 'leases:' .. name, unpack(gone))
+  if count == n then
+    call('HDEL', leases_key, unpack(ARGV, ids + 1, ids + n))
+    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
+  elseif count > 0 then
+    call('HDEL', leases_key, unpack(gone))
     call('HDEL', P .. 'jobs:' .. name, unpack(gone))
-    call('ZREM', P .. 'deadlines', unpack(members))
-    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #gone)
   end
-  a = a + 2 + 2 * n
+  if count > 0 then
+    call('ZREM', P .. 'deadlines', unpack(members))
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count == n and ARGV[a + 1] or count)
+  end
+  a = tokens + n + 1
 end
 
 while a <= #ARGV do
@@ -71,7 +78,7 @@ if #slow > 0 then
 
   local function ack(j, ended, result)
     local lease = j.lease
-    call('HINCRBY', j.k.key, 'succeeded', 1)
+    call('HINCRBY', j.k.key, 'succeeded', '1')
     leave(j)
     if j.next then return hand_on(j, lease, ended.code) end
     if j.keep < 0 then
@@ -89,7 +96,7 @@ if #slow > 0 then
     local lease = j.lease
     leave(j)
     if j.next then return hand_on(j, lease, ended.code) end
-    call('HINCRBY', j.k.key, 'dead', 1)
+    call('HINCRBY', j.k.key, 'dead', '1')
     remember(j, lease, ended)
     conclude(j, 3, now, plus(now, retention))
   end

@@ -122,15 +122,17 @@ fn add_settles(call: &mut Call, items: &[Settle]) -> Vec<usize> {
     let mut order = Vec::with_capacity(items.len());
     for (topic, acks) in topics {
         call.arg(topic.as_str()).arg(acks.len());
-        for &index in &acks {
-            let lease = &items[index].lease;
-            call.arg(lease.key.id.as_str()).arg(&lease.token.0.to_be_bytes());
-        }
+        acks.iter().for_each(|&ack| add(call, items[ack].lease.key.id.as_str().as_bytes()));
+        acks.iter().for_each(|&ack| add(call, &items[ack].lease.token.0.to_be_bytes()));
         order.extend(acks);
     }
     others.iter().for_each(|&index| add_settle(call, &items[index]));
     order.extend(others);
     order
+}
+
+fn add(call: &mut Call, bytes: &[u8]) {
+    call.arg(bytes);
 }
 
 /// An ack that brings nothing along.

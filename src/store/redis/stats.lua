@@ -5,7 +5,6 @@
 --        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
 --        job became due that is ready longest (0: none is).
 --#include clock
-local now_text = string.format('%.0f', now)
 local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply = { now }

@@ -3,9 +3,11 @@
 
 -- The new job as a table, its due and expire times by this clock.
 local function arrival(k, id, blob, seq)
-  local mode, due, expires, length = string.byte(blob, 1), now, 0, #blob - 1
-  local at = 2
-  if mode >= 128 then
+  local mode, due, expires, length = string.byte(blob, 1), now, 0, #blob
+  local at = 1
+  if mode < 128 then
+    mode = 0
+  else
     local micros, until_expiry
     micros, until_expiry, length = sunpack('>I7I7I4', blob, 2)
     at = 20
@@ -23,7 +25,7 @@ local function arrival(k, id, blob, seq)
 end
 
 local function insert(j)
-  call('HINCRBY', j.k.key, 'enqueued', 1)
+  call('HINCRBY', j.k.key, 'enqueued', '1')
   if j.payload then call('HSET', j.k.more, 'p' .. j.id, j.payload) end
   wait(j)
 end
@@ -49,7 +51,7 @@ local function defer(j, new, action)
     call('HDEL', j.k.more, 'q' .. j.id)
   end
   call('HSET', j.k.more, 'n' .. j.id, format(new))
-  call('HINCRBY', j.k.key, 'enqueued', 1)
+  call('HINCRBY', j.k.key, 'enqueued', '1')
   j.gen, j.next = j.gen + 1, true
   save(j)
   if j.lease.plain == 1 then
@@ -76,7 +78,7 @@ local function meet(j, new, actions)
     leave(j)
     overwrite(j, new, new.payload)
     j.gen = j.gen + 1
-    call('HINCRBY', j.k.key, 'enqueued', 1)
+    call('HINCRBY', j.k.key, 'enqueued', '1')
     wait(j)
     return action, state_now(j), j.due
   end

@@ -9,7 +9,7 @@ local NO_REQUEST = string.rep('\0', 8)
 local upkeep = 0
 
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local function plus(time, micros)
@@ -32,8 +32,8 @@ end
 local function topic_or_create(name)
   local k = topic_of(name)
   if k then return k end
-  call('HSET', P .. 'topic:' .. name, 'created', text(now), 'ranks', '0')
-  call('ZADD', P .. 'topics', 0, name)
+  call('HSET', P .. 'topic:' .. name, 'created', now_text, 'ranks', '0')
+  call('ZADD', P .. 'topics', '0', name)
   return topic_of(name)
 end
 
@@ -161,7 +161,7 @@ local function join(j)
     call('ZADD', P .. 'alarms', text(j.expire), global_member(j))
     alarm_at(j.expire)
   end
-  if call('ZRANGE', key, 0, 0)[1] == m then wake(j.k, j.due) end
+  if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
 end
 
 -- The job is taken from wherever its state has put it.
