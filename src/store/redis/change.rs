@@ -6,9 +6,10 @@ use crate::domain::lifecycle::{Event, next};
 use crate::domain::{JobKey, State, Time, When, limit};
 use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
 
-use super::record::{Held, Stored, clamped, micros};
+use super::record::{Held, clamped, micros};
 use super::reply::Reply;
 use super::script::Verb;
+use super::stored::Stored;
 use super::{Lane, RedisStore};
 use deadpool_redis::redis::Value;
 

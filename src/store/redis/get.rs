@@ -6,9 +6,10 @@ use crate::domain::lifecycle::Record as Facts;
 use crate::domain::{Job, JobKey, State, Time};
 use crate::store::{Lease, LeaseRef, Refused, Result};
 
-use super::record::{Held, Record, Stored};
+use super::record::{Held, Record};
 use super::reply::Reply;
 use super::script::Verb;
+use super::stored::Stored;
 use super::{Lane, RedisStore};
 use crate::domain::limit;
 use deadpool_redis::redis::Value;

@@ -19,16 +19,18 @@ mod record;
 mod reply;
 mod script;
 mod settle;
+mod shard;
 mod start;
+mod stored;
 mod upkeep;
 mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::{Cmd, FromRedisValue, Value};
+use deadpool_redis::redis::Value;
 use futures::future::BoxFuture;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
@@ -40,8 +42,9 @@ use crate::store::{
 };
 
 use hints::Hints;
-use link::{Lane, Link};
-use script::{Call, Scripts, Verb};
+use link::Lane;
+use script::{Call, Verb};
+use shard::Shard;
 use start::Reach;
 
 pub use start::{Address, InvalidAddress, OpenError};
@@ -67,7 +70,6 @@ pub struct RedisStore {
     name: ShardName,
     /// Without credentials.
     address: String,
-    clock: Clock,
     /// What an enqueue does to what it meets, as scripts read it.
     actions: String,
     shard: Arc<Shard>,
@@ -76,45 +78,6 @@ pub struct RedisStore {
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
-}
-
-/// What it takes to call scripts.
-struct Shard {
-    link: Link,
-    scripts: Scripts,
-    name: ShardName,
-}
-
-// === impl Shard ===
-
-impl Shard {
-    /// Runs a call on a connection of `lane`.
-    async fn run(&self, lane: Lane, call: &Call) -> Result<Value> {
-        let mut connection = self.connection(lane).await?;
-        self.scripts.run(&mut connection, call).await.map_err(|error| {
-            self.link.failed(lane, &error);
-            fault::of_call(&error, call.verb().only_reads())
-        })
-    }
-
-    /// Runs a plain command that writes nothing.
-    async fn ask<T: FromRedisValue>(&self, lane: Lane, command: &Cmd) -> Result<T> {
-        let mut connection = self.connection(lane).await?;
-        command.query_async(&mut connection).await.map_err(|error| {
-            self.link.failed(lane, &error);
-            fault::of_call(&error, true)
-        })
-    }
-
-    /// A connection of `lane`. A new one is asked first whether it leads to this shard: an address may
-    /// come to stand for another Redis.
-    async fn connection(&self, lane: Lane) -> Result<link::Connection> {
-        let is_ours = async |connection: &mut link::Connection| {
-            let identity = start::identify(&self.scripts, connection, &self.name, None).await;
-            identity.map_err(|error| Error::Unavailable(error.to_string())).map(drop)
-        };
-        self.link.get(lane, is_ours).await
-    }
 }
 
 // === impl RedisStore ===
@@ -126,7 +89,7 @@ impl RedisStore {
     /// [`OpenError`]; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock } = config;
-        let (shard, reach) = start::connect(&name, &address).await?;
+        let (shard, reach) = start::connect(&name, &address, clock).await?;
         let (shard, durability) = (Arc::new(shard), Arc::new(reach));
         let hints = Arc::new(Hints::new());
         let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
@@ -136,41 +99,19 @@ impl RedisStore {
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(vec![listening]),
             name,
-            clock,
             shard,
             hints,
             durability,
         };
-        store.identify().await?;
+        store.shard.identify().await?;
         let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
         let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
         store.with_tasks(|tasks| tasks.push(watching));
         Ok(store)
     }
 
-    /// Makes sure of the shard's name, and that no job waits for a clock that went back.
-    async fn identify(&self) -> std::result::Result<(), OpenError> {
-        let mut connection = self.shard.connection(Lane::Write).await?;
-        let scripts = &self.shard.scripts;
-        let now = self.driven();
-        let behind = start::identify(scripts, &mut connection, &self.name, now).await?;
-        if behind {
-            let healed = self.heal().await?;
-            tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
-        }
-        Ok(())
-    }
-
-    /// The time, where a test drives it.
-    fn driven(&self) -> Option<i64> {
-        match &self.clock {
-            Clock::System(_) => None,
-            Clock::Manual(clock) => Some(clock.now().0),
-        }
-    }
-
     fn call(&self, verb: Verb) -> Call {
-        self.shard.scripts.call(verb, self.driven())
+        self.shard.call(verb)
     }
 
     /// Runs a call that is answered with a list.
@@ -179,22 +120,18 @@ impl RedisStore {
     }
 
     async fn run_raw(&self, lane: Lane, call: &Call) -> Result<Value> {
-        let _permit = self.calls.acquire().await.map_err(|_| closed())?;
+        let _permit = self.permit().await?;
         self.shard.run(lane, call).await
     }
 
-    async fn ask<T: FromRedisValue>(&self, lane: Lane, command: &Cmd) -> Result<T> {
-        let _permit = self.calls.acquire().await.map_err(|_| closed())?;
-        self.shard.ask(lane, command).await
+    /// Counts a call under way; refused once the store is closed.
+    async fn permit(&self) -> Result<SemaphorePermit<'_>> {
+        self.calls.acquire().await.map_err(|_| Error::Unavailable("the store is closed".into()))
     }
 
     fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
         change(&mut self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
-}
-
-fn closed() -> Error {
-    Error::Unavailable("the store is closed".into())
 }
 
 /// A state from the number that scripts give it.

@@ -7,7 +7,7 @@ use deadpool_redis::redis::{self, Value};
 use crate::domain::{Job, JobKey, State, Time, TopicName, limit};
 use crate::store::{Cursor, Info, List, Page, Result, Stats, Topic};
 
-use super::claim::{arrival_of, id_of, topic};
+use super::claim::{arrival_of, id_of};
 use super::reply::Reply;
 use super::script::Verb;
 use super::{Lane, RedisStore};
@@ -80,41 +80,10 @@ impl RedisStore {
             Some(after) if after.as_str() >= prefix.as_str() => format!("({after}"),
             _ => format!("[{prefix}"),
         };
-        let found = self.topics_from(&place, limit).await?;
+        let _permit = self.permit().await?;
+        let found = self.shard.topics_from(&place, limit).await?;
         let found = found.into_iter().map(|(topic, _)| topic);
         Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())
-    }
-
-    /// Topics from a place on, and how many records each has.
-    async fn topics_from(&self, place: &str, limit: usize) -> Result<Vec<(Topic, u64)>> {
-        let mut call = self.call(Verb::Topics);
-        call.arg(place).arg(limit);
-        let mut reply = self.run(Lane::Read, &call).await?;
-        let mut topics = Vec::new();
-        while !reply.is_empty() {
-            let name = topic(&reply.text()?);
-            topics.push((Topic { name, create_time: reply.time()? }, reply.count()?));
-        }
-        Ok(topics)
-    }
-
-    /// Every topic, in portions, with how many records each has.
-    async fn topics_with_records(&self) -> Result<Vec<(Topic, u64)>> {
-        let (mut all, mut place) = (Vec::new(), "-".to_owned());
-        loop {
-            let part = self.topics_from(&place, limit::CALL_JOBS_MAX).await?;
-            let full = part.len() == limit::CALL_JOBS_MAX;
-            all.extend(part);
-            match all.last() {
-                Some((last, _)) if full => place = format!("({}", last.name),
-                _ => return Ok(all),
-            }
-        }
-    }
-
-    /// The names of all topics.
-    pub(super) async fn all_topics(&self) -> Result<Vec<TopicName>> {
-        Ok(self.topics_with_records().await?.into_iter().map(|(topic, _)| topic.name).collect())
     }
 
     /// The verb.
@@ -139,10 +108,12 @@ impl RedisStore {
 
     /// The verb.
     pub(super) async fn about(&self) -> Result<Info> {
-        let jobs = self.topics_with_records().await?.iter().map(|(_, records)| records).sum();
+        let _permit = self.permit().await?;
+        let topics = self.shard.topics_with_records().await?;
+        let jobs = topics.iter().map(|(_, records)| records).sum();
         let mut info = redis::cmd("INFO");
         info.arg("memory");
-        let text: String = self.ask(Lane::Read, &info).await?;
+        let text: String = self.shard.ask(Lane::Read, &info).await?;
         let bytes = super::start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
         Ok(Info { kind: "redis", address: self.address.clone(), jobs, bytes: bytes.unwrap_or(0) })
     }

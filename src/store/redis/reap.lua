@@ -10,9 +10,13 @@ local reply = { now, after and tonumber(after) or 0 }
 for i = 1, #due do
   local split = string.find(due[i], '\0', 1, true)
   local name, id = string.sub(due[i], 1, split - 1), string.sub(due[i], split + 1)
-  local r = #reply
-  reply[r + 1], reply[r + 2] = name, id
-  reply[r + 3] = call('HGET', P .. 'leases:' .. name, id)
-  reply[r + 4] = call('HGET', P .. 'jobs:' .. name, id)
+  local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
+  if lease and record then
+    local r = #reply
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
+  else
+    -- Somebody has removed them by hand: nobody must come here for it again and again.
+    call('ZREM', key, due[i])
+  end
 end
 return reply

@@ -21,9 +21,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 
-use crate::domain::{
-    Attempt, Job, JobKey, Keep, Payload, ShardName, Spec, State, Time, Token, limit,
-};
+use crate::domain::{Keep, Payload, Spec, Time, Token};
 use crate::store::{Result, codec};
 
 use super::reply::unexpected;
@@ -48,18 +46,18 @@ pub(super) mod flag {
 pub(super) struct Record {
     pub(super) due: Time,
     pub(super) created: Time,
-    phase: u8,
+    pub(super) phase: u8,
     pub(super) priority: u8,
-    generation: u32,
+    pub(super) generation: u32,
     pub(super) failures: u32,
     pub(super) deliveries: u32,
-    keep: i64,
-    expire: Option<Time>,
+    pub(super) keep: i64,
+    pub(super) expire: Option<Time>,
     pub(super) own_lease: Option<Duration>,
-    retention: Option<Duration>,
-    terms: Option<Bytes>,
+    pub(super) retention: Option<Duration>,
+    pub(super) terms: Option<Bytes>,
     /// Where it lies in the record.
-    payload: Option<Bytes>,
+    pub(super) payload: Option<Bytes>,
     large: bool,
 }
 
@@ -73,75 +71,56 @@ pub(super) struct Held {
     pub(super) stream: u32,
     pub(super) grace: Option<Duration>,
     pub(super) extended: Option<Time>,
-    worker: String,
-}
-
-/// What became of a job so far.
-#[derive(Clone, Debug, Default)]
-struct Story {
-    finished: Option<Time>,
-    forgotten: Option<Time>,
-    worker: String,
-    error: String,
-    progress: String,
-}
-
-/// Everything of one job, as `get.lua` answers it.
-pub(super) struct Stored {
-    pub(super) record: Record,
-    pub(super) lease: Option<Held>,
-    story: Story,
-    history: Option<Bytes>,
-    result: Option<Bytes>,
+    pub(super) worker: String,
 }
 
 /// Takes fields off a blob; what is too short is an error.
-struct Fields(Bytes);
+pub(super) struct Fields(pub(super) Bytes);
 
 // === impl Fields ===
 
 impl Fields {
-    fn take(&mut self, length: usize) -> Result<Bytes> {
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
         if self.0.len() < length {
             return Err(unexpected("a whole record"));
         }
         Ok(self.0.split_to(length))
     }
 
-    fn unsigned(&mut self, length: usize) -> Result<u64> {
+    pub(super) fn unsigned(&mut self, length: usize) -> Result<u64> {
         Ok(self.take(length)?.get_uint(length))
     }
 
-    fn small(&mut self) -> Result<u8> {
+    pub(super) fn small(&mut self) -> Result<u8> {
         Ok(self.take(1)?.get_u8())
     }
 
-    fn word(&mut self) -> Result<u32> {
+    pub(super) fn word(&mut self) -> Result<u32> {
         Ok(self.take(4)?.get_u32())
     }
 
-    fn time(&mut self) -> Result<Time> {
+    pub(super) fn time(&mut self) -> Result<Time> {
         Ok(Time(self.unsigned(7)?.cast_signed()))
     }
 
     /// A time, where 0 is none.
-    fn maybe_time(&mut self) -> Result<Option<Time>> {
+    pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
         Ok(Some(self.time()?).filter(|time| time.0 != 0))
     }
 
     /// A duration that is stored as one more than it is, where 0 is none.
-    fn maybe_duration(&mut self) -> Result<Option<Duration>> {
+    pub(super) fn maybe_duration(&mut self) -> Result<Option<Duration>> {
         Ok(self.unsigned(7)?.checked_sub(1).map(Duration::from_micros))
     }
 
     /// Text behind its length of so many bytes.
-    fn text(&mut self, length: usize) -> Result<String> {
+    pub(super) fn text(&mut self, length: usize) -> Result<String> {
         let length = usize::try_from(self.unsigned(length)?).unwrap_or(usize::MAX);
         Ok(text(&self.take(length)?))
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -195,7 +174,7 @@ impl Record {
     }
 
     /// Until when a job that finished at `finish` is kept; `None`: not at all.
-    fn kept_until(&self, finish: Time) -> Option<Time> {
+    pub(super) fn kept_until(&self, finish: Time) -> Option<Time> {
         let kept = Duration::from_micros(self.keep.unsigned_abs());
         (self.keep != 0).then(|| finish.plus(kept))
     }
@@ -223,105 +202,8 @@ impl Held {
     }
 }
 
-// === impl Story ===
-
-impl Story {
-    fn read(blob: Bytes) -> Result<Story> {
-        let mut fields = Fields(blob);
-        fields.take(7)?;
-        Ok(Story {
-            finished: fields.maybe_time()?,
-            forgotten: fields.maybe_time()?,
-            worker: fields.text(1)?,
-            error: fields.text(4)?,
-            progress: fields.text(4)?,
-        })
-    }
-}
-
-// === impl Stored ===
-
-impl Stored {
-    /// `parts`: record, lease, story, history, result and payload; those behind the record may be
-    /// absent.
-    pub(super) fn read(parts: [Option<Bytes>; 6]) -> Result<Stored> {
-        let [record, lease, story, history, result, apart] = parts;
-        let mut record = Record::read(record.ok_or_else(|| unexpected("a record"))?)?;
-        record.payload = record.payload.or(apart);
-        Ok(Stored {
-            record,
-            lease: lease.map(Held::read).transpose()?,
-            story: story.map(Story::read).transpose()?.unwrap_or_default(),
-            history,
-            result,
-        })
-    }
-
-    /// The state that the world sees, time-outs included; `None`: the record is gone.
-    pub(super) fn state(&self, now: Time) -> Option<State> {
-        let record = &self.record;
-        if self.lease.is_some() {
-            return Some(State::Running);
-        }
-        if record.phase == 0 {
-            return match record.expire.filter(|&expire| expire <= now) {
-                None => Some(State::waiting(record.due, record.failures, now)),
-                Some(expire) => {
-                    record.kept_until(expire).filter(|&until| until > now).map(|_| State::Expired)
-                }
-            };
-        }
-        let forgotten = self.story.forgotten.is_none_or(|forgotten| forgotten <= now);
-        (!forgotten).then_some(match record.phase {
-            2 => State::Succeeded,
-            3 => State::Dead,
-            4 => State::Cancelled,
-            _ => State::Expired,
-        })
-    }
-
-    /// The job as it reads in `state`.
-    pub(super) fn job(
-        mut self,
-        key: JobKey,
-        state: State,
-        shard: &ShardName,
-        full: bool,
-    ) -> Result<Job> {
-        let expired = state == State::Expired && self.record.phase == 0;
-        // An expired job reads as the tombstone that prune will make of it.
-        if expired && self.record.keep < 0 {
-            (self.record.terms, self.record.payload) = (None, None);
-            (self.history, self.result) = (None, None);
-            self.story.error.clear();
-            self.story.progress.clear();
-        }
-        let (record, story) = (self.record, self.story);
-        let lease = self.lease;
-        Ok(Job {
-            key,
-            spec: record.spec(None, full)?,
-            priority: record.priority,
-            expire_time: record.expire,
-            state,
-            failures: record.failures,
-            deliveries: record.deliveries + u32::from(lease.is_some()),
-            generation: record.generation,
-            create_time: record.created,
-            due_time: record.due,
-            lease_expire_time: lease.as_ref().map(|lease| lease.deadline),
-            worker_id: lease.map_or(story.worker, |lease| lease.worker),
-            finish_time: if expired { record.expire } else { story.finished },
-            result: if full { payload(self.result)? } else { None },
-            last_error: story.error,
-            attempts: if full { history(self.history)? } else { Vec::new() },
-            progress: story.progress,
-            shard: shard.clone(),
-        })
-    }
-}
-
-fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
+/// A payload as it is stored.
+pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
     blob.map(codec::decode_payload).transpose().map_err(super::damaged)
 }
 
@@ -332,24 +214,6 @@ fn terms(blob: Option<&[u8]>) -> Spec {
         tracing::error!(%error, "a job's headers and retry policy are damaged");
         Spec::default()
     })
-}
-
-fn history(blob: Option<Bytes>) -> Result<Vec<Attempt>> {
-    let mut fields = Fields(blob.unwrap_or_default());
-    let mut attempts = Vec::new();
-    while !fields.0.is_empty() && attempts.len() < limit::ATTEMPTS_KEPT {
-        let length = usize::try_from(fields.word()?).unwrap_or(usize::MAX);
-        let mut attempt = Fields(fields.take(length)?);
-        attempts.push(Attempt {
-            number: attempt.word()?,
-            start_time: attempt.time()?,
-            finish_time: attempt.time()?,
-            outcome: codec::outcome(u32::from(attempt.small()?)),
-            worker_id: attempt.text(1)?,
-            error: text(&attempt.0),
-        });
-    }
-    Ok(attempts)
 }
 
 /// A duration as the scripts count, no longer than they can.

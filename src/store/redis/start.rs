@@ -7,19 +7,19 @@ use deadpool_redis::redis::{
     self, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
 };
 
-use crate::domain::{Durability, ShardName, Time, limit};
-use crate::store::Result;
+use crate::clock::Clock;
+use crate::domain::{Durability, ShardName};
 
+use super::keys;
 use super::link::{Connection, Lane, Link};
-use super::reply::Reply;
-use super::script::{Scripts, Verb};
-use super::{RedisStore, Shard, fault, keys};
+use super::script::Scripts;
+use super::shard::Shard;
 
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
 /// build cannot read.
-const FORMAT: i64 = 1;
+pub(super) const FORMAT: i64 = 1;
 
 /// Where a Redis is, checked. What it shows holds no credentials.
 #[derive(Clone)]
@@ -149,6 +149,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 pub(super) async fn connect(
     name: &ShardName,
     address: &Address,
+    clock: Clock,
 ) -> std::result::Result<(Shard, Reach), OpenError> {
     let unreachable = |error: redis::RedisError| OpenError::Unreachable(error.to_string());
     let link = Link::new(address.info()).map_err(unreachable)?;
@@ -158,7 +159,7 @@ pub(super) async fn connect(
     let version = check(&info)?;
     let reach = Reach::new(durability(&mut connection, &info).await);
     let scripts = Scripts::new(keys::prefix(name), version);
-    Ok((Shard { link, scripts, name: name.clone() }, reach))
+    Ok((Shard { link, scripts, name: name.clone(), clock }, reach))
 }
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
@@ -199,52 +200,6 @@ pub(super) async fn durability(connection: &mut Connection, info: &str) -> Durab
 
 fn pairs(value: redis::Value) -> Vec<(String, String)> {
     Vec::from_redis_value(value).unwrap_or_default()
-}
-
-/// Writes the shard's name at first contact and compares it ever after; whether the clock is behind what was
-/// noted last.
-pub(super) async fn identify(
-    scripts: &Scripts,
-    connection: &mut Connection,
-    name: &ShardName,
-    now: Option<i64>,
-) -> std::result::Result<bool, OpenError> {
-    let mut call = scripts.call(Verb::Open, now);
-    call.arg(name.as_str()).arg(FORMAT);
-    let answer = scripts.run(connection, &call).await;
-    let mut reply = Reply::new(answer.map_err(|error| fault::of_call(&error, true))?)?;
-    let (found, format) = (reply.text()?, reply.number()?);
-    if found != name.as_str() {
-        return Err(OpenError::OtherName { found, asked: name.to_string() });
-    }
-    if format > FORMAT {
-        return Err(OpenError::Newer { found: format });
-    }
-    let (before, now): (Time, Time) = (reply.time()?, reply.time()?);
-    Ok(now < before)
-}
-
-impl RedisStore {
-    /// Makes every job that was enqueued without a delay due now, after the clock went back.
-    pub(super) async fn heal(&self) -> Result<u64> {
-        let mut healed = 0;
-        for topic in self.all_topics().await? {
-            for priority in 0..=limit::PRIORITY_MAX {
-                let mut passed = 0;
-                loop {
-                    let mut call = self.call(Verb::Heal);
-                    call.arg(topic.as_str()).arg(priority).arg(passed).arg(limit::CALL_JOBS_MAX);
-                    let mut reply = self.run(Lane::Write, &call).await?;
-                    let (seen, due) = (reply.count()?, reply.count()?);
-                    (healed, passed) = (healed + due, passed + seen - due);
-                    if seen == 0 {
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(healed)
-    }
 }
 
 #[cfg(test)]

@@ -64,7 +64,11 @@ impl RedisStore {
     /// Everything that runs on the shard. Long, and seldom: it goes through all leases in portions.
     pub(super) async fn running(&self) -> Result<Vec<Run>> {
         let mut all = Vec::new();
-        for topic in self.all_topics().await? {
+        let topics = {
+            let _permit = self.permit().await?;
+            self.shard.all_topics().await?
+        };
+        for topic in topics {
             all.extend(self.running_in(&topic).await?);
         }
         Ok(all)

@@ -13,8 +13,9 @@ use crate::domain::{ShardName, Time, TopicName};
 
 use super::hints::Hints;
 use super::link::{Lane, tcp_settings};
+use super::shard::Shard;
 use super::start::{Reach, durability, field};
-use super::{Address, OpenError, Shard, keys};
+use super::{Address, OpenError, keys};
 
 /// How often the shard is asked what it can promise.
 const OBSERVE_EVERY: Duration = Duration::from_secs(10);
@@ -110,6 +111,11 @@ pub(super) fn observe(
 }
 
 async fn look(shard: &Shard, reach: &Reach) {
+    // Notes the time, too, so that a clock that goes back is seen.
+    if let Err(error) = shard.identify().await {
+        tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
+        return;
+    }
     let Ok(mut connection) = shard.connection(Lane::Read).await else { return };
     let name = &shard.name;
     let info: String = match redis::cmd("INFO").query_async(&mut connection).await {

@@ -65,7 +65,7 @@ async fn what_one_replica_takes_in_another_hands_out_at_once() {
     worker.quiet(millis(300)).await;
     for n in 0..20 {
         let begin = Instant::now();
-        producer.enqueue(job("mail").with_id(&format!("j{n}"))).await;
+        producer.enqueue(job("mail").with_id(format!("j{n}"))).await;
         let delivery = worker.next().await;
         assert!(begin.elapsed() < millis(500), "it took {:?}", begin.elapsed());
         consumer.ack(&delivery.receipt).await;
