@@ -25,20 +25,20 @@ for ask = 1, asks do
     local jobs, lease, bytes, _, seat = unpack_('>I4I7I7Bc15', ARGV[a + 1])
     local limit, order = (jobs < jobs_left and jobs or jobs_left) + 1, P .. 'wait:0:' .. name
     local page = call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
-    local n, ids, found, size, kept_any = #page, nil, nil, 0, 0
-    local full = n == limit
-    if full then
-      page[n] = nil
-      n = n - 1
-    end
-    if n > 0 then
+    local seen, ids, found, size, kept_any = #page, nil, nil, 0, 0
+    -- The last one that fills the page is only looked at.
+    local full = seen == limit
+    local n = full and seen - 1 or seen
+    if seen > 0 then
       ids = {}
-      for i = 1, n do ids[i] = sub(page[i], 7) end
+      for i = 1, seen do ids[i] = sub(page[i], 7) end
       found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
-      for i = 1, n do
+      for i = 1, seen do
         local f1, f2, more = unpack_('>BBI4', found[i], 21)
-        size, kept_any = size + more, kept_any + f1
-        if f1 > 1 then usual = false end
+        if i <= n then
+          size, kept_any = size + more, kept_any + f1
+          if f1 > 1 then usual = false end
+        end
         if f2 >= 4 then
           local expires, own = unpack_('>I7xxxxxxxxxI7', found[i], 49)
           if expires + own > 0 then usual = false end
@@ -46,16 +46,26 @@ for ask = 1, asks do
       end
       usual = usual and size <= bytes and size + n <= bytes_left
     end
+    local rest = full and -1 or 0
+    if usual and not full then
+      -- What comes behind them says when to ask again; one that will never be due is not usual.
+      local first = call('ZRANGE', order, n, n)[1]
+      if first then
+        local record = call('HGET', P .. 'jobs:' .. name, sub(first, 7))
+        local expires = byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
+        rest, usual = unpack_('>I7', record, 7), expires == 0 or expires > now
+      end
+    end
     if usual then
-      local rest = -1
       reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = rest, n, 0, 0
       if n > 0 then
         local deadline = now + lease
         local due, leases, l = string.format('%d', deadline), {}, 0
-        -- Whether nothing stays of the job, and so its ack may simply remove it, comes in between.
+        -- Whether nothing stays of the job (1), so that its ack may simply remove it, or something does (2)
+        -- comes in between.
         local tail = pack('>I7I7I7I7', now, deadline, lease, now) .. seat .. '\0\0\0\0\0\0\0'
           .. sub(ARGV[a + 1], 35)
-        local plain, kept, global = '\1' .. tail, '\0' .. tail, name .. '\0'
+        local plain, kept, global = '\1' .. tail, '\2' .. tail, name .. '\0'
         for i = 1, n do
           local id, record = ids[i], found[i]
           leases[l + 1] = id
@@ -68,16 +78,6 @@ for ask = 1, asks do
         jobs_left, bytes_left = jobs_left - n, bytes_left - size - n
         call('ZREMRANGEBYRANK', order, '0', n - 1)
         call('HSET', P .. 'leases:' .. name, unpack(leases))
-      end
-      if not full then
-        local first = call('ZRANGE', order, '0', '0')[1]
-        reply[r + 1] = 0
-        if first then
-          local record = call('HGET', P .. 'jobs:' .. name, sub(first, 7))
-          local expires = byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
-          -- One that will never be due is looked at again, the other way.
-          reply[r + 1] = (expires == 0 or expires > now) and unpack_('>I7', record, 7) or -1
-        end
       end
       r = r + 4 + 2 * n
     end
@@ -127,7 +127,7 @@ for ask = 1, asks do
         local e = #extras
         extras[e + 1], extras[e + 2], extras[e + 3] = #members, failure, payload
       end
-      return suffix(taker, f1 == 0 and 1 or 0, own > 0 and own - 1 or taker.lease, first)
+      return suffix(taker, f1 < 2 and f1 + 1 or 0, own > 0 and own - 1 or taker.lease, first)
     end
 
     -- Takes from a page of ready jobs; how many, and whether it stopped because nobody can take the next one.

@@ -8,7 +8,7 @@
 //! its hash 8, own lease 7 and retention 7 (one more than they are, 0: none); if flagged the length 4 of
 //! the terms and they; then the payload, unless it lies apart.
 //!
-//! **Lease**: token 8, whether its ack is plain 1, started 7, deadline 7, duration 7, first start 7, owner 4,
+//! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it), started 7, deadline 7, duration 7, first start 7, owner 4,
 //! stream 4, grace 7 (one more, 0: none), extended 7 (0: never), then the worker's id.
 //!
 //! **Story**: first start 7, finished 7, forgotten 7 (0: none), then behind their lengths worker 1, error 4,

@@ -11,23 +11,80 @@
 local byte, find_in, started_of = string.byte, string.find, struct.unpack
 local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
 
--- A plain ack: the lease says that nothing stays of its job and nothing hangs on it. An id that comes
--- twice in a call is never plain.
+-- An ack without anything, as the slow way reads it.
+local function ack_slowly(r, name, id, token)
+  reply[r] = false
+  slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+end
+
+-- Makes tombstones of jobs that had one lease, this one, and leave nothing else: `kept` has for each the
+-- place of its answer, id, token and lease.
+local function bury(name, kept)
+  local jobs, sub, ids, n = P .. 'jobs:' .. name, string.sub, {}, 0
+  for i = 2, #kept, 4 do ids[#ids + 1] = kept[i] end
+  local found, global = call('HMGET', jobs, unpack(ids)), name .. '\0'
+  local records, stories, done, alarms, leased, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
+  for i = 1, #ids do
+    local record, r, token, lease = found[i], kept[4 * i - 3], kept[4 * i - 1], kept[4 * i]
+    local keep, due = struct.unpack('>i8', record, 41), struct.unpack('>I7', record, 7)
+    if keep > 0 then
+      ack_slowly(r, name, ids[i], token)
+    else
+      if keep ~= last then
+        last, till = keep, math.min(now - keep, 9007199254740991)
+        times, till = struct.pack('>I7I7', now, till), string.format('%d', till)
+        if soonest == 0 or till + 0 < soonest then soonest = till + 0 end
+      end
+      local id, extended = ids[i], byte(record, 22) >= 4
+      -- What is left of the record: no headers, no payload, one delivery, succeeded.
+      records[n + 1], records[n + 2] = id, sub(record, 1, 20) .. (extended and '\3\4' or '\3\0')
+        .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
+        .. sub(record, 41, extended and 78 or 48)
+      local worker = sub(lease, 60)
+      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, 31, 37) .. times .. string.char(#worker)
+        .. worker .. '\0\0\0\0\0\0\0\0\9' .. token .. '\1'
+      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 6) .. id
+      alarms[n + 1], alarms[n + 2] = till, global .. id
+      leased[#leased + 1], n = id, n + 2
+      reply[r] = started_of('>I7', lease, 10)
+    end
+  end
+  if n == 0 then return end
+  call('HSET', jobs, unpack(records))
+  call('HSET', P .. 'more:' .. name, unpack(stories))
+  call('ZADD', P .. 'done:2:' .. name, unpack(done))
+  call('ZADD', P .. 'alarms', unpack(alarms))
+  call('HDEL', P .. 'leases:' .. name, unpack(leased))
+  for i = 1, #leased do leased[i] = global .. leased[i] end
+  call('ZREM', P .. 'deadlines', unpack(leased))
+  call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #leased)
+end
+
+-- A plain ack: the lease says that nothing hangs on its job, and that nothing stays of it (1) or something
+-- does (2). An id that comes twice in a call is never plain.
 for _ = 1, ARGV[3] do
   local name, n = ARGV[a], ARGV[a + 1] + 0
   local ids, tokens, leases_key = a + 1, a + 1 + n, P .. 'leases:' .. name
   local global, leases = name .. '\0', call('HMGET', leases_key, unpack(ARGV, ids + 1, ids + n))
-  local gone, members, count, r = nil, {}, 0, #reply
+  local gone, kept, members, count, r = nil, nil, {}, 0, #reply
   for i = 1, n do
     local lease, id, token = leases[i], ARGV[ids + i], ARGV[tokens + i]
-    if lease and byte(lease, 9) == 1 and find_in(lease, token, 1, true) == 1 then
+    local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
+    if kind == 1 then
       count = count + 1
       members[count] = global .. id
       if gone then gone[count] = id end
       reply[r + i] = started_of('>I7', lease, 10)
     else
-      reply[r + i], gone = false, gone or { unpack(ARGV, ids + 1, ids + count) }
-      slow[#slow + 1] = { r + i, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+      gone = gone or { unpack(ARGV, ids + 1, ids + count) }
+      reply[r + i] = false
+      if kind == 2 then
+        kept = kept or {}
+        local k = #kept
+        kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = r + i, id, token, lease
+      else
+        ack_slowly(r + i, name, id, token)
+      end
     end
   end
   if count == n then
@@ -41,6 +98,7 @@ for _ = 1, ARGV[3] do
     call('ZREM', P .. 'deadlines', unpack(members))
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count == n and ARGV[a + 1] or count)
   end
+  if kept then bury(name, kept) end
   a = tokens + n + 1
 end
 
@@ -139,7 +197,7 @@ if #slow > 0 then
   end
 
   for _, item in ipairs(slow) do reply[item[1]] = settle(item) end
-  soonest = upkeep
+  if upkeep ~= 0 and (soonest == 0 or upkeep < soonest) then soonest = upkeep end
 end
 reply[2] = soonest
 return reply

@@ -90,6 +90,8 @@ async fn nothing_is_lost_when_redis_is_killed_and_comes_back() {
     assert_eq!(written.durability(), ringq::pb::Durability::Fsynced);
     let held = client.pull_one("mail").await;
     let ids = client.enqueue_all(vec![job("mail"); JOBS]).await;
+    let mut waiting = client.stream(take("other")).await;
+    waiting.quiet(millis(200)).await;
     redis.kill();
     let status = client.send(request(job("mail"))).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
@@ -104,9 +106,11 @@ async fn nothing_is_lost_when_redis_is_killed_and_comes_back() {
     let found: std::collections::HashSet<_> = deliveries.iter().map(|d| d.id.clone()).collect();
     assert!(ids.iter().all(|id| found.contains(id)), "a job is lost");
     assert!(found.contains("last") && found.len() == JOBS + 1);
-    // Wake-ups are heard again, too.
+    // Wake-ups are heard again, too, by streams of before as by those of after.
     client.enqueue(job("mail").with_id("woken")).await;
     assert_eq!(worker.next().await.id, "woken");
+    client.enqueue(job("other").with_id("awaited")).await;
+    assert_eq!(waiting.next().await.id, "awaited");
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ local function defer(j, new, action)
   call('HINCRBY', j.k.key, 'enqueued', '1')
   j.gen, j.next = j.gen + 1, true
   save(j)
-  if j.lease.plain == 1 then
+  if j.lease.plain ~= 0 then
     j.lease.plain = 0
     call('HSET', j.k.leases, j.id, format_lease(j.lease))
   end
