@@ -55,6 +55,11 @@ pub(super) fn casts_doubt(error: &RedisError) -> bool {
     error.is_io_error() || error.is_unrecoverable_error()
 }
 
+/// Whether the connection leads to a Redis that has become a replica.
+pub(super) fn leads_elsewhere(error: &RedisError) -> bool {
+    error.code() == Some("READONLY")
+}
+
 /// No connection could be had: nothing was sent.
 pub(super) fn of_pool(error: &PoolError) -> Error {
     let text = match error {
@@ -69,7 +74,39 @@ pub(super) fn of_pool(error: &PoolError) -> Error {
 mod tests {
     use std::io;
 
+    use deadpool_redis::redis::{Value, parse_redis_value};
+
     use super::*;
+
+    /// The error that Redis answers with this line.
+    fn answered(line: &str) -> RedisError {
+        match parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+            Ok(Value::ServerError(error)) => error.into(),
+            Err(error) => error,
+            Ok(value) => panic!("{value:?} is no error"),
+        }
+    }
+
+    #[test]
+    fn what_redis_refuses_was_not_written() {
+        for line in [
+            "LOADING Redis is loading the dataset in memory",
+            "READONLY You can't write against a read only replica.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "BUSY Redis is busy running a script.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "NOPERM this user has no permissions to run the 'evalsha' command",
+            "NOAUTH Authentication required.",
+        ] {
+            let error = of_call(&answered(line), false);
+            assert!(matches!(error, Error::Unavailable(_)), "{line}: {error:?}");
+        }
+        let full = "OOM command not allowed when used memory > 'maxmemory'.";
+        let full = of_call(&answered(full), false);
+        assert!(matches!(&full, Error::Full(text) if text.contains("raise maxmemory")), "{full:?}");
+        let odd = "WRONGTYPE Operation against a key holding the wrong kind of value";
+        assert!(matches!(of_call(&answered(odd), false), Error::Corrupt(_)));
+    }
 
     fn io(kind: io::ErrorKind) -> RedisError {
         RedisError::from(io::Error::from(kind))

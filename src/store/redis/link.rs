@@ -126,6 +126,10 @@ impl Link {
         if fault::casts_doubt(error) {
             self.suspects[lane as usize].store(true, Ordering::Release);
         }
+        if fault::leads_elsewhere(error) {
+            // It is well, but not the primary any more: the address may stand for another by now.
+            self.lanes[lane as usize].drop_connection();
+        }
     }
 
     /// Lets go of all connections.
@@ -146,6 +150,12 @@ pub(super) fn tcp_settings(info: &ConnectionInfo) -> deadpool_redis::redis::io::
 // === impl Held ===
 
 impl Held {
+    /// Lets go of the connection without giving it back.
+    fn drop_connection(&self) {
+        let held = self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(held.map(deadpool_redis::Connection::take));
+    }
+
     fn set(&self, connection: Option<deadpool_redis::Connection>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
     }

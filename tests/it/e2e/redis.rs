@@ -188,6 +188,20 @@ async fn a_full_redis_refuses_jobs_settles_those_it_has_and_recovers() {
 }
 
 #[tokio::test]
+async fn a_redis_that_became_a_replica_is_unavailable_until_it_is_none() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let status = client.send(request(job("mail").with_id("b"))).await.unwrap_err();
+    assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    enqueue_in_the_end(&client, "b").await;
+    assert_eq!(client.pull_now("mail", 5).await.len(), 2);
+}
+
+#[tokio::test]
 async fn a_lease_that_runs_out_comes_back_on_time() {
     let Some(redis) = Redis::start().await else { return };
     let server = serve(&redis).await;
