@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -24,7 +25,9 @@ use crate::domain::ShardName;
 use crate::metrics::Metrics;
 use crate::scheduler::{Replica, Scheduler};
 use crate::shards::{Member, Shards};
-use crate::store::sqlite::{self, OpenError, Place, SqliteStore};
+use crate::store::Store;
+use crate::store::redis::{self, RedisStore};
+use crate::store::sqlite::{self, Place, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
 
@@ -94,7 +97,7 @@ pub enum Error {
         /// Where it is.
         url: ShardUrl,
         /// Why, and what to do.
-        error: OpenError,
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A listener failed while it was served.
     #[error("cannot go on serving http: {}", reason(.0))]
@@ -121,7 +124,7 @@ impl App {
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let members = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(members.collect::<Result<_, _>>()?, &metrics);
+        let shards = Shards::new(try_join_all(members).await?, &metrics);
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
@@ -160,7 +163,8 @@ impl App {
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
-        let about = grpc::About { store: "sqlite", start_time: scheduler.clock().now() };
+        let store = config.shards.first().map_or("", |shard| shard.url.kind());
+        let about = grpc::About { store, start_time: scheduler.clock().now() };
         let services = grpc::Services {
             scheduler: scheduler.clone(),
             dispatcher: dispatcher.clone(),
@@ -218,20 +222,31 @@ impl App {
 }
 
 /// Opens the store of a shard.
-fn open(shard: &Shard, clock: &Clock) -> Result<Member, Error> {
-    let (name, clock) = (shard.name.clone(), clock.clone());
-    let place = match &shard.url {
+async fn open(shard: &Shard, clock: &Clock) -> Result<Member, Error> {
+    let Shard { name, url, weight, state } = shard;
+    let opened = open_store(name.clone(), url, clock.clone()).await;
+    let store = opened.map_err(|error| {
+        let (name, url) = (name.clone(), url.clone());
+        Error::Shard { name, url, error }
+    })?;
+    tracing::info!(shard = %name, %url, weight, "opened");
+    Ok(Member { store, weight: *weight, state: *state })
+}
+
+async fn open_store(
+    name: ShardName,
+    url: &ShardUrl,
+    clock: Clock,
+) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
+    let place = match url {
         ShardUrl::SqliteFile(path) => Place::File(path.clone()),
         ShardUrl::SqliteMemory => Place::Memory,
-    };
-    match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
-        Ok(store) => {
-            tracing::info!(shard = %name, url = %shard.url, weight = shard.weight, "opened");
-            let (store, weight, state) = (Arc::new(store), shard.weight, shard.state);
-            Ok(Member { store, weight, state })
+        ShardUrl::Redis(address) => {
+            let address = address.clone();
+            return Ok(Arc::new(RedisStore::open(redis::Config { name, address, clock }).await?));
         }
-        Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
-    }
+    };
+    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))
 }
 
 async fn upkeep(metrics: Metrics) {

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::ShardName;
 use crate::domain::ring::{ShardState, WEIGHT_MAX};
+use crate::store::redis::Address;
 
 use super::layer::FoundShard;
 use super::parse;
 
 /// What [`ShardUrl::try_new`] takes.
-const ACCEPTED: &str = "use sqlite:PATH or sqlite::memory:";
+const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory: or redis://HOST:PORT";
 
 /// A shard's name and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum ShardUrl {
     SqliteFile(PathBuf),
     /// `sqlite::memory:`: nothing outlives the process.
     SqliteMemory,
+    /// `redis://[user:password@]host[:port][/database]`: a plain Redis.
+    Redis(Address),
 }
 
 // === impl Shard ===
@@ -98,8 +101,9 @@ impl ShardUrl {
                 let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
                 whole(a) == whole(b)
             }
-            // Each is a database of its own.
-            (ShardUrl::SqliteMemory, _) | (_, ShardUrl::SqliteMemory) => false,
+            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a == b,
+            // Databases in memory are one each.
+            _ => false,
         }
     }
 
@@ -114,10 +118,25 @@ impl ShardUrl {
                 Err(format!("the url has another form, {ACCEPTED}"))
             }
             ("sqlite", path) => Ok(ShardUrl::SqliteFile(PathBuf::from(path))),
+            ("redis", _) => {
+                let address = Address::try_new(url).map_err(|problem| problem.to_string())?;
+                Ok(ShardUrl::Redis(address))
+            }
             (redis, _) if redis.starts_with("redis") => {
                 Err(format!("this build does not serve {redis} shards yet, {ACCEPTED}"))
             }
             (unknown, _) => Err(format!("the scheme {unknown:?} is not known, {ACCEPTED}")),
+        }
+    }
+}
+
+impl ShardUrl {
+    /// What kind of store it is.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => "sqlite",
+            ShardUrl::Redis(_) => "redis",
         }
     }
 }
@@ -127,6 +146,7 @@ impl fmt::Display for ShardUrl {
         match self {
             ShardUrl::SqliteFile(path) => write!(f, "sqlite:{}", path.display()),
             ShardUrl::SqliteMemory => f.write_str("sqlite::memory:"),
+            ShardUrl::Redis(address) => address.fmt(f),
         }
     }
 }
@@ -137,9 +157,23 @@ mod tests {
 
     #[test]
     fn urls_that_are_served_read_back() {
-        for url in ["sqlite::memory:", "sqlite:a.db", "sqlite:/var/lib/a.db", "sqlite:a:b.db"] {
+        for url in [
+            "sqlite::memory:",
+            "sqlite:a.db",
+            "sqlite:/var/lib/a.db",
+            "sqlite:a:b.db",
+            "redis://127.0.0.1:6379",
+            "redis://cache.internal:6380/3",
+        ] {
             assert_eq!(Shard::try_new("s0", url).unwrap().url.to_string(), url);
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let shard = Shard::try_new("s0", "redis://user:secret@host/2").unwrap();
+        assert_eq!(shard.url.to_string(), "redis://host:6379/2");
+        assert!(!format!("{shard:?}").contains("secret"));
     }
 
     #[test]
@@ -150,7 +184,10 @@ mod tests {
             ("s0", "sqlite:", "no path"),
             ("s0", "sqlite:///data/secret.db", "form"),
             ("s0", "sqlite::memory", "form"),
-            ("s0", "redis://:secret@host", "does not serve redis shards yet"),
+            ("s0", "redis:secret", "not written as redis://"),
+            ("s0", "redis://:secret@host/x", "not written as redis://"),
+            ("s0", "rediss://:secret@host", "does not serve rediss shards yet"),
+            ("s0", "redis+unix:///secret", "does not serve redis+unix shards yet"),
             ("s0", "redis+sentinel://secret", "does not serve redis+sentinel shards yet"),
             ("s0", "postgres://u:secret@h", "\"postgres\" is not known"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),

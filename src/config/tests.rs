@@ -116,7 +116,11 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         ("LISTEN", "foo", "listen: \"foo\" is not an address like 127.0.0.1:7700"),
         ("LISTN", "x", "environment: unknown variable RINGQ_LISTN, did you mean RINGQ_LISTEN"),
         ("SHARD", "x", "environment: unknown variable RINGQ_SHARD, did you mean RINGQ_SHARDS"),
-        ("SHARDS", "s0", "shard: s0: the url has no scheme, use sqlite:PATH or sqlite::memory:"),
+        (
+            "SHARDS",
+            "s0",
+            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory: or redis:",
+        ),
         (
             "LISTEN",
             "127.0.0.1:7701",

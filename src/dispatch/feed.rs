@@ -145,8 +145,10 @@ impl Feed {
     }
 
     fn hear(&mut self, event: Event) {
-        if let Event::Claimable { topic, at } = event {
-            self.board.wake(&topic, at, self.shard_now());
+        match event {
+            Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
+            Event::Missed => self.missed_events(),
+            Event::Upkeep { .. } => {}
         }
     }
 

@@ -93,6 +93,7 @@ async fn sleep(clock: &Clock, events: &mut Receiver<Event>, next: Option<Time>) 
                 () = &mut alarm => return Some(()),
                 event = events.recv() => match event {
                     Ok(Event::Upkeep { at }) if at < next => break at,
+                    Ok(Event::Missed) => return Some(()),
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => return Some(()),
                     Err(RecvError::Closed) => return None,
