@@ -13,10 +13,12 @@ local pack, unpack_, byte, sub, char = struct.pack, struct.unpack, string.byte, 
 local nonce, halves, reply, r, half, a = ARGV[2], ARGV[3], { now }, 1, 1, 5
 local jobs_left, bytes_left, asks = unpack_('>I4I4I2', ARGV[4])
 local bytes_whole, deadlines, d, general = bytes_left, {}, 0, nil
+-- Its caller has given it up already: see unclaim.
+local void = call('EXISTS', P .. 'void:' .. nonce) == 1
 
 for ask = 1, asks do
   local name, count = ARGV[a], unpack_('>I2', ARGV[4], 9 + 2 * ask)
-  local ranks, usual = call('HGET', P .. 'topic:' .. name, 'ranks'), general == nil
+  local ranks, usual = not void and call('HGET', P .. 'topic:' .. name, 'ranks'), general == nil
   if not ranks then
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4

@@ -55,6 +55,7 @@ impl RedisStore {
         let refs = match what {
             Unclaim::Leases(refs) => refs,
             Unclaim::Nonce(nonce) => {
+                self.give_up(nonce).await?;
                 let running = self.running().await?;
                 let mine = running.into_iter().filter(|run| run.lease.token.nonce() == nonce);
                 mine.map(|run| LeaseRef { key: run.key, token: run.lease.token }).collect()
@@ -63,12 +64,21 @@ impl RedisStore {
         let mut undone = 0;
         for part in refs.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Unclaim);
+            call.arg("");
             part.iter().for_each(|lease| add_lease(&mut call, lease));
             let mut reply = self.run(Lane::Write, &call).await?;
             self.hints.prune_at(reply.maybe_time()?);
             undone += reply.count()?;
         }
         Ok(undone)
+    }
+
+    /// Makes sure that a claim whose answer was lost takes nothing if it arrives only now: Redis may read
+    /// what an old connection has sent after what came by a new one.
+    async fn give_up(&self, nonce: u32) -> Result<()> {
+        let mut call = self.call(Verb::Unclaim);
+        call.arg(&nonce.to_be_bytes());
+        self.run(Lane::Write, &call).await.map(drop)
     }
 
     /// The verb.

@@ -15,6 +15,7 @@
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | running jobs: topic, 0 and id, by the end of their lease |
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
+//! | `P void:<nonce>` | string | a claim that was given up before it arrived; gone after ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>` |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:

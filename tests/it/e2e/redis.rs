@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use ringq::pb::{EnqueueOutcome, ExtendItem, JobState, NackAction, StreamRequest};
+use ringq::pb::{EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest};
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_types::StatusExt as _;
@@ -146,6 +146,29 @@ async fn an_answer_that_does_not_come_is_an_unknown_outcome_and_a_repeat_is_safe
     let stats = client.stats("mail").await;
     assert_eq!(stats.enqueued_total - i64::from(client.find("mail", "b").await.is_some()), 2);
     assert_eq!(client.pull_now("mail", 10).await.iter().filter(|d| d.id == "a").count(), 1);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_undone_and_not_counted() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let mut worker = client.stream(take("mail")).await;
+    worker.quiet(millis(300)).await;
+    redis.pause();
+    // Both are sent, and nobody waits for their answers any more when they come.
+    let (pulled, enqueued) = tokio::join!(
+        client.pull(PullRequest { topics: vec!["mail".into()], max_jobs: 5, ..Default::default() }),
+        client.send(request(job("mail").with_id("a"))),
+    );
+    assert!(enqueued.is_err(), "{enqueued:?}");
+    assert!(pulled.is_err() || pulled.as_ref().is_ok_and(Vec::is_empty), "{pulled:?}");
+    redis.resume();
+    // Applied or not, a repeat with the same id makes sure.
+    enqueue_in_the_end(&client, "a").await;
+    let delivery = worker.next().await;
+    assert_eq!((delivery.id.as_str(), delivery.delivery, delivery.attempt), ("a", 1, 1));
+    client.ack(&delivery.receipt).await;
 }
 
 #[tokio::test]
