@@ -10,7 +10,7 @@
 //! │ scheduler the verbs: what follows from an event                       │
 //! │ shards    ring, routing, batchers                                     │
 //! │ domain    pure: life cycle, retry, ids, credit, limits                │
-//! │ store     one trait, one shard each             store::sqlite         │
+//! │ store     one trait, one shard each      store::sqlite, store::redis  │
 //! └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //! Imports run downwards only. [`app`] wires everything and is the only module that knows all.

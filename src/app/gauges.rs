@@ -1,11 +1,18 @@
 //! Gauges that are read from the shards when somebody asks for the metrics.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
 
 use crate::dispatch::Dispatcher;
 use crate::http::Refresh;
 use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
+use crate::shards::Shard;
+
+/// How long a scrape waits for shards to say that they are up.
+const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// What brings the gauges up to date before a scrape.
 pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
@@ -15,10 +22,12 @@ pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
             let metrics = scheduler.metrics();
             metrics.set_streams(dispatcher.streams_count());
             metrics.set_credit_waiting(dispatcher.credit_waiting());
-            for shard in scheduler.shards().all() {
-                metrics.shard(shard.name().as_str()).set_up(shard.answers().await);
-            }
-            match scheduler.topics("", None, TOPICS_MAX).await {
+            let look = async |shard: &Shard| shard.metrics().set_up(shard.answers().await);
+            let looks = join_all(scheduler.shards().all().iter().map(look));
+            // One that takes longer counts as down when its call has failed.
+            let looks = tokio::time::timeout(LOOK_MAX, looks);
+            let topics = scheduler.topics("", None, TOPICS_MAX);
+            match tokio::join!(looks, topics).1 {
                 Ok(rows) => set_topics(&scheduler, &rows),
                 Err(error) => tracing::debug!(%error, "the topics could not be counted"),
             }

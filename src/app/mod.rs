@@ -3,6 +3,7 @@
 mod drain;
 mod gauges;
 mod listener;
+mod readiness;
 mod ready_file;
 
 use std::future::Future;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -22,9 +24,10 @@ use crate::dispatch::{self, Dispatcher};
 use crate::domain::ShardName;
 use crate::metrics::Metrics;
 use crate::scheduler::{Replica, Scheduler};
-use crate::shards::Shards;
+use crate::shards::{Member, Shards};
 use crate::store::Store;
-use crate::store::sqlite::{self, OpenError, Place, SqliteStore};
+use crate::store::redis::{self, RedisStore};
+use crate::store::sqlite::{self, Place, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
 
@@ -94,7 +97,7 @@ pub enum Error {
         /// Where it is.
         url: ShardUrl,
         /// Why, and what to do.
-        error: OpenError,
+        error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A listener failed while it was served.
     #[error("cannot go on serving http: {}", reason(.0))]
@@ -120,8 +123,10 @@ impl App {
         let grpc = Listener::bind(config.listen, "listen").await?;
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let stores = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(stores.collect::<Result<_, _>>()?, &clock, &metrics);
+        let members = config.shards.iter().map(|shard| open(shard, &clock));
+        let shards = Shards::new(try_join_all(members).await?, &metrics);
+        let fingerprint = format!("{:016x}", shards.fingerprint());
+        tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
@@ -158,7 +163,8 @@ impl App {
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
-        let about = grpc::About { store: "sqlite", start_time: scheduler.clock().now() };
+        let store = config.shards.first().map_or("", |shard| shard.url.kind());
+        let about = grpc::About { store, start_time: scheduler.clock().now() };
         let services = grpc::Services {
             scheduler: scheduler.clone(),
             dispatcher: dispatcher.clone(),
@@ -169,6 +175,7 @@ impl App {
             max_concurrent_requests: config.max_concurrent_requests,
             request_timeout: config.request_timeout,
         };
+        let all = scheduler.shards().all().len();
         let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
         let router = http::router(metrics, is_ready, refresh);
         let serve_http =
@@ -185,7 +192,10 @@ impl App {
             let ready_file =
                 ReadyFile::write(config.ready_file, grpc_address, http_address).await?;
             tracing::info!(grpc = %grpc_address, http = %http_address, replica = config.replica, "serving");
-            shutdown.await;
+            tokio::select! {
+                () = shutdown => {}
+                () = readiness::follow(scheduler.shards().down(), all, &ready, &health) => {}
+            }
             tracing::info!("draining");
             ready.send_replace(false);
             health.set_serving(false).await;
@@ -212,19 +222,31 @@ impl App {
 }
 
 /// Opens the store of a shard.
-fn open(shard: &Shard, clock: &Clock) -> Result<Arc<dyn Store>, Error> {
-    let (name, clock) = (shard.name.clone(), clock.clone());
-    let place = match &shard.url {
+async fn open(shard: &Shard, clock: &Clock) -> Result<Member, Error> {
+    let Shard { name, url, weight, state } = shard;
+    let opened = open_store(name.clone(), url, clock.clone()).await;
+    let store = opened.map_err(|error| {
+        let (name, url) = (name.clone(), url.clone());
+        Error::Shard { name, url, error }
+    })?;
+    tracing::info!(shard = %name, %url, weight, "opened");
+    Ok(Member { store, weight: *weight, state: *state })
+}
+
+async fn open_store(
+    name: ShardName,
+    url: &ShardUrl,
+    clock: Clock,
+) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
+    let place = match url {
         ShardUrl::SqliteFile(path) => Place::File(path.clone()),
         ShardUrl::SqliteMemory => Place::Memory,
-    };
-    match SqliteStore::open(sqlite::Config { name: name.clone(), place, clock }) {
-        Ok(store) => {
-            tracing::info!(shard = %name, url = %shard.url, "opened");
-            Ok(Arc::new(store))
+        ShardUrl::Redis(address) => {
+            let address = address.clone();
+            return Ok(Arc::new(RedisStore::open(redis::Config { name, address, clock }).await?));
         }
-        Err(error) => Err(Error::Shard { name, url: shard.url.clone(), error }),
-    }
+    };
+    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))
 }
 
 async fn upkeep(metrics: Metrics) {

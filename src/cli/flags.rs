@@ -17,7 +17,7 @@ pub(super) struct ServeFlags {
     /// Serve probes and metrics here; port 0 takes a free one [default: 127.0.0.1:7701]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http_listen: Option<String>,
-    /// Store jobs here [default: s0=sqlite:<DATA_DIR>/ringq.db]
+    /// Store jobs here; repeat it for more shards [default: s0=sqlite:<DATA_DIR>/ringq.db]
     #[arg(long, value_name = "NAME=URL")]
     shard: Vec<String>,
     /// Directory of the default shard [default: ringq-data]

@@ -72,11 +72,16 @@ pub(super) struct Found {
     pub(super) from: Source,
 }
 
+/// The keys of a `[[shard]]` table.
+const SHARD_KEYS: [&str; 4] = ["name", "url", "weight", "state"];
+
 /// The text of a shard.
 #[derive(Clone, Debug)]
 pub(super) struct FoundShard {
     pub(super) name: String,
     pub(super) url: String,
+    pub(super) weight: Option<String>,
+    pub(super) state: Option<String>,
     pub(super) from: Source,
 }
 
@@ -229,30 +234,30 @@ impl FileReader<'_> {
     }
 
     fn shard(&mut self, path: &str, table: &Table) {
-        for key in table.keys().filter(|key| !["name", "url"].contains(&key.as_str())) {
+        for key in table.keys().filter(|key| !SHARD_KEYS.contains(&key.as_str())) {
             // A plain key below [[shard]] belongs to the table; that is easily overlooked.
             let problem = if KEYS.contains(&key.as_str()) {
                 "stands below [[shard]], move it above".to_owned()
             } else {
-                unknown("setting", key, ["name", "url"].into_iter())
+                unknown("setting", key, SHARD_KEYS.into_iter())
             };
             self.wrong(key, &format!("{path}.{key}"), problem);
         }
-        let (name, url) =
-            (self.shard_part(path, table, "name"), self.shard_part(path, table, "url"));
+        let [name, url, weight, state] = SHARD_KEYS.map(|key| self.shard_part(path, table, key));
+        for (key, part) in [("name", &name), ("url", &url)] {
+            if part.is_none() && !table.contains_key(key) {
+                self.wrong("shard", path, format!("has no {key}"));
+            }
+        }
         if let (Some(name), Some(url)) = (name, url) {
             let from = self.from(path);
-            self.layer.shards.push(FoundShard { name, url, from });
+            self.layer.shards.push(FoundShard { name, url, weight, state, from });
         }
     }
 
     fn shard_part(&mut self, path: &str, table: &Table, key: &str) -> Option<String> {
-        match table.get(key).map(scalar) {
-            Some(Ok(text)) => return Some(text),
-            Some(Err(problem)) => self.wrong("shard", &format!("{path}.{key}"), problem),
-            None => self.wrong("shard", path, format!("has no {key}")),
-        }
-        None
+        let part = scalar(table.get(key)?);
+        part.map_err(|problem| self.wrong("shard", &format!("{path}.{key}"), problem)).ok()
     }
 
     fn wrong(&mut self, setting: &str, key: &str, problem: String) {
@@ -268,7 +273,8 @@ impl FileReader<'_> {
 /// `NAME=URL`; what is missing is empty here and refused when it is read.
 fn pair(text: &str, from: Source) -> FoundShard {
     let (name, url) = text.split_once('=').unwrap_or((text, ""));
-    FoundShard { name: name.to_owned(), url: url.to_owned(), from }
+    let (name, url) = (name.to_owned(), url.to_owned());
+    FoundShard { name, url, weight: None, state: None, from }
 }
 
 /// The variable of a key.

@@ -50,7 +50,7 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where probes and metrics are served; port 0 takes a free one. Default 127.0.0.1:7701.
     pub http_listen: SocketAddr,
-    /// The shards: exactly one for now. Default: `s0`, a file in `data_dir`.
+    /// The shards: names and places differ, and one is active. Default: `s0`, a file in `data_dir`.
     pub shards: Vec<Shard>,
     /// The directory of the default shard. Default `ringq-data`.
     pub data_dir: PathBuf,

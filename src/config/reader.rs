@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::layer::{Layer, Source};
 use super::parse::{self, days, hours, millis, minutes, secs};
 use super::{Config, Machine, Mistake, Mistakes, Shard, THREADS_MAX, THREADS_MIN};
+use crate::domain::ring::ShardState;
 
 /// Reads settings, collecting mistakes on the way.
 pub(super) struct Reader {
@@ -103,16 +104,22 @@ impl Reader {
     /// The shards given, or the default one.
     fn shards(&mut self, data_dir: Option<&Path>) -> Vec<Shard> {
         let given = self.layer.shards();
-        if let [_, second, ..] = given {
-            let problem = format!("{} are given, this build serves exactly one", given.len());
-            self.mistakes.push(Mistake::new("shard", problem, &second.from));
-        }
-        let mut shards = Vec::new();
+        let mut shards: Vec<Shard> = Vec::new();
         for text in given {
-            match Shard::try_new(&text.name, &text.url) {
-                Ok(shard) => shards.push(shard),
-                Err(problem) => self.mistakes.push(Mistake::new("shard", problem, &text.from)),
+            let mut problems = Vec::new();
+            if let Some(shard) = Shard::read(text, &mut problems) {
+                problems.extend(shards.iter().filter_map(|other| clash(&shard, other)));
+                shards.push(shard);
             }
+            let mistake = |problem| Mistake::new("shard", problem, &text.from);
+            self.mistakes.extend(problems.into_iter().map(mistake));
+        }
+        if let [first, ..] = given
+            && !shards.is_empty()
+            && shards.iter().all(|shard| shard.state == ShardState::Draining)
+        {
+            let problem = "none is active, so nothing could be enqueued; let one be".to_owned();
+            self.mistakes.push(Mistake::new("shard", problem, &first.from));
         }
         if given.is_empty() {
             shards.extend(data_dir.map(Shard::default_in));
@@ -131,5 +138,17 @@ impl Reader {
         let problem = format!("{address} is the address of listen, too; choose another port");
         let from = set.unwrap_or(&Source::Default);
         self.mistakes.push(Mistake::new("http_listen", problem, from));
+    }
+}
+
+/// What two shards must not share.
+fn clash(shard: &Shard, other: &Shard) -> Option<String> {
+    let name = &shard.name;
+    if shard.name == other.name {
+        Some(format!("{name} is given twice; a name belongs to one shard for ever"))
+    } else if shard.url.is_same(&other.url) {
+        Some(format!("{name} is at the place of {}; a shard has a place of its own", other.name))
+    } else {
+        None
     }
 }

@@ -1,12 +1,17 @@
-//! A shard as configured: `NAME=URL`.
+//! A shard as configured: `NAME=URL`, and in a file its weight and state.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::domain::ShardName;
+use crate::domain::ring::{ShardState, WEIGHT_MAX};
+use crate::store::redis::Address;
+
+use super::layer::FoundShard;
+use super::parse;
 
 /// What [`ShardUrl::try_new`] takes.
-const ACCEPTED: &str = "use sqlite:PATH or sqlite::memory:";
+const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory: or redis://HOST:PORT";
 
 /// A shard's name and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +20,10 @@ pub struct Shard {
     pub name: ShardName,
     /// Where it lives; the scheme picks the store.
     pub url: ShardUrl,
+    /// Its part of the jobs, compared with the other shards': 1 to 100. Default 1.
+    pub weight: u32,
+    /// Whether it takes new jobs when the server first sees it. Default active.
+    pub state: ShardState,
 }
 
 /// Where a shard lives.
@@ -24,6 +33,8 @@ pub enum ShardUrl {
     SqliteFile(PathBuf),
     /// `sqlite::memory:`: nothing outlives the process.
     SqliteMemory,
+    /// `redis://[user:password@]host[:port][/database]`: a plain Redis.
+    Redis(Address),
 }
 
 // === impl Shard ===
@@ -34,10 +45,26 @@ impl Shard {
         Shard {
             name: ShardName::try_new("s0").expect("s0 is a shard name"),
             url: ShardUrl::SqliteFile(data_dir.join("ringq.db")),
+            weight: 1,
+            state: ShardState::Active,
         }
     }
 
-    /// Checks both parts. The problem never quotes the url: it may hold a password.
+    /// Reads every part; what can be read is enough to compare the shard with others. No problem
+    /// quotes the url: it may hold a password.
+    pub(super) fn read(found: &FoundShard, problems: &mut Vec<String>) -> Option<Shard> {
+        let name = &found.name;
+        let weight = found.weight.as_deref().map_or(Ok(1), weight);
+        let state = found.state.as_deref().map_or(Ok(ShardState::Active), state);
+        let shard = Shard::try_new(name, &found.url).map_err(|problem| problems.push(problem));
+        let weight = weight.map_err(|problem| problems.push(format!("{name}: {problem}")));
+        let state = state.map_err(|problem| problems.push(format!("{name}: {problem}")));
+        let mut shard = shard.ok()?;
+        shard.weight = weight.unwrap_or(shard.weight);
+        shard.state = state.unwrap_or(shard.state);
+        Some(shard)
+    }
+
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
             // A url without a name, as likely as not with a password.
@@ -45,13 +72,41 @@ impl Shard {
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;
         let url = ShardUrl::try_new(url).map_err(|problem| format!("{name}: {problem}"))?;
-        Ok(Shard { name: checked, url })
+        Ok(Shard { name: checked, url, weight: 1, state: ShardState::Active })
+    }
+}
+
+fn weight(text: &str) -> Result<u32, String> {
+    let max = usize::try_from(WEIGHT_MAX).unwrap_or(usize::MAX);
+    let weight = parse::number(text, 1, max).map_err(|problem| format!("the weight {problem}"))?;
+    Ok(u32::try_from(weight).unwrap_or(WEIGHT_MAX))
+}
+
+fn state(text: &str) -> Result<ShardState, String> {
+    match text {
+        "active" => Ok(ShardState::Active),
+        "draining" => Ok(ShardState::Draining),
+        _ => Err(format!("the state {text:?} is neither active nor draining")),
     }
 }
 
 // === impl ShardUrl ===
 
 impl ShardUrl {
+    /// Whether both are one place. Paths are compared as they are written; what links hide, the lock
+    /// on the file finds at start.
+    pub(super) fn is_same(&self, other: &ShardUrl) -> bool {
+        match (self, other) {
+            (ShardUrl::SqliteFile(a), ShardUrl::SqliteFile(b)) => {
+                let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
+                whole(a) == whole(b)
+            }
+            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a == b,
+            // Databases in memory are one each.
+            _ => false,
+        }
+    }
+
     fn try_new(url: &str) -> Result<ShardUrl, String> {
         let Some((scheme, rest)) = url.split_once(':') else {
             return Err(format!("the url has no scheme, {ACCEPTED}"));
@@ -63,10 +118,25 @@ impl ShardUrl {
                 Err(format!("the url has another form, {ACCEPTED}"))
             }
             ("sqlite", path) => Ok(ShardUrl::SqliteFile(PathBuf::from(path))),
+            ("redis", _) => {
+                let address = Address::try_new(url).map_err(|problem| problem.to_string())?;
+                Ok(ShardUrl::Redis(address))
+            }
             (redis, _) if redis.starts_with("redis") => {
                 Err(format!("this build does not serve {redis} shards yet, {ACCEPTED}"))
             }
             (unknown, _) => Err(format!("the scheme {unknown:?} is not known, {ACCEPTED}")),
+        }
+    }
+}
+
+impl ShardUrl {
+    /// What kind of store it is.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => "sqlite",
+            ShardUrl::Redis(_) => "redis",
         }
     }
 }
@@ -76,6 +146,7 @@ impl fmt::Display for ShardUrl {
         match self {
             ShardUrl::SqliteFile(path) => write!(f, "sqlite:{}", path.display()),
             ShardUrl::SqliteMemory => f.write_str("sqlite::memory:"),
+            ShardUrl::Redis(address) => address.fmt(f),
         }
     }
 }
@@ -86,9 +157,23 @@ mod tests {
 
     #[test]
     fn urls_that_are_served_read_back() {
-        for url in ["sqlite::memory:", "sqlite:a.db", "sqlite:/var/lib/a.db", "sqlite:a:b.db"] {
+        for url in [
+            "sqlite::memory:",
+            "sqlite:a.db",
+            "sqlite:/var/lib/a.db",
+            "sqlite:a:b.db",
+            "redis://127.0.0.1:6379",
+            "redis://cache.internal:6380/3",
+        ] {
             assert_eq!(Shard::try_new("s0", url).unwrap().url.to_string(), url);
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let shard = Shard::try_new("s0", "redis://user:secret@host/2").unwrap();
+        assert_eq!(shard.url.to_string(), "redis://host:6379/2");
+        assert!(!format!("{shard:?}").contains("secret"));
     }
 
     #[test]
@@ -99,7 +184,10 @@ mod tests {
             ("s0", "sqlite:", "no path"),
             ("s0", "sqlite:///data/secret.db", "form"),
             ("s0", "sqlite::memory", "form"),
-            ("s0", "redis://:secret@host", "does not serve redis shards yet"),
+            ("s0", "redis:secret", "not written as redis://"),
+            ("s0", "redis://:secret@host/x", "not written as redis://"),
+            ("s0", "rediss://:secret@host", "does not serve rediss shards yet"),
+            ("s0", "redis+unix:///secret", "does not serve redis+unix shards yet"),
             ("s0", "redis+sentinel://secret", "does not serve redis+sentinel shards yet"),
             ("s0", "postgres://u:secret@h", "\"postgres\" is not known"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),

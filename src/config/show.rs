@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use toml::Value;
 
+use crate::domain::ring::ShardState;
+
 use super::parse::show_duration;
 use super::{Config, LogFormat};
 
@@ -31,12 +33,21 @@ pub(super) fn toml(config: &Config) -> String {
         lines.push("\n[[shard]]\n".to_owned());
         lines.push(line("name", text(shard.name.as_str())));
         lines.push(line("url", text(&shard.url)));
+        lines.push(line("weight", shard.weight));
+        lines.push(line("state", text(state(shard.state))));
     }
     lines.concat()
 }
 
 fn line(key: &str, value: impl Display) -> String {
     format!("{key} = {value}\n")
+}
+
+fn state(state: ShardState) -> &'static str {
+    match state {
+        ShardState::Active => "active",
+        ShardState::Draining => "draining",
+    }
 }
 
 /// A quoted string.

@@ -2,6 +2,7 @@
 
 use super::parse::{minutes, secs};
 use super::*;
+use crate::domain::ring::ShardState;
 
 /// Resolves a file, variables and flags on a made-up machine.
 fn settings(file: &str, variables: &[(&str, &str)], flags: &Flags) -> Result<Config, Vec<String>> {
@@ -49,7 +50,7 @@ fn the_default_file_gives_the_documented_defaults() {
 #[test]
 fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     let mut uncommented = String::new();
-    let names = KEYS.into_iter().chain(["name", "url"]);
+    let names = KEYS.into_iter().chain(["name", "url", "weight", "state"]);
     let examples: Vec<_> = names.map(|key| format!("# {key} = ")).collect();
     for line in DEFAULTS.lines() {
         let example = line == "# [[shard]]" || examples.iter().any(|key| line.starts_with(key));
@@ -115,7 +116,11 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         ("LISTEN", "foo", "listen: \"foo\" is not an address like 127.0.0.1:7700"),
         ("LISTN", "x", "environment: unknown variable RINGQ_LISTN, did you mean RINGQ_LISTEN"),
         ("SHARD", "x", "environment: unknown variable RINGQ_SHARD, did you mean RINGQ_SHARDS"),
-        ("SHARDS", "s0", "shard: s0: the url has no scheme, use sqlite:PATH or sqlite::memory:"),
+        (
+            "SHARDS",
+            "s0",
+            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory: or redis:",
+        ),
         (
             "LISTEN",
             "127.0.0.1:7701",
@@ -178,7 +183,7 @@ fn all_mistakes_are_told_at_once() {
     let file = "colour = 1\nmax_streams = 0\nlog_format = 'xml'";
     let variables = [("RINGQ_LISTEN", "foo"), ("RINGQ_NOPE", "1")];
     let flags = Flags {
-        shards: vec!["a=sqlite:a.db".to_owned(), "B=redis://host".to_owned()],
+        shards: vec!["a=sqlite:a.db".to_owned(), "B=redis://host".to_owned(), "a=x".to_owned()],
         ..flags(&[("threads", "1"), ("drain_delay", "1h")])
     };
     let mistakes = settings(file, &variables, &flags).unwrap_err();
@@ -191,7 +196,7 @@ fn all_mistakes_are_told_at_once() {
         ("environment: ", "RINGQ_NOPE"),
         ("threads: ", "--threads"),
         ("drain_delay: ", "--drain-delay"),
-        ("shard: 2 are given", "--shard"),
+        ("shard: a: the url has no scheme", "--shard"),
         ("shard: the name \"B\"", "--shard"),
     ] {
         let from = format!("(from {from})");
@@ -244,4 +249,47 @@ fn what_is_shown_reads_back() {
         let config = settings("", &[], &flags).unwrap();
         assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
     }
+}
+
+/// The mistakes of a file with these shards.
+fn mistakes_of(shards: &[&str]) -> Vec<String> {
+    let tables: Vec<_> = shards.iter().map(|lines| format!("[[shard]]\n{lines}\n")).collect();
+    settings(&tables.concat(), &[], &Flags::default()).err().unwrap_or_default()
+}
+
+#[test]
+fn shards_have_weights_and_states() {
+    let file = "[[shard]]\nname = 'a'\nurl = 'sqlite:a.db'\nweight = 100\nstate = 'draining'\n\
+                [[shard]]\nname = 'b'\nurl = 'sqlite::memory:'";
+    let config = settings(file, &[], &Flags::default()).unwrap();
+    let shards: Vec<_> =
+        config.shards.iter().map(|s| (s.name.as_str(), s.weight, s.state)).collect();
+    assert_eq!(shards, [("a", 100, ShardState::Draining), ("b", 1, ShardState::Active)]);
+    assert_eq!(Config::from_toml(&config.to_toml()), Ok(config));
+}
+
+#[test]
+fn shards_that_cannot_be_together_are_refused_all_at_once() {
+    let (a, b) = ("name = 'a'\nurl = 'sqlite:a.db'", "name = 'b'\nurl = 'sqlite:./b.db'");
+    assert_eq!(mistakes_of(&[a, b]), [""; 0]);
+    let found = mistakes_of(&[
+        a,
+        "name = 'a'\nurl = 'sqlite:c.db'",
+        "name = 'c'\nurl = 'sqlite:./a.db'\nweight = 101",
+        "name = 'd'\nurl = 'sqlite:d.db'\nweight = 0\nstate = 'gone'",
+        "name = 'm'\nurl = 'sqlite::memory:'",
+        "name = 'n'\nurl = 'sqlite::memory:'",
+    ]);
+    let want = [
+        "shard: a is given twice; a name belongs to one shard for ever (from shard[1] in ringq.toml)",
+        "shard: c: the weight \"101\" is not a whole number from 1 to 100 (from shard[2] in ringq.toml)",
+        "shard: c is at the place of a; a shard has a place of its own (from shard[2] in ringq.toml)",
+        "shard: d: the weight \"0\" is not a whole number from 1 to 100 (from shard[3] in ringq.toml)",
+        "shard: d: the state \"gone\" is neither active nor draining (from shard[3] in ringq.toml)",
+    ];
+    assert_eq!(found, want);
+    let draining = [a, b].map(|lines| format!("{lines}\nstate = 'draining'"));
+    let found = mistakes_of(&draining.each_ref().map(String::as_str));
+    let want = "shard: none is active, so nothing could be enqueued; let one be (from shard[0] in ringq.toml)";
+    assert_eq!(found, [want]);
 }

@@ -13,15 +13,17 @@ use super::ledger::Loose;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Tries of one call. The replica waits for them when it ends, so they are over within two seconds;
-/// what fails is a restart's concern only, and then costs a hand-over, not a job.
+/// Tries of one call, and how long they may take: the replica waits for them when it ends. What fails
+/// is a restart's concern only, and then costs a hand-over, not a job.
 const TRIES: usize = 6;
+const TRIES_MAX: Duration = Duration::from_secs(5);
 
 /// Detaches `leases` of one shard, a call's worth at a time.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, leases: Vec<Loose>) {
     for part in leases.chunks(limit::CALL_JOBS_MAX) {
         let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
-        if !detach(&scheduler, &shard, &refs).await {
+        let detached = tokio::time::timeout(TRIES_MAX, detach(&scheduler, &shard, &refs)).await;
+        if !detached.unwrap_or(false) {
             let (shard, leases) = (shard.name(), leases.len());
             tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
             return;

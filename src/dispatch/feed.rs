@@ -1,7 +1,9 @@
 //! One feed per shard: hands the shard's jobs to all hungry streams of this replica. One claim is
 //! under way at a time; while it is, streams and events collect. With nothing to ask for the feed
-//! sleeps until a stream, an event or a due time calls it: it never polls.
+//! sleeps until a stream, an event or a due time calls it: it never polls. Feeds share nothing but
+//! the books of the streams, so a shard that fails or hangs stops its own feed only.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +13,14 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
-use crate::domain::Time;
+use crate::domain::{Time, TopicName};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{self, Ask, Claim, Event, Taker, Unclaim};
+use crate::store::{self, Claim, Event, Unclaim};
 
-use super::TopicPattern;
-use super::board::{Asked, Board, Outcome, Plan};
-use super::ledger::{Mode, Origin, Share};
+use super::ask::{asks, skew, wants_globs};
+use super::board::{Board, Outcome, Plan};
+use super::ledger::Origin;
 use super::mailbox::Mailbox;
 use super::stream::Stream;
 use super::streams::Streams;
@@ -38,6 +40,12 @@ pub(super) struct Feed {
     events: Receiver<Event>,
     /// Whether the shard still sends events.
     live: bool,
+    /// A claim that may have been applied and whose leases nobody knows.
+    lost: Option<u32>,
+    /// Topics that nobody names are not all known.
+    unread: bool,
+    /// Streams that ask for globs and wait for that.
+    waiting: Vec<Arc<Stream>>,
     /// Microseconds that the shard's clock is ahead of this replica's.
     skew: i64,
     backoff: Backoff,
@@ -55,23 +63,49 @@ impl Feed {
         index: usize,
         stop: CancellationToken,
     ) -> Feed {
-        let board = Board::new(index, streams.mailboxes.len());
-        let events = shard.store().events();
-        let backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        Feed { scheduler, shard, streams, index, board, events, live: true, skew: 0, backoff, stop }
+        Feed {
+            board: Board::new(index, Arc::clone(&streams.awake)),
+            events: shard.events(),
+            scheduler,
+            shard,
+            streams,
+            index,
+            live: true,
+            lost: None,
+            unread: false,
+            waiting: Vec::new(),
+            skew: 0,
+            backoff: Backoff::new(PAUSES.0, PAUSES.1),
+            stop,
+        }
     }
 
     /// Runs until it is stopped. A claim under way is waited for, so that its leases are known.
     pub(super) async fn run(mut self) {
         while !self.stop.is_cancelled() {
-            self.hear_streams().await;
+            self.hear_streams();
             // After the streams: what was enqueued before one of them opened must be heard of.
-            self.hear_events().await;
+            self.hear_events();
             self.board.wake_due(self.shard_now());
-            match self.board.plan() {
-                Some(plan) => self.claim(plan).await,
-                None => self.rest().await,
+            match self.step().await {
+                Ok(()) => self.backoff.reset(),
+                Err(_) => self.sit_out().await,
             }
+        }
+        self.board.sleep();
+    }
+
+    /// What comes next: an old claim is undone and topics are read before anything is claimed.
+    async fn step(&mut self) -> store::Result<()> {
+        if let Some(nonce) = self.lost {
+            self.undo(nonce).await
+        } else if self.unread {
+            self.read_topics().await
+        } else if let Some(plan) = self.board.plan() {
+            self.claim(plan).await
+        } else {
+            self.rest().await;
+            Ok(())
         }
     }
 
@@ -79,39 +113,49 @@ impl Feed {
         &self.streams.mailboxes[self.index]
     }
 
-    async fn hear_streams(&mut self) {
+    fn hear_streams(&mut self) {
         for stream in self.mailbox().take() {
-            if !self.board.knows_globs() && wants_globs(&stream) {
+            let globs = wants_globs(&stream);
+            if globs && !self.board.knows_globs() {
                 self.board.learn_globs();
-                self.read_topics().await;
+                self.unread = true;
             }
-            self.board.hear(&stream);
+            if globs && self.unread {
+                self.waiting.push(stream);
+            } else {
+                self.board.hear(&stream);
+            }
         }
+        self.board.rise();
     }
 
-    async fn hear_events(&mut self) {
+    fn hear_waiting(&mut self) {
+        self.waiting.drain(..).for_each(|stream| self.board.hear(&stream));
+    }
+
+    fn hear_events(&mut self) {
         while self.live {
             match self.events.try_recv() {
                 Ok(event) => self.hear(event),
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Lagged(_)) => self.missed_events().await,
+                Err(TryRecvError::Lagged(_)) => self.missed_events(),
                 Err(TryRecvError::Closed) => self.live = false,
             }
         }
     }
 
     fn hear(&mut self, event: Event) {
-        if let Event::Claimable { topic, at } = event {
-            self.board.wake(&topic, at, self.shard_now());
+        match event {
+            Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
+            Event::Missed => self.missed_events(),
+            Event::Upkeep { .. } => {}
         }
     }
 
-    async fn missed_events(&mut self) {
+    fn missed_events(&mut self) {
         tracing::debug!(shard = %self.shard.name(), "events were missed, every topic is asked");
         self.board.wake_all();
-        if self.board.knows_globs() {
-            self.read_topics().await;
-        }
+        self.unread |= self.board.knows_globs();
     }
 
     /// Sleeps until something happens.
@@ -127,32 +171,51 @@ impl Feed {
         };
         match event {
             Ok(event) => self.hear(event),
-            Err(RecvError::Lagged(_)) => self.missed_events().await,
+            Err(RecvError::Lagged(_)) => self.missed_events(),
             Err(RecvError::Closed) => self.live = false,
         }
     }
 
-    async fn claim(&mut self, plan: Plan) {
+    /// After a failed call: waits before anything is asked again. Meanwhile the shard has nothing for
+    /// anybody, and whoever wants to know is told so instead of waiting for it.
+    async fn sit_out(&mut self) {
+        let (shard, stop) = (self.shard.clone(), self.stop.clone());
+        let mut pause = pin!(shard.wait_out(self.backoff.pause()));
+        loop {
+            self.hear_waiting();
+            self.board.answer_all();
+            self.board.sleep();
+            tokio::select! {
+                () = &mut pause => break,
+                () = stop.cancelled() => break,
+                () = self.streams.mailboxes[self.index].arrived() => self.hear_streams(),
+            }
+        }
+        self.board.rise();
+    }
+
+    async fn claim(&mut self, plan: Plan) -> store::Result<()> {
         let nonce = rand::rng().random();
         let before = self.scheduler.clock().now();
         let claim = Claim { nonce, owner: self.scheduler.replica().nonce, asks: asks(&plan) };
         let result = self.scheduler.claim(&self.shard, claim).await;
         let now = self.scheduler.clock().now();
         // What was heard of while the claim was under way may have come after it.
-        self.hear_events().await;
+        self.hear_events();
         match result {
             Ok(claims) => {
-                self.backoff.reset();
                 self.skew = skew(before, claims.now, now);
                 let at = Origin { shard: self.index, now, skew: self.skew };
                 let outcome = self.board.apply(plan, claims.topics, at);
                 self.finish(outcome);
+                Ok(())
             }
             Err(error) => {
                 let at = Origin { shard: self.index, now, skew: self.skew };
                 let outcome = self.board.fail(plan, at);
                 self.finish(outcome);
-                self.recover(nonce, &error).await;
+                self.lost = error.outcome_unknown().then_some(nonce);
+                Err(error)
             }
         }
     }
@@ -165,98 +228,37 @@ impl Feed {
         outcome.look_at.into_iter().for_each(|at| self.streams.alarm.by(at));
     }
 
-    /// After a failed claim: if it may have been applied, nobody knows its leases, so it is undone
-    /// before anything else is claimed.
-    async fn recover(&mut self, nonce: u32, error: &store::Error) {
-        self.pause().await;
-        if !error.outcome_unknown() {
-            return;
-        }
-        while !self.stop.is_cancelled() {
-            let undone = self.scheduler.unclaim(&self.shard, Unclaim::Nonce(nonce)).await;
-            match undone {
-                Ok(undone) => {
-                    tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
-                    return;
-                }
-                Err(_) => self.pause().await,
-            }
-        }
+    async fn undo(&mut self, nonce: u32) -> store::Result<()> {
+        let undone = self.scheduler.unclaim(&self.shard, Unclaim::Nonce(nonce)).await?;
+        tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
+        self.lost = None;
+        Ok(())
     }
 
     /// Names every topic of the shard to the board.
-    async fn read_topics(&mut self) {
+    async fn read_topics(&mut self) -> store::Result<()> {
         let mut after = None;
         while !self.stop.is_cancelled() {
-            let store = self.shard.store();
-            let page = store.topics(String::new(), after.clone(), TOPICS_PAGE);
-            let Ok(page) = self.shard.observe("topics", page).await else {
-                self.pause().await;
-                continue;
-            };
+            let from: Option<TopicName> = after.clone();
+            let read = self
+                .shard
+                .call("topics", move |store| store.topics(String::new(), from, TOPICS_PAGE));
+            let page = read.await?;
             for topic in &page {
                 self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
             }
             if page.len() < TOPICS_PAGE {
-                return;
+                break;
             }
             after = page.into_iter().next_back().map(|topic| topic.name);
         }
-    }
-
-    async fn pause(&mut self) {
-        tokio::select! {
-            () = tokio::time::sleep(self.backoff.pause()) => {}
-            () = self.stop.cancelled() => {}
-        }
+        self.unread = false;
+        self.hear_waiting();
+        Ok(())
     }
 
     /// What the shard's clock says, as far as known.
     fn shard_now(&self) -> Time {
         Time(self.scheduler.clock().now().0.saturating_add(self.skew))
-    }
-}
-
-fn wants_globs(stream: &Stream) -> bool {
-    let mut topics = stream.options().topics.iter();
-    topics.any(|topic| matches!(topic, TopicPattern::Prefix(_)))
-}
-
-fn asks(plan: &Plan) -> Vec<Ask> {
-    let ask = |asked: &Asked| Ask {
-        topic: asked.topic.clone(),
-        takers: asked.takers.iter().map(|taker| taker_of(&taker.stream, taker.share)).collect(),
-    };
-    plan.asks.iter().map(ask).collect()
-}
-
-fn taker_of(stream: &Stream, share: Share) -> Taker {
-    let options = stream.options();
-    Taker {
-        stream: stream.id(),
-        worker_id: Arc::clone(&options.worker_id),
-        lease: options.lease,
-        grace: (stream.mode() == Mode::Stream).then_some(options.orphan_grace),
-        jobs: share.jobs,
-        bytes: share.bytes,
-        oversize: share.oversize,
-    }
-}
-
-/// How far the shard's clock is ahead of this replica's, which said `before` and `after` around a
-/// call that was answered with `shard`. Clocks that agree as far as one can tell are the same.
-fn skew(before: Time, shard: Time, after: Time) -> i64 {
-    if (before..=after).contains(&shard) { 0 } else { shard.0.saturating_sub(after.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_that_agree_are_the_same() {
-        assert_eq!(skew(Time(10), Time(12), Time(14)), 0);
-        assert_eq!(skew(Time(10), Time(9), Time(14)), -5);
-        assert_eq!(skew(Time(10), Time(20), Time(14)), 6);
     }
 }

@@ -9,7 +9,7 @@
 //!                                                  └─ended──▶ detach ──(keeps)───▶ shard
 //! ```
 //!
-//! - `feed` and `board`: what to ask a shard for, and when; one claim per shard at a time
+//! - `feed`, `ask` and `board`: what to ask a shard for, and when; one claim per shard at a time
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out
@@ -20,6 +20,7 @@
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
 //! - What was not polled by a transport goes back uncounted.
 
+mod ask;
 mod board;
 mod detach;
 mod dispatcher;

@@ -50,7 +50,8 @@ pub(super) async fn of_former_lives(
     stop: CancellationToken,
 ) {
     let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
-    let found = repeat(scheduler.clock(), Time::MAX, &stop, || scheduler.orphans(&shard)).await;
+    let found =
+        repeat(scheduler.clock(), &shard, Time::MAX, &stop, || scheduler.orphans(&shard)).await;
     let Some(leases) = found else { return };
     if !leases.is_empty() {
         let leases = leases.len();
@@ -69,8 +70,9 @@ impl Orphans<'_> {
         for part in sent.chunks(limit::CALL_JOBS_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
             let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
-            let read =
-                repeat(clock, last, self.stop, || self.scheduler.leases(self.shard, refs.clone()));
+            let read = repeat(clock, self.shard, last, self.stop, || {
+                self.scheduler.leases(self.shard, refs.clone())
+            });
             found.extend(read.await.unwrap_or_default().into_iter().flatten());
         }
         found
@@ -103,7 +105,7 @@ impl Orphans<'_> {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
             let left = part.iter().map(|lease| lease.deadline.since(lease.now)).max();
             let last = read.plus(left.unwrap_or_default());
-            let end = repeat(clock, last, self.stop, || {
+            let end = repeat(clock, self.shard, last, self.stop, || {
                 self.scheduler.end_leases(self.shard, part, &Cause::Broken)
             });
             ended += end.await.unwrap_or_default();
@@ -125,6 +127,7 @@ fn is_orphan(lease: &Lease, broke: Time, grace: Duration) -> bool {
 /// Repeats a failing call until `last` is past, or `stop`.
 async fn repeat<T, F: Future<Output = store::Result<T>>>(
     clock: &Clock,
+    shard: &Shard,
     last: Time,
     stop: &CancellationToken,
     call: impl Fn() -> F,
@@ -137,7 +140,7 @@ async fn repeat<T, F: Future<Output = store::Result<T>>>(
             Err(_) => {}
         }
         tokio::select! {
-            () = tokio::time::sleep(backoff.pause()) => {}
+            () = shard.wait_out(backoff.pause()) => {}
             () = stop.cancelled() => return None,
         }
     }

@@ -11,12 +11,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::domain::limit;
 
 use super::dispatcher::Hub;
-use super::ledger::Mode;
+use super::ledger::{Harvest, Mode};
 use super::stream::Stream;
 use super::{Delivery, OpenError, StreamOptions, TopicPattern};
 
 /// How long a pull that does not want to wait waits for a shard that does not answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// How long a pull that has got something waits for shards that were asked and have not answered.
+const GATHER_MAX: Duration = Duration::from_millis(50);
 
 /// What a caller without a stream asks for, checked and within the limits.
 #[derive(Clone, Debug)]
@@ -51,16 +54,24 @@ pub(super) async fn pull(hub: Arc<Hub>, options: PullOptions) -> Result<Vec<Deli
     let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
     let mut pull = Pull { hub, stream, ended: false, _place: place };
     let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_MAX } else { wait }));
+    let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
         pull.stream.register(cx.waker());
         // Asked before it is looked for: what was granted before the last answer must not be missed.
-        let asked_all = wait.is_zero() && pull.stream.ledger().asked_all();
-        let over = patience.as_mut().poll(cx).is_ready();
-        match pull.take() {
-            Some(deliveries) => Poll::Ready(deliveries),
-            None if asked_all || over => Poll::Ready(Vec::new()),
-            None => Poll::Pending,
-        }
+        let harvest = pull.stream.ledger().harvest();
+        let mut over = patience.as_mut().poll(cx).is_ready();
+        over |= match harvest {
+            Harvest::Nothing => false,
+            Harvest::Exhausted => wait.is_zero(),
+            Harvest::Some => {
+                if gathering.is_none() {
+                    gathering.set(Some(tokio::time::sleep(GATHER_MAX)));
+                }
+                gathering.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready())
+            }
+            Harvest::All => true,
+        };
+        if over { Poll::Ready(pull.take()) } else { Poll::Pending }
     });
     let deliveries = deliveries.await;
     pull.end();
@@ -88,17 +99,14 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 // === impl Pull ===
 
 impl Pull {
-    /// What there is; empty when the replica drains, `None` when there is nothing yet.
-    fn take(&self) -> Option<Vec<Delivery>> {
+    /// What there is.
+    fn take(&self) -> Vec<Delivery> {
         let now = self.hub.now();
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
-        if taken.jobs.is_empty() && !taken.draining {
-            return None;
-        }
         let deliveries = self.stream.batch(taken, now).deliveries;
         self.hub.count(&deliveries, "pull", now);
-        Some(deliveries)
+        deliveries
     }
 
     fn end(&mut self) {

@@ -85,7 +85,7 @@ async fn give_back(
             Err(_) if stop.is_cancelled() => return,
             Err(_) => {
                 tokio::select! {
-                    () = tokio::time::sleep(backoff.pause()) => {}
+                    () = shard.wait_out(backoff.pause()) => {}
                     () = stop.cancelled() => {}
                 }
                 let now = scheduler.clock().now();

@@ -125,7 +125,8 @@ impl Stream {
     pub(super) fn grant(&self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
         let some = !jobs.is_empty();
         let granted = self.ledger().grant(share, jobs, at);
-        if some {
+        // A pull also waits for the answers that bring nothing.
+        if some || self.mode == Mode::Pull {
             self.transport.wake();
         }
         granted

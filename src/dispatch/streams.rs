@@ -2,7 +2,7 @@
 //! hints go.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use crate::domain::{Time, Token};
 use crate::scheduler::{Hint, Revoked};
 
+use super::board::Awake;
 use super::ledger::{Loose, Mode};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
@@ -24,8 +25,12 @@ pub(super) struct Streams {
     pub(super) mailboxes: Vec<Mailbox>,
     /// By shard.
     pub(super) returns: Vec<Returns>,
+    /// Of the feeds.
+    pub(super) awake: Arc<Awake>,
     /// When some stream needs a look at its deadlines.
     pub(super) alarm: Alarm,
+    /// Counts [`Streams::rouse`].
+    turn: AtomicUsize,
     /// Something was settled or has closed while the replica drains.
     settled: Notify,
 }
@@ -53,7 +58,9 @@ impl Streams {
             registry: Mutex::default(),
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
             returns: (0..shards).map(|_| Returns::default()).collect(),
+            awake: Arc::new(Awake::new(shards)),
             alarm: Alarm { at: AtomicI64::new(i64::MAX), moved: Notify::new() },
+            turn: AtomicUsize::new(0),
             settled: Notify::new(),
         }
     }
@@ -73,6 +80,7 @@ impl Streams {
         let stream = Arc::new(Stream::new(id, Arc::clone(&self.home), options, mode, now));
         registry.streams.insert(id, Arc::clone(&stream));
         drop(registry);
+        self.awake.set_all();
         self.rouse(&stream);
         Ok(stream)
     }
@@ -113,7 +121,11 @@ impl Streams {
 
     /// Tells every feed that the stream has credit.
     pub(super) fn rouse(&self, stream: &Arc<Stream>) {
-        for mailbox in &self.mailboxes {
+        // Where there is credit for one job only, who hears of it first gets it; so each is the
+        // first one in turn.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.mailboxes.len();
+        let (before, from) = self.mailboxes.split_at(turn);
+        for mailbox in from.iter().chain(before) {
             mailbox.post(stream);
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::{Time, limit};
 use crate::scheduler::{Revoked, Scheduler};
@@ -20,13 +21,19 @@ const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Runs until `stop`.
 pub(super) async fn run(scheduler: Scheduler, streams: Arc<Streams>, stop: CancellationToken) {
+    let mut asking: BTreeMap<usize, AbortOnDropHandle<()>> = BTreeMap::new();
     let watching = async {
         loop {
             wait(&scheduler, &streams).await;
             streams.alarm.reset();
-            let overdue = look(&streams, scheduler.clock().now());
-            for (shard, leases) in overdue {
-                ask(&scheduler, &streams, shard, leases).await;
+            asking.retain(|_, asked| !asked.is_finished());
+            for (shard, leases) in look(&streams, scheduler.clock().now()) {
+                // One call at a time, and beside the others: a shard may hang. What is not asked now
+                // is found again by the next look.
+                asking.entry(shard).or_insert_with(|| {
+                    let ask = ask(scheduler.clone(), Arc::clone(&streams), shard, leases);
+                    AbortOnDropHandle::new(tokio::spawn(ask))
+                });
             }
             tokio::time::sleep(LOOKS_APART).await;
         }
@@ -70,8 +77,8 @@ fn look(streams: &Streams, now: Time) -> Overdue {
 
 /// Asks the shard about leases that seem to be over. When it does not answer, the next look does.
 async fn ask(
-    scheduler: &Scheduler,
-    streams: &Streams,
+    scheduler: Scheduler,
+    streams: Arc<Streams>,
     shard: usize,
     leases: Vec<(Arc<Stream>, LeaseRef)>,
 ) {

@@ -5,6 +5,7 @@
 //! - [`lifecycle`]: the one table of state transitions, and what follows when a lease ends
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
+//! - [`ring`]: which shard owns an id that its client chose
 //! - [`credit`]: how much a stream may hold
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`time`]: instants in microseconds
@@ -16,10 +17,12 @@ pub mod job;
 pub mod lifecycle;
 pub mod limit;
 pub mod retry;
+pub mod ring;
 pub mod time;
 
 pub use conflict::{OnConflict, Outcome};
 pub use id::{JobId, JobKey, Receipt, ShardName, Token, TopicName};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
 pub use retry::{RetryOverrides, RetryPolicy};
+pub use ring::Ring;
 pub use time::{Time, When};

@@ -42,7 +42,7 @@ impl AdminService for Admin {
         let (list, view) = page::jobs(&request)?;
         let read = |list| self.scheduler.list_jobs(list);
         let page = jobs_page(list, view, read).await?;
-        let token = page.next.map(|cursor| page::jobs_token(page::jobs_query(&request), cursor));
+        let token = page.next.map(|places| page::jobs_token(page::jobs_query(&request), &places));
         Ok(Response::new(pb::ListJobsResponse {
             jobs: page.jobs,
             next_page_token: token.unwrap_or_default(),

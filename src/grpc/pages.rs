@@ -5,8 +5,8 @@ use prost::Message as _;
 
 use crate::domain::limit;
 use crate::pb;
-use crate::scheduler::JobsPage;
-use crate::store::{self, Cursor, List};
+use crate::scheduler::{JobsPage, ListJobs, Places};
+use crate::store;
 
 use super::convert::enums::View;
 use super::convert::job;
@@ -20,7 +20,7 @@ pub(super) struct Page {
     /// Its jobs.
     pub(super) jobs: Vec<pb::Job>,
     /// Where the next one begins.
-    pub(super) next: Option<Cursor>,
+    pub(super) next: Option<Places>,
     /// Shards whose jobs are missing from it.
     pub(super) unreachable: Vec<String>,
 }
@@ -28,18 +28,18 @@ pub(super) struct Page {
 /// Reads a page of at most `list.limit` jobs and [`limit::LIST_JOBS_BYTES_MAX`] bytes, but of one
 /// job if there is any.
 pub(super) async fn jobs_page<F>(
-    list: List,
+    list: ListJobs,
     view: View,
-    read: impl Fn(List) -> F,
+    read: impl Fn(ListJobs) -> F,
 ) -> store::Result<Page>
 where
     F: Future<Output = store::Result<JobsPage>>,
 {
-    let (mut page, mut after, mut bytes) = (Page::default(), list.after, 0);
+    let (mut page, mut after, mut bytes) = (Page::default(), list.after.clone(), 0);
     loop {
         let left = list.limit - page.jobs.len();
         let piece = if view == View::Full { left.min(FULL_PIECE) } else { left };
-        let asked = List { limit: piece, after, ..list.clone() };
+        let asked = ListJobs { limit: piece, after, ..list.clone() };
         let mut found = read(asked.clone()).await?;
         let mut jobs = to_pb(std::mem::take(&mut found.jobs), view);
         let fitting = fitting(&jobs, &mut bytes, page.jobs.is_empty());
@@ -47,17 +47,19 @@ where
         if full {
             // The place behind the last job that fits is known only to the store.
             found = match fitting {
-                0 => JobsPage { next: after, ..found },
-                limit => read(List { limit, ..asked }).await?,
+                0 => JobsPage { next: Some(asked.after), ..found },
+                limit => read(ListJobs { limit, ..asked }).await?,
             };
             jobs = to_pb(std::mem::take(&mut found.jobs), view);
         }
         page.jobs.append(&mut jobs);
-        (page.next, page.unreachable) = (found.next, found.unreachable);
-        if full || page.next.is_none() || page.jobs.len() >= list.limit {
-            return Ok(page);
+        page.unreachable.extend(found.unreachable);
+        page.unreachable.sort_unstable();
+        page.unreachable.dedup();
+        match found.next {
+            Some(next) if !full && page.jobs.len() < list.limit => after = next,
+            next => return Ok(Page { next, ..page }),
         }
-        after = page.next;
     }
 }
 
@@ -81,18 +83,24 @@ mod tests {
     use std::future::ready;
 
     use super::*;
-    use crate::domain::{Job, Payload, State, Time, TopicName};
+    use crate::domain::{Job, Payload, ShardName, State, Time, TopicName};
     use crate::grpc::convert::job::tests::job as any_job;
+    use crate::scheduler::Place;
+    use crate::store::Cursor;
 
     /// Jobs of these payload sizes, in order; the cursor is the index of the last one returned.
-    fn shelf(sizes: &[usize]) -> impl Fn(List) -> std::future::Ready<store::Result<JobsPage>> {
-        let sizes = sizes.to_vec();
+    fn shelf(sizes: &[usize]) -> impl Fn(ListJobs) -> std::future::Ready<store::Result<JobsPage>> {
+        let (sizes, shard) = (sizes.to_vec(), ShardName::try_new("s0").unwrap());
         move |list| {
-            let from = list.after.map_or(0, |cursor| usize::try_from(cursor.sequence).unwrap() + 1);
+            let from = match list.after.0.get(&shard) {
+                Some(Place::Behind(last)) => usize::try_from(last.sequence).unwrap() + 1,
+                _ => 0,
+            };
             let to = (from + list.limit).min(sizes.len());
             let jobs = sizes[from..to].iter().map(|&size| of_size(size, list.full)).collect();
             let sequence = i64::try_from(to).unwrap() - 1;
-            let next = (to < sizes.len()).then_some(Cursor { due: Time(0), sequence });
+            let place = Place::Behind(Cursor { due: Time(0), sequence });
+            let next = (to < sizes.len()).then(|| Places([(shard.clone(), place)].into()));
             ready(Ok(JobsPage { jobs, next, unreachable: Vec::new() }))
         }
     }
@@ -104,9 +112,9 @@ mod tests {
         job
     }
 
-    fn list(limit: usize, after: Option<Cursor>) -> List {
-        let topic = TopicName::stored("t");
-        List { topic, state: State::Dead, full: true, limit, after }
+    fn list(limit: usize, after: Option<Places>) -> ListJobs {
+        let (topic, after) = (TopicName::stored("t"), after.unwrap_or_default());
+        ListJobs { topic, state: State::Dead, full: true, limit, after }
     }
 
     #[tokio::test]

@@ -1,7 +1,8 @@
 //! `QueueService`: produce, consume, settle.
 
+use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Extensions, Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
 use crate::domain::JobKey;
@@ -40,11 +41,12 @@ impl Queue {
     }
 
     /// Writes the jobs of a batch that are good, and puts all results in order.
-    async fn write(&self, batch: enqueue::Batch) -> Vec<pb::EnqueueResult> {
+    async fn write(&self, batch: enqueue::Batch, until: Option<Instant>) -> Vec<pb::EnqueueResult> {
         let mut drafts = Vec::with_capacity(batch.drafts.len());
         let slots: Vec<_> =
             batch.drafts.into_iter().map(|draft| slot(draft, &mut drafts)).collect();
-        let mut written = self.scheduler.enqueue(drafts, batch.durability).await.into_iter();
+        let written = self.scheduler.enqueue(drafts, batch.durability, until).await;
+        let mut written = written.into_iter();
         let result = |slot| match slot {
             Ok(chosen) => result(written.next(), chosen),
             Err(invalid) => refused(String::new(), Failure::from(invalid)),
@@ -58,9 +60,9 @@ impl QueueService for Queue {
     type StreamStream = Messages;
 
     async fn enqueue(&self, request: Request<pb::EnqueueRequest>) -> Answer<pb::EnqueueResponse> {
-        let (metadata, _, request) = request.into_parts();
+        let (metadata, extensions, request) = request.into_parts();
         let (draft, asked) = enqueue::one(request, self.context(&metadata))?;
-        match self.scheduler.enqueue(vec![draft], asked).await.pop() {
+        match self.scheduler.enqueue(vec![draft], asked, until(&extensions)).await.pop() {
             Some(Ok(enqueued)) => Ok(Response::new(enqueue::to_response(enqueued))),
             Some(Err(error)) => Err(Failure::from(error).within("job").into()),
             None => Err(Failure::internal().into()),
@@ -71,9 +73,9 @@ impl QueueService for Queue {
         &self,
         request: Request<pb::BatchEnqueueRequest>,
     ) -> Answer<pb::BatchEnqueueResponse> {
-        let (metadata, _, request) = request.into_parts();
+        let (metadata, extensions, request) = request.into_parts();
         let batch = enqueue::batch(request, self.context(&metadata))?;
-        let results = self.write(batch).await;
+        let results = self.write(batch, until(&extensions)).await;
         let failed = results.iter().filter(|result| result.error.is_some()).count();
         let failed_count = i32::try_from(failed).unwrap_or(i32::MAX);
         Ok(Response::new(pb::BatchEnqueueResponse { results, failed_count }))
@@ -182,6 +184,11 @@ fn read(request: &pb::GetRequest) -> Result<(JobKey, View), Invalid> {
     let key = names::key_in(&mut checks, &request.topic, &request.id);
     let view = enums::view(&mut checks, Path::ROOT.field("view"), request.view, View::Full);
     checks.finish(key.zip(view))
+}
+
+/// When an enqueue stops trying.
+fn until(extensions: &Extensions) -> Option<Instant> {
+    extensions.get::<Deadline>().map(|deadline| deadline.last_word())
 }
 
 fn caller<T>(request: &Request<T>) -> Caller {

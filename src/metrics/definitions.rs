@@ -115,6 +115,20 @@ pub(super) const SHARD_UP: Metric = Metric {
     unit: Unit::Count,
     help: "1 while the shard can be used, else 0",
 };
+pub(super) const BREAKER_OPEN: Metric = Metric {
+    name: "ringq_shard_breaker_open",
+    kind: Kind::Gauge,
+    labels: &["shard"],
+    unit: Unit::Count,
+    help: "1 while calls of the shard fail at once because it does not answer, else 0",
+};
+pub(super) const BREAKER_OPENED: Metric = Metric {
+    name: "ringq_shard_breaker_opened_total",
+    kind: Kind::Counter,
+    labels: &["shard"],
+    unit: Unit::Count,
+    help: "How often the shard was left alone because it did not answer",
+};
 pub(super) const BUILD: Metric = Metric {
     name: "ringq_build_info",
     kind: Kind::Gauge,
@@ -131,7 +145,7 @@ pub(super) const RPC: Metric = Metric {
 };
 
 /// All of them.
-pub(super) const ALL: [&Metric; 14] = [
+pub(super) const ALL: [&Metric; 16] = [
     &ENQUEUED,
     &DELIVERED,
     &SETTLED,
@@ -144,6 +158,8 @@ pub(super) const ALL: [&Metric; 14] = [
     &STORE_OP,
     &STORE_ERRORS,
     &SHARD_UP,
+    &BREAKER_OPEN,
+    &BREAKER_OPENED,
     &BUILD,
     &RPC,
 ];

@@ -18,8 +18,8 @@ use metrics_exporter_prometheus::{
 
 use cache::Cache;
 use definitions::{
-    ALL, BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, Kind, LAG, Metric, OLDEST_READY, RPC,
-    RUN, SETTLED, SHARD_UP, STORE_ERRORS, STORE_OP, STREAMS,
+    ALL, BREAKER_OPEN, BREAKER_OPENED, BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, Kind, LAG,
+    Metric, OLDEST_READY, RPC, RUN, SETTLED, SHARD_UP, STORE_ERRORS, STORE_OP, STREAMS,
 };
 
 /// Topics that have series of their own: enough to look at, too few to overload a Prometheus.
@@ -79,6 +79,8 @@ struct ShardInner {
     ops: Cache<&'static str, Histogram>,
     errors: Cache<(&'static str, &'static str), Counter>,
     up: Gauge,
+    breaker_open: Gauge,
+    breaker_opened: Counter,
 }
 
 /// Makes handles and renders them.
@@ -190,6 +192,8 @@ impl Metrics {
             ops: Cache::default(),
             errors: Cache::default(),
             up: registry.gauge(&SHARD_UP, &[name]),
+            breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
+            breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
             registry,
         }))
     }
@@ -232,6 +236,15 @@ impl ShardMetrics {
     pub fn error(&self, op: &'static str, reason: &'static str) {
         let make = || self.0.registry.counter(&STORE_ERRORS, &[&self.0.name, op, reason]);
         self.0.errors.get_or((op, reason), make).increment(1);
+    }
+
+    /// Whether calls of the shard fail at once from now on.
+    pub fn set_breaker_open(&self, open: bool) {
+        self.0.breaker_open.set(f64::from(u8::from(open)));
+        if open {
+            self.0.breaker_opened.increment(1);
+            self.set_up(false);
+        }
     }
 
     /// Whether the shard can be used.

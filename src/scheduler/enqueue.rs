@@ -1,16 +1,19 @@
-//! Enqueue: give each job an id and a shard, write it, say what was found or made.
+//! Enqueue: give each job an id and a shard, and have it written there, or elsewhere.
 
+use futures::future::join_all;
 use rand::Rng as _;
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::{
     Durability, JobId, JobKey, OnConflict, Outcome, ShardName, Spec, State, Time, TopicName, When,
     limit,
 };
-use crate::shards::Shard;
+use crate::shards::{RUN_MAX, Shard};
 use crate::store::{self, NewJob};
 
 use super::Scheduler;
+use super::run::Run;
 
 /// A job as a producer asks for it, checked but without a place.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,46 +75,39 @@ pub enum EnqueueError {
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
-    /// The shard failed. A repeat with this id cannot double the job.
+    /// The shard failed.
     #[error("{error}")]
     Store {
         /// What happened.
         error: store::Error,
-        /// The id that the job has, or would have had.
-        id: JobId,
+        /// With this id a repeat cannot double the job. None where nothing was written under an id
+        /// that the server made: a repeat without it may find another shard.
+        id: Option<JobId>,
     },
 }
 
-/// The drafts of one call that go to one shard, by their index in the call.
-struct Share<'a> {
-    shard: &'a Shard,
-    indexes: Vec<usize>,
-    jobs: Vec<NewJob>,
-}
+/// What is known of each draft of a call, by its index.
+type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Writes `drafts`; each result answers the draft of its index. Shards are written to one by
-    /// one and independently: what one refuses does not touch the others.
+    /// Writes `drafts`; each result answers the draft of its index. Shards are written to at once and
+    /// independently: what one refuses does not touch the others. A write whose outcome is unknown is
+    /// repeated until `until`, if it can be.
     pub async fn enqueue(
         &self,
         drafts: Vec<Draft>,
         asked: Option<Durability>,
+        until: Option<Instant>,
     ) -> Vec<Result<Enqueued, EnqueueError>> {
-        let mut results: Vec<Option<Result<Enqueued, EnqueueError>>> = Vec::new();
+        let mut results: Results = Vec::new();
         results.resize_with(drafts.len(), || None);
-        let mut shares: Vec<Share<'_>> = Vec::new();
-        for (index, draft) in drafts.into_iter().enumerate() {
-            match self.place(draft) {
-                Ok((shard, job)) => share(&mut shares, shard, index, job),
-                Err(error) => results[index] = Some(Err(error)),
-            }
-        }
-        for share in shares {
-            let indexes = share.indexes.clone();
-            for (index, result) in indexes.into_iter().zip(self.enqueue_share(share, asked).await) {
-                results[index] = Some(result);
+        let runs = self.route(drafts, &mut results);
+        let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
+        for (indexes, answers) in written {
+            for (index, answer) in indexes.into_iter().zip(answers) {
+                results[index] = Some(answer);
             }
         }
         results.into_iter().flatten().collect()
@@ -122,79 +118,50 @@ impl Scheduler {
         new_job(draft, self.new_id(shard))
     }
 
-    /// Gives a draft its id and its shard.
-    fn place(&self, draft: Draft) -> Result<(&Shard, NewJob), EnqueueError> {
+    /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
+    /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
+    /// here are answered already.
+    fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
         let shards = &self.inner.shards;
-        let (shard, id) = match draft.id.clone() {
-            None => {
-                let shard = shards.place();
-                (shard, self.new_id(shard))
+        let (mut runs, mut unnamed): (Vec<Run>, Vec<(usize, Draft)>) = (Vec::new(), Vec::new());
+        for (index, draft) in drafts.into_iter().enumerate() {
+            let Some(id) = draft.id.clone() else {
+                unnamed.push((index, draft));
+                continue;
+            };
+            let key = JobKey { topic: draft.topic.clone(), id };
+            match shards.owner(&key) {
+                Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
+                None => results[index] = Some(Err(no_such_shard(&key.id))),
             }
-            Some(id) => {
-                let key = JobKey { topic: draft.topic.clone(), id };
-                let shard = shards.owner(&key).ok_or_else(|| no_such_shard(&key.id))?;
-                (shard, key.id)
+        }
+        let mut unnamed = unnamed.into_iter().peekable();
+        while unnamed.peek().is_some() {
+            let next: Vec<_> = unnamed.by_ref().take(RUN_MAX).collect();
+            match shards.place(next.len(), &[]) {
+                Some(shard) => runs.push(self.run_on(shard, next)),
+                None => next.iter().for_each(|(index, _)| results[*index] = Some(Err(no_shard()))),
             }
-        };
-        Ok((shard, new_job(draft, id)))
+        }
+        runs
+    }
+
+    /// A run of jobs that get their ids here, so that it may move.
+    fn run_on(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> Run {
+        let mut run = Run::new(shard.clone(), true);
+        for (index, draft) in drafts {
+            run.push(index, self.place_on(shard, draft));
+        }
+        run
     }
 
     /// A new id for `shard`: a UUIDv7 of now (RFC 9562), random below the millisecond.
-    fn new_id(&self, shard: &Shard) -> JobId {
+    pub(super) fn new_id(&self, shard: &Shard) -> JobId {
         let millis = u64::try_from(self.now().0 / 1_000).unwrap_or(0);
         let random: [u8; 10] = rand::rng().random();
         let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid();
         JobId::server_made(shard.name(), uuid.as_u128())
     }
-
-    async fn enqueue_share(
-        &self,
-        share: Share<'_>,
-        asked: Option<Durability>,
-    ) -> Vec<Result<Enqueued, EnqueueError>> {
-        let Share { shard, jobs, .. } = share;
-        let keys: Vec<JobKey> = jobs.iter().map(|job| job.key.clone()).collect();
-        let reached = shard.store().durability();
-        if let Some(asked) = asked.filter(|&asked| asked > reached) {
-            let unsupported = EnqueueError::DurabilityUnsupported { asked, reached };
-            return keys.iter().map(|_| Err(unsupported.clone())).collect();
-        }
-        match shard.enqueue(jobs).await {
-            Ok(written) => {
-                self.count_enqueued(&keys, &written);
-                keys.into_iter().zip(written).map(|(key, w)| enqueued(shard, key, w)).collect()
-            }
-            Err(error) => keys.into_iter().map(|key| Err(failed(key, &error))).collect(),
-        }
-    }
-
-    /// Counts a call's jobs; runs of the same topic and outcome, which is most calls, at once.
-    fn count_enqueued(&self, keys: &[JobKey], written: &[store::Enqueue]) {
-        let pairs: Vec<_> = keys.iter().zip(written).collect();
-        for run in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
-            let (key, written) = run[0];
-            let name = written.outcome.map_or("refused", Outcome::name);
-            let count = run.len() as u64;
-            self.inner.metrics.enqueued(key.topic.as_str(), name, count);
-            if !matches!(written.outcome, None | Some(Outcome::Unchanged)) {
-                self.inner.rates.enqueued(&key.topic, count, self.now());
-            }
-        }
-    }
-}
-
-fn enqueued(shard: &Shard, key: JobKey, written: store::Enqueue) -> Result<Enqueued, EnqueueError> {
-    let Some(outcome) = written.outcome else {
-        return Err(EnqueueError::AlreadyExists { key, state: written.state });
-    };
-    Ok(Enqueued {
-        id: key.id,
-        outcome,
-        due: written.due,
-        durability: written.durability,
-        shard: shard.name().clone(),
-        state: written.state,
-    })
 }
 
 fn new_job(draft: Draft, id: JobId) -> NewJob {
@@ -212,26 +179,26 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
     }
 }
 
-fn share<'a>(shares: &mut Vec<Share<'a>>, shard: &'a Shard, index: usize, job: NewJob) {
-    match shares.iter_mut().find(|share| share.shard.name() == shard.name()) {
-        Some(share) => {
-            share.indexes.push(index);
-            share.jobs.push(job);
+/// Adds a job with an id of its own to the run of its shard.
+fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
+    match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
+        Some(run) => run.push(index, job),
+        None => {
+            let mut run = Run::new(shard.clone(), false);
+            run.push(index, job);
+            runs.push(run);
         }
-        None => shares.push(Share { shard, indexes: vec![index], jobs: vec![job] }),
     }
 }
 
 fn no_such_shard(id: &JobId) -> EnqueueError {
     match id.shard() {
         Some(name) => EnqueueError::NoSuchShard(name),
-        None => {
-            let error = store::Error::Unavailable("no shard owns this id".into());
-            EnqueueError::Store { error, id: id.clone() }
-        }
+        None => no_shard(),
     }
 }
 
-fn failed(key: JobKey, error: &store::Error) -> EnqueueError {
-    EnqueueError::Store { error: error.clone(), id: key.id }
+fn no_shard() -> EnqueueError {
+    let error = store::Error::Unavailable("no shard takes new jobs".into());
+    EnqueueError::Store { error, id: None }
 }

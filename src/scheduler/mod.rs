@@ -1,28 +1,37 @@
 //! The verbs of the product: what follows from an event. The only user of the shards. A verb asks
 //! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
 //!
-//! - `enqueue`: [`Scheduler::enqueue`]
-//! - `work`: claim, ack, nack, extend, and how a lease ends without its worker
+//! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
+//! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
 //! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
-//! - `admin`: get, delete, reschedule, redrive and the lists
+//! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
 mod enqueue;
+mod list;
 mod rates;
+mod redrive;
+mod run;
+mod split;
+#[cfg(test)]
+pub(crate) mod tests;
 mod upkeep;
 mod work;
 
 use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time, Token};
 use crate::metrics::Metrics;
 use crate::shards::{Shard, Shards};
 use crate::store;
 
-pub use admin::{JobsPage, RedriveJobs, ShardInfo, TopicRow};
+pub use admin::{ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};
+pub use list::{JobsPage, ListJobs, Place, Places};
 pub use rates::Rates;
+pub use redrive::RedriveJobs;
 pub use work::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
 
 /// Handle to everything that a verb needs. Cheap to clone.
@@ -133,7 +142,8 @@ impl Scheduler {
     #[must_use]
     pub fn durability(&self) -> Durability {
         let shards = self.inner.shards.all().iter();
-        shards.map(|shard| shard.store().durability()).min().unwrap_or(Durability::Memory)
+        let active = shards.filter(|shard| shard.state() == ShardState::Active);
+        active.map(Shard::durability).min().unwrap_or(Durability::Memory)
     }
 
     fn now(&self) -> Time {

@@ -15,8 +15,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn reap(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let store = shard.store();
-        let reaped = shard.observe("reap", store.reap(limit::CALL_JOBS_MAX)).await?;
+        let reaped = shard.call("reap", |store| store.reap(limit::CALL_JOBS_MAX)).await?;
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
             tracing::info!(shard = %shard.name(), ended, "leases expired");
@@ -29,7 +28,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn prune(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let pruned = shard.observe("prune", shard.store().prune(limit::CALL_JOBS_MAX)).await?;
+        let pruned = shard.call("prune", |store| store.prune(limit::CALL_JOBS_MAX)).await?;
         Ok(pruned.next)
     }
 
@@ -38,6 +37,6 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn orphans(&self, shard: &Shard) -> store::Result<Vec<Lease>> {
-        shard.observe("orphans", shard.store().orphans(self.inner.replica.nonce)).await
+        shard.call("orphans", |store| store.orphans(self.inner.replica.nonce)).await
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::Rng as _;
 
 use crate::domain::lifecycle::{Cause, lease_end};
+use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, State, Time, limit};
 use crate::shards::Shard;
 use crate::store::{
@@ -65,19 +66,6 @@ pub enum SettleError {
 /// What a settle answers.
 pub type SettleResult = Result<(), SettleError>;
 
-/// The items of one call that go to one shard, by their index in the call.
-struct Share<'a, I> {
-    shard: &'a Shard,
-    indexes: Vec<usize>,
-    items: Vec<I>,
-}
-
-/// A call's items by shard, and the results so far.
-struct Split<'a, I> {
-    shares: Vec<Share<'a, I>>,
-    results: Vec<SettleResult>,
-}
-
 // === impl Scheduler ===
 
 impl Scheduler {
@@ -86,7 +74,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's; after an unknown outcome [`Scheduler::unclaim`] the nonce.
     pub async fn claim(&self, shard: &Shard, claim: Claim) -> store::Result<Claims> {
-        shard.observe("claim", shard.store().claim(claim)).await
+        shard.claim(claim).await
     }
 
     /// Undoes claims that reached nobody: nothing is counted and the jobs are back in their place.
@@ -94,7 +82,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's; the leases then run out, or go with this replica.
     pub async fn unclaim(&self, shard: &Shard, what: Unclaim) -> store::Result<u64> {
-        shard.observe("unclaim", shard.store().unclaim(what)).await
+        shard.call("unclaim", |store| store.unclaim(what)).await
     }
 
     /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
@@ -105,12 +93,8 @@ impl Scheduler {
     }
 
     async fn ack_all(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
-        let mut split = self.split(items, |item| &item.receipt);
-        while let Some(share) = split.shares.pop() {
-            let answers = self.ack_share(share.shard, share.items).await;
-            merge(&mut split.results, share.indexes, answers);
-        }
-        split.results
+        let split = self.split(items, |item| &item.receipt);
+        split.settle(|shard, items| self.ack_share(shard, items)).await
     }
 
     /// Ends attempts without success; each result answers the item of its index.
@@ -120,22 +104,13 @@ impl Scheduler {
     }
 
     async fn nack_all(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
-        let mut split = self.split(items, |item| &item.receipt);
-        while let Some(share) = split.shares.pop() {
-            let answers = self.nack_share(share.shard, share.items).await;
-            merge(&mut split.results, share.indexes, answers);
-        }
-        split.results
+        let split = self.split(items, |item| &item.receipt);
+        split.settle(|shard, items| self.nack_share(shard, items)).await
     }
 
     /// Moves deadlines; each result answers the item of its index.
     pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
-        let mut split = self.split(items, |item| &item.receipt);
-        while let Some(share) = split.shares.pop() {
-            let answers = extend_share(share.shard, share.items).await;
-            merge(&mut split.results, share.indexes, answers);
-        }
-        split.results
+        self.split(items, |item| &item.receipt).settle(extend_share).await
     }
 
     /// Reads the running leases among `refs`.
@@ -147,7 +122,7 @@ impl Scheduler {
         shard: &Shard,
         refs: Vec<LeaseRef>,
     ) -> store::Result<Vec<Result<Lease, Refused>>> {
-        shard.observe("leases", shard.store().leases(refs)).await
+        shard.call("leases", |store| store.leases(refs)).await
     }
 
     /// Lets leases outlive their stream, which this server has ended: nothing gives them back.
@@ -155,7 +130,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's; the leases then go with this replica.
     pub async fn detach(&self, shard: &Shard, refs: Vec<LeaseRef>) -> store::Result<u64> {
-        shard.observe("detach", shard.store().detach(refs)).await
+        shard.call("detach", |store| store.detach(refs)).await
     }
 
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
@@ -191,7 +166,10 @@ impl Scheduler {
         shard: &Shard,
         mut items: Vec<AckItem>,
     ) -> store::Result<Vec<SettleResult>> {
-        let refused = self.hand_over(shard, &mut items).await?;
+        let refused = match self.hand_over(shard, &mut items).await {
+            Ok(refused) => refused,
+            Err(error) => return Err(self.set_down(items.iter().map(|i| &i.receipt), error)),
+        };
         let (mut receipts, mut settles) = (Vec::new(), Vec::new());
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
@@ -202,7 +180,8 @@ impl Scheduler {
                 receipts.push(item.receipt);
             }
         }
-        let settled = if settles.is_empty() { Vec::new() } else { shard.settle(settles).await? };
+        let settled = if settles.is_empty() { Ok(Vec::new()) } else { shard.settle(settles).await };
+        let settled = settled.map_err(|error| self.set_down(&receipts, error))?;
         self.count_acks(&receipts, &settled);
         self.release_credit(&receipts);
         let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
@@ -213,8 +192,9 @@ impl Scheduler {
         Ok(refused.into_iter().map(answer).collect())
     }
 
-    /// Writes the follow-ups that have ids of their own, of all items together, where the lease still
-    /// holds, and takes them out of the items: what is left goes with the ack. Answers, by item, why
+    /// Writes the follow-ups that have ids of their own (and all of them where the shard is to become
+    /// empty: the others go elsewhere), of all items together, where the lease still holds, and takes
+    /// them out of the items: what is left goes with the ack. Answers, by item, why
     /// it cannot be acknowledged now.
     ///
     /// Where the lease does not hold nothing is written: the settle tells a repeat of an ack that was
@@ -233,16 +213,18 @@ impl Scheduler {
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
         let leases = self.leases(shard, refs).await?;
         let (mut named, mut whose) = (Vec::new(), Vec::new());
+        let drains = shard.state() == ShardState::Draining;
         for (index, lease) in handing.into_iter().zip(leases) {
             let drafts = std::mem::take(&mut items[index].follow_ups);
             if lease.is_ok() {
-                let (with_id, without) = drafts.into_iter().partition(|d: &Draft| d.id.is_some());
+                let goes_first = |draft: &Draft| draft.id.is_some() || drains;
+                let (with_id, without) = drafts.into_iter().partition(goes_first);
                 items[index].follow_ups = without;
                 whose.extend(std::iter::repeat_n(index, Vec::len(&with_id)));
                 named.extend::<Vec<Draft>>(with_id);
             }
         }
-        for (index, written) in whose.into_iter().zip(self.enqueue(named, None).await) {
+        for (index, written) in whose.into_iter().zip(self.enqueue(named, None, None).await) {
             if let Err(error) = written
                 && !matches!(error, EnqueueError::AlreadyExists { .. })
             {
@@ -257,8 +239,9 @@ impl Scheduler {
         shard: &Shard,
         items: Vec<NackItem>,
     ) -> store::Result<Vec<SettleResult>> {
+        let set_down = |error| self.set_down(items.iter().map(|item| &item.receipt), error);
         let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
-        let leases = self.leases(shard, refs).await?;
+        let leases = self.leases(shard, refs).await.map_err(set_down)?;
         let mut settles = Vec::with_capacity(items.len());
         for (item, lease) in items.iter().zip(&leases) {
             settles.push(match lease {
@@ -266,14 +249,13 @@ impl Scheduler {
                 Err(_) => self.repeat(item),
             });
         }
-        let results = shard.settle(settles).await?;
+        let results = shard.settle(settles).await.map_err(set_down)?;
         for ((item, lease), result) in items.iter().zip(&leases).zip(&results) {
             if let (Ok(lease), Ok(settled)) = (lease, result) {
                 self.count_end(lease, &item.cause, *settled);
             }
         }
-        let receipts: Vec<_> = items.into_iter().map(|item| item.receipt).collect();
-        self.release_credit(&receipts);
+        self.release_credit(items.iter().map(|item| &item.receipt));
         Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
     }
 
@@ -349,11 +331,23 @@ impl Scheduler {
         }
     }
 
+    /// Frees the credit of receipts that their shard did not settle: it will be asked again, but their
+    /// worker is done with them, and would otherwise stand idle for the jobs of all other shards.
+    fn set_down<'a>(
+        &self,
+        receipts: impl IntoIterator<Item = &'a Receipt>,
+        error: store::Error,
+    ) -> store::Error {
+        self.release_credit(receipts);
+        error
+    }
+
     /// Frees the credit of settled receipts, once per stream. Also of refused ones: whatever their
     /// fate, their worker is done with them.
-    fn release_credit(&self, receipts: &[Receipt]) {
+    fn release_credit<'a>(&self, receipts: impl IntoIterator<Item = &'a Receipt>) {
         let mut streams: Vec<(u32, Vec<crate::domain::Token>)> = Vec::new();
-        for receipt in receipts.iter().filter(|r| r.owner == self.inner.replica.nonce) {
+        let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
+        for receipt in ours {
             match streams.iter_mut().find(|(stream, _)| *stream == receipt.stream) {
                 Some((_, tokens)) => tokens.push(receipt.token),
                 None => streams.push((receipt.stream, vec![receipt.token])),
@@ -363,19 +357,6 @@ impl Scheduler {
             self.hint(self.inner.replica.nonce, Hint::Settled { stream, tokens });
         }
     }
-
-    /// Sorts items by shard; those whose shard is not here are answered already.
-    fn split<I>(&self, items: Vec<I>, receipt: impl Fn(&I) -> &Receipt) -> Split<'_, I> {
-        let results = vec![Err(SettleError::NotFound); items.len()];
-        let mut split = Split { shares: Vec::new(), results };
-        for (index, item) in items.into_iter().enumerate() {
-            match self.shard(&receipt(&item).shard) {
-                Ok(shard) => share(&mut split.shares, shard, index, item),
-                Err(error) => split.results[index] = Err(unavailable(error)),
-            }
-        }
-        split
-    }
 }
 
 async fn extend_share(shard: &Shard, items: Vec<ExtendItem>) -> store::Result<Vec<SettleResult>> {
@@ -384,46 +365,12 @@ async fn extend_share(shard: &Shard, items: Vec<ExtendItem>) -> store::Result<Ve
         duration: item.duration,
         progress: item.progress,
     });
-    let extended = shard.observe("extend", shard.store().extend(extends.collect())).await?;
+    let extended = shard.call("extend", |store| store.extend(extends.collect())).await?;
     Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
-}
-
-/// Puts the answers of one shard in their places.
-fn merge(
-    results: &mut [SettleResult],
-    indexes: Vec<usize>,
-    answers: store::Result<Vec<SettleResult>>,
-) {
-    match answers {
-        Ok(answers) => {
-            for (index, answer) in indexes.into_iter().zip(answers) {
-                results[index] = answer;
-            }
-        }
-        Err(error) => {
-            for index in indexes {
-                results[index] = Err(unavailable(error.clone()));
-            }
-        }
-    }
-}
-
-fn share<'a, I>(shares: &mut Vec<Share<'a, I>>, shard: &'a Shard, index: usize, item: I) {
-    match shares.iter_mut().find(|share| share.shard.name() == shard.name()) {
-        Some(share) => {
-            share.indexes.push(index);
-            share.items.push(item);
-        }
-        None => shares.push(Share { shard, indexes: vec![index], items: vec![item] }),
-    }
 }
 
 fn lease_ref(receipt: &Receipt) -> LeaseRef {
     LeaseRef { key: receipt.key.clone(), token: receipt.token }
-}
-
-fn unavailable(error: store::Error) -> SettleError {
-    SettleError::Unavailable(error.to_string())
 }
 
 // === impl SettleError ===

@@ -1,52 +1,100 @@
-//! The ring of shards: which store owns a job, and the batchers in front of each. The only user of
-//! the [`Store`] trait; one code for every kind of store.
+//! The ring of shards: which store owns a job, where new jobs go, and what stands in front of each
+//! store. The only user of the [`Store`] trait; one code for every kind of store.
 //!
-//! Today the ring has one member. Everything above asks for a shard by key or by name all the same,
-//! so nothing changes there when it grows.
+//! - `placement`: where ids that the server makes go
+//! - `shard`, `batcher`: one store, and the calls of many callers as one
+//! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
+//! - `spread`: one question to all shards
 
 mod batcher;
+mod breaker;
+#[cfg(test)]
+pub(crate) mod faulty;
+mod guard;
+mod placement;
+mod shard;
+mod spread;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::clock::Clock;
-use crate::domain::{JobKey, ShardName};
-use crate::metrics::{Metrics, ShardMetrics};
-use crate::store::{self, End, Enqueue, NewJob, Refused, Settle, Settled, Store};
+use tokio::sync::watch;
 
-use batcher::Batcher;
+use crate::domain::ring::ShardState;
+use crate::domain::{JobKey, Ring, ShardName};
+use crate::metrics::Metrics;
+use crate::store::Store;
 
-/// All shards of this replica.
+use placement::Placement;
+
+pub use guard::Patience;
+pub use placement::RUN_MAX;
+pub use shard::Shard;
+pub use spread::{Partial, Spread};
+
+/// How long a store may take to let go of its shard.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+
+/// All shards of this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Shards {
-    members: Arc<[Shard]>,
+    inner: Arc<Inner>,
 }
 
-/// One shard and the batchers in front of it. Cheap to clone.
-#[derive(Clone)]
-pub struct Shard {
-    store: Arc<dyn Store>,
-    metrics: ShardMetrics,
-    clock: Clock,
-    enqueue: Batcher<NewJob, Enqueue>,
-    settle: Batcher<Settle, Result<Settled, Refused>>,
+struct Inner {
+    /// In the order of the configuration.
+    members: Vec<Shard>,
+    ring: Ring,
+    placement: Placement,
+    patience: Patience,
+    /// How many shards do not answer.
+    down: watch::Sender<usize>,
+}
+
+/// A shard as it is configured.
+pub struct Member {
+    /// Its store.
+    pub store: Arc<dyn Store>,
+    /// Its part of the jobs, compared with the others'.
+    pub weight: u32,
+    /// Whether it takes new jobs.
+    pub state: ShardState,
+}
+
+// === impl Member ===
+
+impl<S: Store + 'static> From<Arc<S>> for Member {
+    fn from(store: Arc<S>) -> Member {
+        Member { store, weight: 1, state: ShardState::Active }
+    }
 }
 
 // === impl Shards ===
 
 impl Shards {
-    /// A ring of these stores. Must be called within a runtime: each shard's batchers run on it.
+    /// A ring of these shards. Must be called within a runtime: each shard's batchers run on it.
     ///
     /// # Panics
-    /// When `stores` is empty: a configuration without a shard is refused before.
+    /// When there are none: a configuration without a shard is refused before.
     #[must_use]
-    pub fn new(stores: Vec<Arc<dyn Store>>, clock: &Clock, metrics: &Metrics) -> Shards {
-        assert!(!stores.is_empty(), "a ring has at least one shard");
-        let shard = |store: Arc<dyn Store>| {
-            let metrics = metrics.shard(store.name().as_str());
-            Shard::new(store, clock.clone(), metrics)
-        };
-        let members = stores.into_iter().map(shard).collect();
-        Shards { members }
+    pub fn new(members: Vec<Member>, metrics: &Metrics) -> Shards {
+        Shards::with(Patience::default(), members, metrics)
+    }
+
+    /// As [`Shards::new`], with another patience.
+    ///
+    /// # Panics
+    /// As [`Shards::new`].
+    #[must_use]
+    pub fn with(patience: Patience, members: Vec<Member>, metrics: &Metrics) -> Shards {
+        assert!(!members.is_empty(), "a ring has at least one shard");
+        let weights = members.iter().map(|member| (member.store.name().clone(), member.weight));
+        let ring = Ring::new(weights.collect());
+        let down = watch::Sender::new(0);
+        let shard = |member| Shard::new(member, &patience, &down, metrics);
+        let members: Vec<Shard> = members.into_iter().map(shard).collect();
+        let placement = Placement::new(members.len());
+        Shards { inner: Arc::new(Inner { members, ring, placement, patience, down }) }
     }
 
     /// The shard that owns `key`: the one that a server-made id names, else by the ring. `None` when
@@ -55,120 +103,53 @@ impl Shards {
     pub fn owner(&self, key: &JobKey) -> Option<&Shard> {
         match key.id.shard() {
             Some(name) => self.named(&name),
-            None => self.members.first(),
+            None => self.named(self.inner.ring.owner(key)?),
         }
     }
 
     /// The shard of that name.
     #[must_use]
     pub fn named(&self, name: &ShardName) -> Option<&Shard> {
-        self.members.iter().find(|shard| shard.name() == name)
+        self.inner.members.iter().find(|shard| shard.name() == name)
     }
 
-    /// The shard on which the next jobs with server-made ids are placed.
+    /// The shard on which the next `jobs` jobs with server-made ids are placed: an active one that
+    /// answers, if there is any, and none of `tried`. `None` when all active ones were tried.
     #[must_use]
-    pub fn place(&self) -> &Shard {
-        &self.members[0]
+    pub fn place(&self, jobs: usize, tried: &[ShardName]) -> Option<&Shard> {
+        let fresh =
+            |shard: &Shard| shard.state() == ShardState::Active && !tried.contains(shard.name());
+        let members = &self.inner.members;
+        let place =
+            |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.next(members, jobs, eligible);
+        place(&|shard| fresh(shard) && !shard.is_down()).or_else(|| place(&fresh))
     }
 
-    /// Every shard.
+    /// What tells this ring from every other: replicas that serve one queue must agree in it.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.inner.ring.fingerprint()
+    }
+
+    /// Every shard, in the order of the configuration.
     #[must_use]
     pub fn all(&self) -> &[Shard] {
-        &self.members
+        &self.inner.members
     }
 
-    /// Closes every store after what it accepted.
+    /// How many shards do not answer, now and whenever that changes.
+    #[must_use]
+    pub fn down(&self) -> watch::Receiver<usize> {
+        self.inner.down.subscribe()
+    }
+
+    /// Closes every store after what it accepted, all at once and each for 5 s at most.
     pub async fn close(&self) {
-        for shard in self.members.iter() {
-            shard.store.close().await;
-        }
-    }
-}
-
-// === impl Shard ===
-
-impl Shard {
-    fn new(store: Arc<dyn Store>, clock: Clock, metrics: ShardMetrics) -> Shard {
-        let (enqueues, settles) = (Arc::clone(&store), Arc::clone(&store));
-        Shard {
-            enqueue: Batcher::spawn(job_bytes, move |jobs| {
-                let store = Arc::clone(&enqueues);
-                Box::pin(async move { store.enqueue(jobs).await })
-            }),
-            settle: Batcher::spawn(settle_bytes, move |items| {
-                let store = Arc::clone(&settles);
-                Box::pin(async move { store.settle(items).await })
-            }),
-            store,
-            metrics,
-            clock,
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> &ShardName {
-        self.store.name()
-    }
-
-    /// The store itself, for verbs that are not batched across callers.
-    #[must_use]
-    pub fn store(&self) -> &dyn Store {
-        &*self.store
-    }
-
-    /// [`Store::enqueue`], together with whatever else waits.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
-        self.observe("enqueue", self.enqueue.call(jobs)).await
-    }
-
-    /// [`Store::settle`], together with whatever else waits.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn settle(&self, items: Vec<Settle>) -> store::Result<Vec<Result<Settled, Refused>>> {
-        self.observe("settle", self.settle.call(items)).await
-    }
-
-    /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.
-    pub async fn answers(&self) -> bool {
-        self.observe("topics", self.store.topics(String::new(), None, 1)).await.is_ok()
-    }
-
-    /// Measures a call of `op`: its time, and its error if it fails.
-    ///
-    /// # Errors
-    /// As the call's.
-    pub async fn observe<T>(
-        &self,
-        op: &'static str,
-        call: impl Future<Output = store::Result<T>>,
-    ) -> store::Result<T> {
-        let begin = self.clock.now();
-        let result = call.await;
-        self.metrics.op(op, self.clock.now().since(begin));
-        if let Err(error) = &result {
-            self.metrics.error(op, error.reason());
-            tracing::warn!(shard = %self.name(), op, %error, "store call failed");
-        }
-        result
-    }
-}
-
-fn job_bytes(job: &NewJob) -> usize {
-    job.spec.bytes()
-}
-
-/// Bytes of the bodies that a settle writes.
-fn settle_bytes(settle: &Settle) -> usize {
-    match &settle.end {
-        End::Ack { result, follow_ups } => {
-            let result = result.as_ref().map_or(0, |result| result.body.len());
-            result + follow_ups.iter().map(job_bytes).sum::<usize>()
-        }
-        End::Decided { .. } => 0,
+        let close = async |shard: &Shard| {
+            if tokio::time::timeout(CLOSE_MAX, shard.close()).await.is_err() {
+                tracing::warn!(shard = %shard.name(), "the shard does not let go and is left");
+            }
+        };
+        futures::future::join_all(self.all().iter().map(close)).await;
     }
 }

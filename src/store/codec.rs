@@ -163,7 +163,8 @@ pub(super) fn outcome_code(outcome: AttemptOutcome) -> u32 {
     }
 }
 
-fn outcome(code: u32) -> AttemptOutcome {
+/// An outcome from its stored number.
+pub(super) fn outcome(code: u32) -> AttemptOutcome {
     match code {
         1 => AttemptOutcome::Succeeded,
         3 => AttemptOutcome::LeaseExpired,

@@ -13,6 +13,7 @@
 
 mod codec;
 mod error;
+pub mod redis;
 pub mod sqlite;
 
 use std::sync::Arc;
@@ -508,4 +509,6 @@ pub enum Event {
         /// From when on.
         at: Time,
     },
+    /// Hints may have been lost: anything may be claimable, or to be reaped or pruned.
+    Missed,
 }

@@ -51,12 +51,14 @@ impl Timer {
     }
 }
 
-/// Calls `piece`, which answers when there is more to do, again and again until `stop`.
-async fn tend<F: Future<Output = store::Result<Option<Time>>>>(
+/// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
+/// call it waits with `pause`.
+async fn tend<F: Future<Output = store::Result<Option<Time>>>, P: Future<Output = ()>>(
     clock: &Clock,
     mut events: Receiver<Event>,
     stop: CancellationToken,
     piece: impl Fn() -> F,
+    pause: impl Fn(Duration) -> P,
 ) {
     let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
     let rest = async {
@@ -69,7 +71,7 @@ async fn tend<F: Future<Output = store::Result<Option<Time>>>>(
                         return;
                     }
                 }
-                Err(_) => tokio::time::sleep(backoff.pause()).await,
+                Err(_) => pause(backoff.pause()).await,
             }
         }
     };
@@ -91,6 +93,7 @@ async fn sleep(clock: &Clock, events: &mut Receiver<Event>, next: Option<Time>) 
                 () = &mut alarm => return Some(()),
                 event = events.recv() => match event {
                     Ok(Event::Upkeep { at }) if at < next => break at,
+                    Ok(Event::Missed) => return Some(()),
                     Ok(_) => {}
                     Err(RecvError::Lagged(_)) => return Some(()),
                     Err(RecvError::Closed) => return None,
@@ -110,6 +113,9 @@ mod tests {
 
     use super::*;
     use crate::clock::ManualClock;
+    use crate::scheduler::tests::lease;
+    use crate::scheduler::tests::ring::{Ring, soon};
+    use crate::shards::faulty::Fault;
     use crate::store::Error;
 
     /// Runs `tend` over scripted answers, and says at which times it called.
@@ -132,7 +138,8 @@ mod tests {
                     told.lock().unwrap().push(manual.now().0);
                     answers.lock().unwrap().next().unwrap_or(Ok(None))
                 };
-                tend(&Clock::Manual(manual.clone()), receiver, token, piece).await;
+                let pause = tokio::time::sleep;
+                tend(&Clock::Manual(manual.clone()), receiver, token, piece, pause).await;
             });
             let script = Script { clock, events, calls, stop };
             script.at(0).await;
@@ -144,6 +151,28 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
             self.calls.lock().unwrap().clone()
         }
+    }
+
+    #[tokio::test]
+    async fn leases_expire_on_each_shard_also_while_one_hangs() {
+        let ring = Ring::new(3);
+        for n in 0..3 {
+            ring.accept(ring.owned_by(n, "t", 5)).await;
+            assert_eq!(lease(&ring, n, "t", Duration::from_millis(100)).await.len(), 5);
+        }
+        ring.stores[1].set(Fault::Hangs);
+        let stop = CancellationToken::new();
+        let timer = Timer::spawn(&ring.scheduler, &stop);
+        let running = async || {
+            let stats = ring.stats("t").await.into_iter();
+            stats.map(|stats| stats.running).collect::<Vec<_>>()
+        };
+        soon("two of three", async || (running().await == [0, 5, 0]).then_some(())).await;
+        ring.until_down(1, true).await;
+        ring.stores[1].set(Fault::None);
+        soon("the third", async || (running().await == [0, 0, 0]).then_some(())).await;
+        stop.cancel();
+        timer.stopped().await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use crate::shards::Shard;
 
 /// Runs until `stop`.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
-    let events = shard.store().events();
-    super::tend(scheduler.clock(), events, stop, || scheduler.prune(&shard)).await;
+    let events = shard.events();
+    let (piece, pause) = (|| scheduler.prune(&shard), |pause| shard.wait_out(pause));
+    super::tend(scheduler.clock(), events, stop, piece, pause).await;
 }

@@ -22,3 +22,7 @@ mod migration;
 mod model;
 /// README.md against the product: its tour is run, its settings are compared.
 mod readme;
+/// What a job costs Redis.
+mod redis_cost;
+/// Who owns what, pinned.
+mod ring;

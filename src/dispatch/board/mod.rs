@@ -13,6 +13,7 @@
 //! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
 //!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
 
+mod awake;
 mod groups;
 mod plan;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use super::stream::Stream;
 
 use groups::{Group, distinct};
 
+pub(super) use awake::Awake;
 pub(super) use plan::{Asked, Outcome, Plan};
 
 /// Takers of the first claim after a topic woke; each further one that finds more asks for more, so
@@ -36,9 +38,12 @@ const WIDTH_MIN: usize = 16;
 
 /// See the module.
 pub(super) struct Board {
-    /// The index of this feed, and how many there are.
+    /// The index of this feed.
     feed: usize,
-    feeds: usize,
+    /// Which feeds may have something.
+    awakeness: Arc<Awake>,
+    /// How many topics are awake.
+    awake: usize,
     topics: BTreeMap<TopicName, Topic>,
     groups: HashMap<u32, Group>,
     by_pattern: HashMap<TopicPattern, u32>,
@@ -106,11 +111,12 @@ struct Sub {
 // === impl Board ===
 
 impl Board {
-    /// The board of feed number `feed` of `feeds`.
-    pub(super) fn new(feed: usize, feeds: usize) -> Board {
+    /// The board of feed number `feed`.
+    pub(super) fn new(feed: usize, awakeness: Arc<Awake>) -> Board {
         Board {
             feed,
-            feeds,
+            awakeness,
+            awake: 0,
             topics: BTreeMap::new(),
             groups: HashMap::new(),
             by_pattern: HashMap::new(),
@@ -254,6 +260,8 @@ impl Board {
         if was == is {
             return;
         }
+        self.awake = if is { self.awake + 1 } else { self.awake.saturating_sub(1) };
+        self.awakeness.set(self.feed, self.awake > 0);
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
                 group.awake = if is { group.awake + 1 } else { group.awake.saturating_sub(1) };

@@ -195,10 +195,10 @@ impl Board {
         }
     }
 
-    /// In how many ways the stream's credit is split.
+    /// In how many ways the stream's credit is split: over its topics here, and over other shards.
     fn ways(&self, sub: &Sub) -> usize {
         let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
-        awake.sum::<usize>().max(1) * self.feeds
+        awake.sum::<usize>().max(1) * self.awakeness.count()
     }
 
     fn grant(&mut self, asker: &Asker, jobs: Vec<Leased>, at: Origin, outcome: &mut Outcome) {

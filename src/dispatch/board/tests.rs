@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::super::ledger::{Mode, Origin};
+use super::super::ledger::{Harvest, Mode, Origin};
 use super::super::stream::Home;
 use super::super::{StreamOptions, TopicPattern};
 use super::*;
@@ -46,7 +46,7 @@ fn stream_of(id: u32, options: StreamOptions, mode: Mode) -> Arc<Stream> {
 }
 
 fn board(streams: &[&Arc<Stream>]) -> Board {
-    let mut board = Board::new(0, 1);
+    let mut board = Board::new(0, Arc::new(Awake::new(1)));
     streams.iter().for_each(|stream| board.hear(stream));
     board
 }
@@ -210,7 +210,7 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
 #[test]
 fn globs_find_known_and_new_topics() {
     let one = stream(1, &["mail.*"], 8);
-    let mut board = Board::new(0, 1);
+    let mut board = Board::new(0, Arc::new(Awake::new(1)));
     board.learn_globs();
     board.wake(&name("mail.a"), NOW, NOW);
     board.wake(&name("other"), NOW, NOW);
@@ -225,7 +225,7 @@ fn globs_find_known_and_new_topics() {
 #[test]
 fn topics_of_which_nothing_is_to_be_known_are_forgotten() {
     let (one, two) = (stream(1, &["mail.*"], 8), stream(2, &["mail.a"], 8));
-    let mut board = Board::new(0, 1);
+    let mut board = Board::new(0, Arc::new(Awake::new(1)));
     board.learn_globs();
     board.hear(&one);
     board.hear(&two);
@@ -349,11 +349,11 @@ fn a_stream_hears_when_everything_was_asked_for() {
     let pull = stream_of(1, options(&["a", "b"], 1, 1 << 20), Mode::Pull);
     let mut board = board(&[&pull]);
     for round in 0..2 {
-        assert!(!pull.ledger().asked_all(), "{round}");
+        assert!(pull.ledger().harvest() == Harvest::Nothing, "{round}");
         let plan = board.plan().unwrap();
         apply(&mut board, plan, 0, Rest::Nothing);
     }
-    assert!(pull.ledger().asked_all());
+    assert!(pull.ledger().harvest() == Harvest::Exhausted);
     assert!(board.plan().is_none());
 }
 
@@ -361,7 +361,7 @@ fn a_stream_hears_when_everything_was_asked_for() {
 fn a_glob_without_topics_has_asked_for_everything() {
     let pull = stream_of(1, options(&["a.*"], 1, 1 << 20), Mode::Pull);
     board(&[&pull]);
-    assert!(pull.ledger().asked_all());
+    assert!(pull.ledger().harvest() == Harvest::Exhausted);
 }
 
 #[test]

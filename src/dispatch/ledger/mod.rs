@@ -1,5 +1,6 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+mod harvest;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -14,6 +15,7 @@ use crate::store::{LeaseRef, Leased};
 
 use super::StreamOptions;
 
+pub(super) use harvest::Harvest;
 pub(super) use transport::{Look, Remains, Taken};
 
 /// How a stream gets its jobs.
@@ -21,7 +23,7 @@ pub(super) use transport::{Look, Remains, Taken};
 pub(super) enum Mode {
     /// Again and again, within its credit.
     Stream,
-    /// Once: what is there first is all it gets.
+    /// Once: what is there, as soon as there is something, is all it gets.
     Pull,
 }
 
@@ -161,7 +163,7 @@ impl Ledger {
 
     /// What the stream could take now, or `None`.
     pub(super) fn want(&self) -> Option<Want> {
-        if self.phase != Phase::Open || self.stuck || self.once && self.granted > 0 {
+        if self.phase != Phase::Open || self.stuck || self.once && self.delivered > 0 {
             return None;
         }
         let wanted = self.max_jobs.saturating_sub(self.granted + u64::from(self.asked_jobs));
@@ -259,11 +261,6 @@ impl Ledger {
     /// One more feed has asked for everything that the stream wants.
     pub(super) fn answered(&mut self) {
         self.unanswered = self.unanswered.saturating_sub(1);
-    }
-
-    /// Whether everything was asked for at least once.
-    pub(super) fn asked_all(&self) -> bool {
-        self.unanswered == 0
     }
 
     /// The lease is over: its credit is free.

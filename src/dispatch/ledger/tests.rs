@@ -238,7 +238,16 @@ fn a_lease_that_ran_out_without_a_word_is_looked_up() {
 #[test]
 fn a_pull_is_served_once() {
     let mut ledger = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
+    assert_eq!(ledger.harvest(), Harvest::Nothing);
     claim(&mut ledger, vec![job(1, 10)]);
+    assert_eq!(ledger.want().map(|want| want.jobs), Some(9), "other shards may have more");
+    assert_eq!(ledger.harvest(), Harvest::Some);
+    let other = ledger.reserve(0, all).unwrap();
+    ledger.answered();
+    assert_eq!(ledger.harvest(), Harvest::Some, "one is asked and has not answered");
+    ledger.grant(other, Vec::new(), AT);
+    assert_eq!(ledger.harvest(), Harvest::All);
+    assert_eq!(ledger.take(NOW, 64).jobs.len(), 1);
     assert_eq!(ledger.want(), None);
 }
 

@@ -16,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
 use crate::store::sqlite::{self, SqliteStore};
-use crate::store::{Stats, Store};
+use crate::store::{Stats, Store as _};
 
 pub(super) const STREAMS_MAX: usize = 10;
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
@@ -54,7 +54,7 @@ impl Server {
 
     fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
         let metrics = Metrics::new();
-        let shards = Shards::new(vec![Arc::clone(&store) as Arc<dyn Store>], time, &metrics);
+        let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
         let replica = Replica { name: "r".into(), nonce };
         let scheduler = Scheduler::new(shards, time.clone(), metrics, replica);
         let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
@@ -100,7 +100,7 @@ impl Server {
             expire: None,
             on_conflict: OnConflict::Keep,
         };
-        for result in self.scheduler.enqueue(vec![draft; jobs], None).await {
+        for result in self.scheduler.enqueue(vec![draft; jobs], None, None).await {
             result.unwrap();
         }
     }
@@ -160,6 +160,10 @@ impl Server {
 }
 
 impl Worker {
+    pub(super) fn new(outbox: Outbox) -> Worker {
+        Worker(outbox)
+    }
+
     pub(super) async fn batch(&mut self) -> Batch {
         self.0.next().await.expect("the stream goes on")
     }

@@ -1,8 +1,10 @@
 //! The dispatcher over a real store in memory, with a clock that is moved by hand. What these tests
 //! wait for happens within milliseconds; what they expect not to happen they give 50 of them.
 
+mod chaos;
 mod flaky;
 mod harness;
+mod ring;
 
 use std::time::Duration;
 
@@ -54,6 +56,15 @@ async fn globs_get_jobs_of_topics_old_and_new() {
     server.enqueue("mail.b", 1).await;
     assert_eq!(stream.jobs(1).await[0].job.key.topic.as_str(), "mail.b");
     stream.nothing().await;
+}
+
+#[tokio::test]
+async fn a_pull_that_does_not_wait_finds_what_a_glob_means() {
+    let server = Server::start();
+    server.enqueue("mail.a", 2).await;
+    let got = server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await;
+    assert_eq!(got.len(), 2);
+    assert!(server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await.is_empty());
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::domain::{Time, TopicName, limit};
+use crate::domain::{ShardName, Time, TopicName, limit};
 use crate::pb;
-use crate::store::{Cursor, List};
+use crate::scheduler::{ListJobs, Place, Places};
+use crate::store::Cursor;
 
 use super::enums::{self, View};
 use super::{Checks, Invalid, Path, names};
@@ -23,7 +24,7 @@ pub(in crate::grpc) struct TopicsPage {
 }
 
 /// A page of jobs, and how much of each.
-pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(List, View), Invalid> {
+pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(ListJobs, View), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
     let topic = names::topic(c, root.field("topic"), &request.topic);
@@ -32,19 +33,33 @@ pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(List, View
     let view = enums::view(c, root.field("view"), request.view, View::Basic);
     let (default, max) = (limit::LIST_JOBS_PAGE_DEFAULT, limit::LIST_JOBS_PAGE_MAX);
     let limit = size(c, request.page_size, default, max);
-    let after = token(c, &request.page_token, jobs_query(request), cursor_from);
+    let after = token(c, &request.page_token, jobs_query(request), places_from);
+    let after = after.unwrap_or_default();
     let list = topic.zip(state).zip(view).map(|((topic, state), view)| {
-        (List { topic, state, full: view == View::Full, limit, after }, view)
+        (ListJobs { topic, state, full: view == View::Full, limit, after }, view)
     });
     checks.finish(list)
 }
 
-/// The token of the page after `cursor`.
-pub(in crate::grpc) fn jobs_token(query: u64, cursor: Cursor) -> String {
-    let mut place = [0; 16];
-    place[..8].copy_from_slice(&cursor.due.0.to_be_bytes());
-    place[8..].copy_from_slice(&cursor.sequence.to_be_bytes());
-    encode(query, &place)
+/// The token of the page that begins at `places`: by shard its name and how far it has come.
+pub(in crate::grpc) fn jobs_token(query: u64, places: &Places) -> String {
+    let mut bytes = Vec::new();
+    for (shard, place) in &places.0 {
+        let cursor = match place {
+            // As if it were not named.
+            Place::Begin => continue,
+            Place::Behind(cursor) => Some(cursor),
+            Place::End => None,
+        };
+        bytes.push(u8::try_from(shard.as_str().len()).unwrap_or(u8::MAX));
+        bytes.extend_from_slice(shard.as_str().as_bytes());
+        bytes.push(u8::from(cursor.is_some()));
+        if let Some(cursor) = cursor {
+            bytes.extend_from_slice(&cursor.due.0.to_be_bytes());
+            bytes.extend_from_slice(&cursor.sequence.to_be_bytes());
+        }
+    }
+    encode(query, &bytes)
 }
 
 /// What must not change from page to page of jobs.
@@ -124,10 +139,28 @@ fn token<T>(
     found
 }
 
-fn cursor_from(place: &[u8]) -> Option<Cursor> {
-    let (due, sequence) = place.split_first_chunk::<8>()?;
-    let sequence = i64::from_be_bytes(sequence.try_into().ok()?);
-    Some(Cursor { due: Time(i64::from_be_bytes(*due)), sequence })
+fn places_from(mut bytes: &[u8]) -> Option<Places> {
+    let mut places = Places::default();
+    while let Some((&len, rest)) = bytes.split_first() {
+        let (name, rest) = rest.split_at_checked(usize::from(len))?;
+        let name = ShardName::try_new(std::str::from_utf8(name).ok()?).ok()?;
+        let (&goes_on, rest) = rest.split_first()?;
+        let (place, rest) = match goes_on {
+            0 => (Place::End, rest),
+            1 => cursor_from(rest).map(|(cursor, rest)| (Place::Behind(cursor), rest))?,
+            _ => return None,
+        };
+        places.0.insert(name, place);
+        bytes = rest;
+    }
+    (!places.0.is_empty()).then_some(places)
+}
+
+fn cursor_from(bytes: &[u8]) -> Option<(Cursor, &[u8])> {
+    let (due, rest) = bytes.split_first_chunk::<8>()?;
+    let (sequence, rest) = rest.split_first_chunk::<8>()?;
+    let (due, sequence) = (Time(i64::from_be_bytes(*due)), i64::from_be_bytes(*sequence));
+    Some((Cursor { due, sequence }, rest))
 }
 
 #[cfg(test)]
@@ -178,11 +211,16 @@ mod tests {
     fn a_token_of_jobs_leads_on_in_its_own_query_only() {
         type Set = fn(&mut pb::ListJobsRequest);
         let cursor = Cursor { due: Time(-7), sequence: i64::MAX };
-        let page_token = jobs_token(jobs_query(&request()), cursor);
+        let place = |name, place| (ShardName::try_new(name).unwrap(), place);
+        let mut places =
+            Places([place("s0", Place::Behind(cursor)), place("s1", Place::End)].into());
+        let after = places.clone();
+        places.0.extend([place("s2", Place::Begin)]);
+        let page_token = jobs_token(jobs_query(&request()), &places);
         let next = pb::ListJobsRequest { page_token, ..request() };
-        assert_eq!(jobs(&next).unwrap().0.after, Some(cursor));
+        assert_eq!(jobs(&next).unwrap().0.after, after);
         let other_size = pb::ListJobsRequest { page_size: 3, ..next.clone() };
-        assert_eq!(jobs(&other_size).unwrap().0.after, Some(cursor));
+        assert_eq!(jobs(&other_size).unwrap().0.after, after);
         let others: [Set; 4] = [
             (|r| r.topic = "u".into()),
             (|r| r.state = pb::JobState::Ready.into()),
@@ -209,7 +247,8 @@ mod tests {
         };
         assert_eq!(page("b", &page_token).unwrap().after, Some(last));
         assert_eq!(page("b", "").unwrap().after, None);
-        let jobs_token = jobs_token(jobs_query(&request()), Cursor { due: Time(0), sequence: 0 });
+        let places = Places([(ShardName::try_new("s0").unwrap(), Place::End)].into());
+        let jobs_token = jobs_token(jobs_query(&request()), &places);
         for (prefix, token) in [("a", &*page_token), ("b", &*jobs_token), ("b", "§")] {
             let found = refused(page(prefix, token));
             assert_eq!(found, [("page_token".to_owned(), "INVALID_FIELD")], "{prefix} {token}");

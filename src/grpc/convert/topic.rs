@@ -3,15 +3,13 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::dispatch::Worker;
+use crate::domain::ring::ShardState;
 use crate::pb;
 use crate::scheduler::{ShardInfo, TopicRow};
 use crate::store;
 
 use super::delivery::int;
 use super::time::{to_duration, to_timestamp};
-
-/// Share of a shard among its equals.
-const WEIGHT: i32 = 1;
 
 /// How many streams ask for a topic, by what they wrote when they were opened.
 #[derive(Default)]
@@ -112,11 +110,15 @@ pub(in crate::grpc) fn to_worker(worker: Worker, replica: &str) -> pb::Worker {
 
 /// A shard, from what it said of itself or from why it did not.
 pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
-    let known = pb::Shard { name: shard.name, weight: WEIGHT, ..pb::Shard::default() };
+    let state = match shard.state {
+        ShardState::Active => pb::ShardState::Active,
+        ShardState::Draining => pb::ShardState::Draining,
+    };
+    let known = pb::Shard { name: shard.name, weight: int(shard.weight), ..pb::Shard::default() };
     match shard.info {
         Ok(info) => pb::Shard {
             address: info.address,
-            state: pb::ShardState::Active.into(),
+            state: state.into(),
             jobs: long(info.jobs),
             used_memory_bytes: long(info.bytes),
             ..known
@@ -163,8 +165,9 @@ mod tests {
     #[test]
     fn a_shard_that_does_not_answer_is_unreachable() {
         let info = Err(store::Error::Unavailable("connection refused".into()));
-        let shard = to_shard(ShardInfo { name: "s0".into(), info });
+        let (name, state) = ("s0".into(), ShardState::Active);
+        let shard = to_shard(ShardInfo { name, weight: 3, state, info });
         assert_eq!(shard.state(), pb::ShardState::Unreachable);
-        assert_eq!((shard.jobs, shard.last_error.is_empty()), (0, false));
+        assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
     }
 }

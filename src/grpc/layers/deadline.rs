@@ -8,10 +8,14 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-/// When a call's caller stops waiting. An extension of the requests that ask for it (Pull).
+/// When a call's caller stops waiting. An extension of the requests that ask for it: Pull, where
+/// the caller has said so, and those that enqueue.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::grpc) struct Deadline(pub(super) Instant);
 
+/// An answer that names what makes a repeat safe leaves this long before the deadline, or a quarter
+/// of what is left before a near one, so that it arrives.
+const LAST_WORD: Duration = Duration::from_millis(100);
 /// How much earlier than tonic's timer ours rings: two of its ticks.
 const MARGIN: Duration = Duration::from_millis(2);
 /// Most digits of a `grpc-timeout` (the protocol's own bound).
@@ -20,6 +24,11 @@ const DIGITS_MAX: usize = 8;
 // === impl Deadline ===
 
 impl Deadline {
+    /// When to stop trying and say so.
+    pub(in crate::grpc) fn last_word(self) -> Instant {
+        self.0 - LAST_WORD.min(self.left() / 4)
+    }
+
     /// What is left of it.
     pub(in crate::grpc) fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())

@@ -54,6 +54,11 @@ impl Method {
         };
         Method { name, kind }
     }
+
+    /// Whether it writes new jobs, and goes on trying until the deadline.
+    pub(super) fn enqueues(self) -> bool {
+        matches!(self.name, "Enqueue" | "BatchEnqueue")
+    }
 }
 
 #[cfg(test)]

@@ -115,7 +115,13 @@ where
         if deadline.is_some_and(|deadline| deadline <= now) {
             return CallFuture::refused(call, Failure::deadline_exceeded());
         }
-        if let (Kind::Pull, Some(deadline)) = (method.kind, asked) {
+        let told = match method.kind {
+            Kind::Pull => asked,
+            // To the few whose handlers ask for it.
+            Kind::Unary if method.enqueues() => deadline,
+            Kind::Unary | Kind::Stream | Kind::Other => None,
+        };
+        if let Some(deadline) = told {
             request.extensions_mut().insert(Deadline(deadline));
         }
         let in_span = call.enter();

@@ -94,7 +94,13 @@ impl From<EnqueueError> for Failure {
                 };
                 Failure::from(Invalid(vec![violation])).with("shard", shard.as_str())
             }
-            EnqueueError::Store { error, id } => Failure::from(error).with("id", id.as_str()),
+            EnqueueError::Store { error, id } => {
+                let failure = Failure::from(error);
+                match id {
+                    Some(id) => failure.with("id", id.as_str()),
+                    None => failure,
+                }
+            }
         }
     }
 }
@@ -127,7 +133,7 @@ impl From<OpenError> for Status {
 pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
     match error {
         EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
-        EnqueueError::Store { id, .. } => Some(id),
+        EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
     }
 }

@@ -18,7 +18,7 @@ fn violation(field: &str) -> Violation {
 }
 
 fn store(error: store::Error) -> EnqueueError {
-    EnqueueError::Store { error, id: JobId::stored("i") }
+    EnqueueError::Store { error, id: Some(JobId::stored("i")) }
 }
 
 /// The table of the contract, a row per error that this server has: code, reason, and the details

@@ -10,9 +10,11 @@ use ringq::domain::lifecycle::Cause;
 use ringq::domain::{Durability, Job, ShardName, State, Time};
 use ringq::store::{
     Ask, Claim, Claimed, Enqueue, Extend, Lease, Leased, NewJob, Refused, Settle, Settled, Stats,
-    Store, Taker, Unclaim, sqlite,
+    Store, Taker, Unclaim, redis, sqlite,
 };
 use tempfile::TempDir;
+
+use crate::harness::Redis;
 
 use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
@@ -31,6 +33,8 @@ pub(crate) enum Backend {
     SqliteFile,
     /// SQLite in memory: gone when it closes.
     SqliteMemory,
+    /// A Redis of its own, without persistence. It outlives the store, as a server does.
+    Redis,
 }
 
 /// One store of its own for one case.
@@ -41,8 +45,14 @@ pub(crate) struct Fixture {
     pub(crate) clock: ManualClock,
     /// Which store it is.
     pub(crate) backend: Backend,
-    dir: TempDir,
+    place: Place,
     nonces: AtomicU32,
+}
+
+/// Where a store lies.
+enum Place {
+    Dir(TempDir),
+    Redis(Redis),
 }
 
 // === impl Backend ===
@@ -52,6 +62,7 @@ impl Backend {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
+            Backend::Redis => "redis",
         }
     }
 
@@ -59,36 +70,57 @@ impl Backend {
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
-            Backend::SqliteMemory => Durability::Memory,
+            Backend::SqliteMemory | Backend::Redis => Durability::Memory,
         }
     }
 
     /// Whether what was written is there when the store is opened again.
     fn survives_reopening(self) -> bool {
-        self == Backend::SqliteFile
+        self != Backend::SqliteMemory
     }
 
-    fn open(self, name: &str, dir: &TempDir, clock: &ManualClock) -> Opened {
-        let place = match self {
-            Backend::SqliteFile => sqlite::Place::File(dir.path().join("ringq.db")),
-            Backend::SqliteMemory => sqlite::Place::Memory,
-        };
+    /// A place for one store; `None` when there is no redis-server.
+    async fn place(self) -> Option<Place> {
+        match self {
+            Backend::SqliteFile | Backend::SqliteMemory => {
+                Some(Place::Dir(TempDir::new().unwrap()))
+            }
+            Backend::Redis => Redis::start().await.map(Place::Redis),
+        }
+    }
+
+    async fn open(self, name: &str, place: &Place, clock: &ManualClock) -> Opened {
         let name = ShardName::try_new(name).unwrap();
         let clock = Clock::Manual(clock.clone());
-        let store = sqlite::SqliteStore::open(sqlite::Config { name, place, clock });
-        store.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|error| error.to_string())
+        let dir = match place {
+            Place::Redis(server) => {
+                let address = redis::Address::try_new(&server.url()).unwrap();
+                let store = redis::RedisStore::open(redis::Config { name, address, clock }).await;
+                return opened(store);
+            }
+            Place::Dir(dir) => dir,
+        };
+        let place = match self {
+            Backend::SqliteFile => sqlite::Place::File(dir.path().join("ringq.db")),
+            _ => sqlite::Place::Memory,
+        };
+        opened(sqlite::SqliteStore::open(sqlite::Config { name, place, clock }))
     }
+}
+
+fn opened<S: Store + 'static, E: std::fmt::Display>(store: Result<S, E>) -> Opened {
+    store.map(|store| Arc::new(store) as Arc<dyn Store>).map_err(|error| error.to_string())
 }
 
 // === impl Fixture: opening, time ===
 
 impl Fixture {
-    /// A fresh, empty store.
-    pub(crate) async fn open(backend: Backend) -> Fixture {
+    /// A fresh, empty store; `None` when this machine cannot have one, which is said.
+    pub(crate) async fn open(backend: Backend) -> Option<Fixture> {
         let clock = ManualClock::new(START);
-        let dir = TempDir::new().unwrap();
-        let store = backend.open("s0", &dir, &clock).unwrap();
-        Fixture { store, clock, backend, dir, nonces: AtomicU32::new(1) }
+        let place = backend.place().await?;
+        let store = backend.open("s0", &place, &clock).await.unwrap();
+        Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
     }
 
     /// Whether what was written survives [`Fixture::reopen`].
@@ -108,12 +140,12 @@ impl Fixture {
     /// Closes the store and opens it again, as a new process would.
     pub(crate) async fn reopen(&mut self) {
         self.store.close().await;
-        self.store = self.open_as("s0").unwrap();
+        self.store = self.open_as("s0").await.unwrap();
     }
 
     /// Opens the same place once more under some name.
-    pub(crate) fn open_as(&self, name: &str) -> Opened {
-        self.backend.open(name, &self.dir, &self.clock)
+    pub(crate) async fn open_as(&self, name: &str) -> Opened {
+        self.backend.open(name, &self.place, &self.clock).await
     }
 
     /// The time.

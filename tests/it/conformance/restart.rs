@@ -109,9 +109,9 @@ pub(crate) async fn a_shard_is_refused_under_another_name(q: Fixture) {
     let Some(q) = q.lasting() else { return };
     q.put(new_job("a")).await;
     q.store.close().await;
-    let refused = q.open_as("other").map(drop).unwrap_err();
+    let refused = q.open_as("other").await.map(drop).unwrap_err();
     assert!(refused.contains("s0"), "{refused}");
-    assert!(q.open_as("s0").is_ok());
+    assert!(q.open_as("s0").await.is_ok());
 }
 
 pub(crate) async fn a_closed_store_refuses_every_call(q: Fixture) {

@@ -28,8 +28,12 @@ mod jobs;
 mod process;
 /// A worker that reads slowly.
 mod reader;
+/// A server whose shard is a Redis, and what can happen to that.
+mod redis;
 /// Every rule of the contract that refuses a request.
 mod refusals;
+/// Several shards behind one server.
+mod ring;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
 /// What comes over a stream, when, and how much of it.

@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     dir: TempDir,
     listen: String,
     http_listen: String,
-    shard: Option<String>,
+    shards: Vec<String>,
     config: String,
 }
 
@@ -52,14 +52,22 @@ impl Setup {
     /// A server on free ports with one shard in a directory of its own.
     pub(crate) fn new() -> Setup {
         let dir = tempfile::Builder::new().prefix("ringq-e2e-").tempdir().unwrap();
-        let shard = format!("s0=sqlite:{}", dir.path().join("s0.db").display());
-        Setup {
+        let setup = Setup {
             dir,
             listen: "127.0.0.1:0".into(),
             http_listen: "127.0.0.1:0".into(),
-            shard: Some(shard),
+            shards: Vec::new(),
             config: String::new(),
-        }
+        };
+        setup.shards(shards_asked_for())
+    }
+
+    /// So many shards, `s0` and on, each in a file of its name.
+    pub(crate) fn shards(mut self, count: usize) -> Setup {
+        let shard =
+            |n| format!("s{n}=sqlite:{}", self.dir.path().join(format!("s{n}.db")).display());
+        self.shards = (0..count).map(shard).collect();
+        self
     }
 
     /// The directory of this server alone.
@@ -67,7 +75,7 @@ impl Setup {
         self.dir.path()
     }
 
-    /// The file of its shard, unless another was set.
+    /// The file of its first shard, unless another was set.
     pub(crate) fn database(&self) -> PathBuf {
         self.dir.path().join("s0.db")
     }
@@ -81,7 +89,7 @@ impl Setup {
 
     /// Its shard, `NAME=URL`.
     pub(crate) fn shard(mut self, shard: impl Into<String>) -> Setup {
-        self.shard = Some(shard.into());
+        self.shards = vec![shard.into()];
         self
     }
 
@@ -134,7 +142,7 @@ impl Setup {
         command.arg("serve").arg("--config").arg(config);
         command.args(["--listen", &self.listen, "--http-listen", &self.http_listen]);
         command.arg("--ready-file").arg(self.ready_file());
-        if let Some(shard) = &self.shard {
+        for shard in &self.shards {
             command.args(["--shard", shard]);
         }
         command.stdin(Stdio::null()).stdout(self.append("stdout")).stderr(self.append("stderr"));
@@ -152,6 +160,12 @@ impl Setup {
     fn ready_file(&self) -> PathBuf {
         self.dir.path().join("ready.json")
     }
+}
+
+/// How many shards a server has that does not say so itself: `RINGQ_TEST_SHARDS`, or one. What holds
+/// on one shard holds on several.
+fn shards_asked_for() -> usize {
+    std::env::var("RINGQ_TEST_SHARDS").map_or(1, |count| count.parse().unwrap())
 }
 
 fn port_below_ephemeral() -> u16 {
@@ -179,6 +193,16 @@ impl Server {
     /// The file of its shard.
     pub(crate) fn database(&self) -> PathBuf {
         self.setup.database()
+    }
+
+    /// The file of the shard of that name, of a server with several.
+    pub(crate) fn shard_file(&self, name: &str) -> PathBuf {
+        self.setup.dir.path().join(format!("{name}.db"))
+    }
+
+    /// Names its shards in another order at the next start.
+    pub(crate) fn reverse_shards(&mut self) {
+        self.setup.shards.reverse();
     }
 
     /// What it has logged so far, in all its lives.

@@ -20,6 +20,8 @@ const SEEDS: u64 = 10;
 const STEPS: u64 = 3_000;
 /// Steps after which everything must have been tried.
 const STEPS_TO_SEE_ALL: u64 = 30_000;
+/// Every step is some round trips: Redis gets so many times fewer seeds and steps.
+const REDIS_SHARE: u64 = 3;
 /// A file takes an fsync a write: it gets so many times fewer seeds and steps.
 const FILE_SHARE: u64 = 5;
 
@@ -36,14 +38,17 @@ fn number(variable: &str) -> Option<u64> {
 async fn run(backend: Backend, share: u64) {
     let steps = number("RINGQ_MODEL_STEPS").unwrap_or(STEPS);
     if let Some(seed) = number("RINGQ_MODEL_SEED") {
-        Run::new(backend, seed).await.take(steps).await;
+        if let Some(run) = Run::new(backend, seed).await {
+            run.take(steps).await;
+        }
         return;
     }
     let seeds = number("RINGQ_MODEL_SEEDS").unwrap_or(SEEDS).div_ceil(share);
     let steps = steps.div_ceil(share);
     let mut seen = BTreeSet::new();
     for seed in 0..seeds {
-        seen.extend(Run::new(backend, seed).await.take(steps).await);
+        let Some(run) = Run::new(backend, seed).await else { return };
+        seen.extend(run.take(steps).await);
     }
     if seeds * steps >= STEPS_TO_SEE_ALL {
         let missing: Vec<_> = coverage::wanted().difference(&seen).cloned().collect();
@@ -59,4 +64,9 @@ async fn sqlite_in_memory_does_what_the_reference_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sqlite_in_a_file_does_what_the_reference_does() {
     run(Backend::SqliteFile, FILE_SHARE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_does_what_the_reference_does() {
+    run(Backend::Redis, REDIS_SHARE).await;
 }

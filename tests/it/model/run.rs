@@ -30,10 +30,11 @@ pub(super) struct Run {
 // === impl Run ===
 
 impl Run {
-    pub(super) async fn new(backend: Backend, seed: u64) -> Run {
-        let store = Fixture::open(backend).await;
+    /// `None` when there is no such store on this machine.
+    pub(super) async fn new(backend: Backend, seed: u64) -> Option<Run> {
+        let store = Fixture::open(backend).await?;
         let reference = Reference::new(shard(), store.store.durability(), store.now());
-        Run { seed, store, reference, steps: 0, tail: VecDeque::new() }
+        Some(Run { seed, store, reference, steps: 0, tail: VecDeque::new() })
     }
 
     /// Takes so many steps; what they met.

@@ -1,0 +1,123 @@
+//! Shards that fail at random under producers and workers: nothing that was accepted is lost, no
+//! credit is exceeded, and all is done soon after they are well again.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use tokio_util::sync::CancellationToken;
+
+use super::harness::{Worker, options};
+use super::*;
+use crate::domain::JobId;
+use crate::scheduler::tests::ring::{Ring, draft, named, soon};
+use crate::scheduler::{AckItem, EnqueueError};
+use crate::shards::faulty::Fault;
+use crate::timer::Timer;
+
+const MS: Duration = Duration::from_millis(1);
+const CREDIT: u32 = 8;
+
+/// Makes shards fail and recover until `stop`; well in the end.
+async fn nemesis(ring: Arc<Ring>, seed: u64, stop: CancellationToken) {
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    while !stop.is_cancelled() {
+        let faults = [Fault::Refuses, Fault::Loses, Fault::Hangs, Fault::Full, Fault::None];
+        let (store, fault) = (ring.stores.choose(&mut random), faults.choose(&mut random));
+        store.unwrap().set(*fault.unwrap());
+        tokio::time::sleep(MS * random.random_range(5..80)).await;
+    }
+    ring.stores.iter().for_each(|store| store.set(Fault::None));
+}
+
+/// Enqueues until `stop`; the ids that were accepted.
+async fn produce(ring: Arc<Ring>, who: &str, stop: CancellationToken) -> Vec<JobId> {
+    let mut accepted = Vec::new();
+    for n in 0.. {
+        if stop.is_cancelled() {
+            break;
+        }
+        let job = if n % 2 == 0 { draft("t") } else { named("t", &format!("{who}-{n}")) };
+        match ring.enqueue_for(100 * MS, job).await {
+            Ok(job) => accepted.push(job.id),
+            // It may be there, and then it is done like all others.
+            Err(EnqueueError::Store { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        tokio::time::sleep(MS).await;
+    }
+    accepted
+}
+
+/// Works until `stop`, and repeats what could not be settled; the ids that came.
+async fn work(ring: Arc<Ring>, dispatcher: Dispatcher, stop: CancellationToken) -> HashSet<JobId> {
+    let settings = StreamOptions { lease: 400 * MS, max_in_flight: CREDIT, ..options(&["t"]) };
+    let mut worker = Worker::new(dispatcher.open(settings).unwrap());
+    let mut seen = HashSet::new();
+    loop {
+        let batch = tokio::select! {
+            () = stop.cancelled() => return seen,
+            batch = worker.batch() => batch,
+        };
+        assert!(batch.deliveries.len() <= CREDIT as usize && batch.in_flight <= CREDIT);
+        seen.extend(batch.deliveries.iter().map(|delivery| delivery.job.key.id.clone()));
+        let item = |delivery: &Delivery| AckItem {
+            receipt: delivery.receipt.clone(),
+            result: None,
+            follow_ups: Vec::new(),
+        };
+        // Once: what is not settled by it comes again when its lease is over.
+        let items = batch.deliveries.iter().map(item).collect();
+        let _ = tokio::time::timeout(300 * MS, ring.scheduler.ack(items)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_however_shards_fail() {
+    let seed = rand::rng().random();
+    eprintln!("seed {seed}");
+    let ring = Arc::new(Ring::new(4));
+    let config = Config { streams_max: 100, age_max: Duration::ZERO };
+    let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
+    let [chaos, producing, working] = [(); 3].map(|()| CancellationToken::new());
+    let timer = Timer::spawn(&ring.scheduler, &working);
+    let nemesis = tokio::spawn(nemesis(Arc::clone(&ring), seed, chaos.clone()));
+    let producers: Vec<_> = ["a", "b", "c"]
+        .map(|who| tokio::spawn(produce(Arc::clone(&ring), who, producing.clone())))
+        .into();
+    let workers: Vec<_> = (0..3)
+        .map(|_| tokio::spawn(work(Arc::clone(&ring), dispatcher.clone(), working.clone())))
+        .collect();
+    tokio::time::sleep(2_500 * MS).await;
+    chaos.cancel();
+    nemesis.await.unwrap();
+    tokio::time::sleep(300 * MS).await;
+    producing.cancel();
+    let mut accepted = Vec::new();
+    for producer in producers {
+        accepted.extend(producer.await.unwrap());
+    }
+    soon("everything is done", async || {
+        let stats = ring.stats("t").await;
+        let open: u64 = stats.iter().map(|s| s.ready + s.running + s.scheduled + s.backoff).sum();
+        (open == 0).then_some(())
+    })
+    .await;
+    working.cancel();
+    let mut seen = HashSet::new();
+    for worker in workers {
+        seen.extend(worker.await.unwrap());
+    }
+    timer.stopped().await;
+    assert!(accepted.len() > 100, "{}", accepted.len());
+    let lost: Vec<_> = accepted.iter().filter(|id| !seen.contains(id)).collect();
+    assert_eq!(lost, Vec::<&JobId>::new());
+    let stats = ring.stats("t").await;
+    let dead: u64 = stats.iter().map(|stats| stats.dead).sum();
+    let done: u64 = stats.iter().map(|stats| stats.succeeded_total).sum();
+    let made: u64 = stats.iter().map(|stats| stats.enqueued_total).sum();
+    assert_eq!((dead, done), (0, made));
+    dispatcher.close().await;
+}

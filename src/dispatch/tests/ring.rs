@@ -1,0 +1,291 @@
+//! Streams over several shards: one credit, and a feed of each that minds its own business.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::harness::{Worker, options, pull_options};
+use super::*;
+use crate::domain::{Payload, Spec, When};
+use crate::scheduler::tests::ring::{Ring, draft, named, patience, soon};
+use crate::scheduler::{AckItem, Draft, SettleResult};
+use crate::shards::faulty::Fault;
+
+const QUICK: Duration = Duration::from_millis(300);
+
+/// A ring, and streams over it.
+struct Server {
+    ring: Ring,
+    dispatcher: Dispatcher,
+}
+
+impl Server {
+    fn start(shards: usize) -> Server {
+        let ring = Ring::new(shards);
+        let config = Config { streams_max: 100, age_max: Duration::ZERO };
+        let dispatcher = Dispatcher::spawn(ring.scheduler.clone(), config);
+        Server { ring, dispatcher }
+    }
+
+    fn open(&self, credit: u32) -> Worker {
+        let options = StreamOptions { max_in_flight: credit, ..options(&["t"]) };
+        Worker::new(self.dispatcher.open(options).unwrap())
+    }
+
+    /// So many jobs on each of these shards.
+    async fn enqueue(&self, shards: &[usize], jobs: usize) {
+        for &shard in shards {
+            self.ring.accept(self.ring.owned_by(shard, "t", jobs)).await;
+        }
+    }
+
+    async fn ack(&self, deliveries: Vec<Delivery>) {
+        let results = self.try_ack(deliveries).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+
+    async fn try_ack(&self, deliveries: Vec<Delivery>) -> Vec<SettleResult> {
+        let item = |delivery: Delivery| AckItem {
+            receipt: delivery.receipt,
+            result: None,
+            follow_ups: Vec::new(),
+        };
+        self.ring.scheduler.ack(deliveries.into_iter().map(item).collect()).await
+    }
+
+    async fn pull(&self, max_jobs: u32, wait: Duration) -> Vec<Delivery> {
+        self.dispatcher.pull(pull_options(&["t"], max_jobs, wait)).await.unwrap()
+    }
+
+    async fn running(&self) -> u64 {
+        self.ring.stats("t").await.iter().map(|stats| stats.running).sum()
+    }
+
+    /// Works off so many jobs one by one; how many came from which shard.
+    async fn work(
+        &self,
+        worker: &mut Worker,
+        credit: usize,
+        jobs: usize,
+    ) -> BTreeMap<String, usize> {
+        let (mut held, mut counts) = (Vec::new(), BTreeMap::new());
+        for _ in 0..jobs {
+            while held.is_empty() {
+                held.extend(worker.some_jobs().await);
+            }
+            assert!(held.len() <= credit);
+            let delivery: Delivery = held.remove(0);
+            *counts.entry(delivery.receipt.shard.to_string()).or_default() += 1;
+            self.ack(vec![delivery]).await;
+        }
+        counts
+    }
+}
+
+#[tokio::test]
+async fn the_credit_is_one_over_all_shards() {
+    let server = Server::start(4);
+    server.enqueue(&[0, 1, 2, 3], 60).await;
+    let (credit, mut held, mut seen) = (7, Vec::new(), HashSet::new());
+    let mut worker = server.open(credit);
+    while seen.len() < 240 {
+        while held.is_empty() {
+            held.extend(worker.some_jobs().await);
+            assert!(held.len() <= credit as usize);
+        }
+        assert!(server.running().await <= u64::from(credit), "nor does the store say otherwise");
+        for delivery in &held {
+            assert!(seen.insert(delivery.receipt.key.clone()), "each once");
+        }
+        server.ack(std::mem::take(&mut held)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_shard_has_its_turn_however_small_the_credit() {
+    for credit in [1, 2, 5] {
+        let server = Server::start(4);
+        server.enqueue(&[0, 1, 2, 3], 100).await;
+        let mut worker = server.open(credit);
+        let counts = server.work(&mut worker, credit as usize, 100).await;
+        assert!(counts.len() == 4 && counts.values().all(|&n| n >= 8), "{credit}: {counts:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_shard_without_jobs_does_not_cut_the_batches_of_the_others() {
+    let server = Server::start(4);
+    let mut worker = server.open(64);
+    worker.nothing().await;
+    server.enqueue(&[2], 64).await;
+    let calls = server.ring.stores[2].calls();
+    worker.jobs(64).await;
+    let calls = server.ring.stores[2].calls() - calls;
+    assert!(calls <= 4, "{calls} calls for what one or two can carry");
+}
+
+#[tokio::test]
+async fn each_shard_wakes_its_own_feed_now_and_on_time() {
+    let server = Server::start(4);
+    let mut worker = server.open(16);
+    for shard in [3, 0, 2, 1] {
+        worker.nothing().await;
+        let begin = Instant::now();
+        server.enqueue(&[shard], 1).await;
+        let delivery = worker.jobs(1).await.remove(0);
+        assert_eq!(delivery.receipt.shard.as_str(), format!("s{shard}"));
+        assert!(begin.elapsed() < QUICK, "{:?}", begin.elapsed());
+        server.ack(vec![delivery]).await;
+        let due = When::After(Duration::from_millis(100));
+        let later = server.ring.owned_by(shard, "t", 2).into_iter().skip(1);
+        server.ring.accept(later.map(|draft| Draft { due, ..draft }).collect()).await;
+        let deliveries = worker.jobs(1).await;
+        assert!(begin.elapsed() >= Duration::from_millis(100));
+        server.ack(deliveries).await;
+    }
+}
+
+#[tokio::test]
+async fn on_each_shard_priorities_and_due_times_decide() {
+    let server = Server::start(3);
+    let mut worker = server.open(100);
+    for shard in 0..3 {
+        let drafts = server.ring.owned_by(shard, "t", 9).into_iter().enumerate();
+        let ranked = drafts.map(|(n, draft)| Draft { priority: Some((n * 4 % 9) as u8), ..draft });
+        server.ring.accept(ranked.collect()).await;
+    }
+    let deliveries = worker.jobs(27).await;
+    for shard in 0..3 {
+        let name = server.ring.stores[shard].inner();
+        let here =
+            deliveries.iter().filter(|d| d.receipt.shard == *crate::store::Store::name(name));
+        let order: Vec<_> = here.map(|delivery| delivery.job.priority).collect();
+        assert_eq!(order, (0..9).rev().collect::<Vec<u8>>());
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_hangs_or_dies_stops_nobody_else_and_comes_back() {
+    for fault in [Fault::Hangs, Fault::Refuses, Fault::Loses] {
+        let server = Server::start(4);
+        server.enqueue(&[0, 1, 2, 3], 40).await;
+        server.ring.stores[1].set(fault);
+        let begin = Instant::now();
+        let mut worker = server.open(1);
+        let counts = server.work(&mut worker, 1, 120).await;
+        assert_eq!(counts.get("s1"), None, "{fault:?}");
+        // One claim that hangs holds the only credit for as long as a claim may take.
+        let limit = patience().claim + Duration::from_secs(3);
+        assert!(begin.elapsed() < limit, "{fault:?}: {:?}", begin.elapsed());
+        server.ring.until_down(1, true).await;
+        server.ring.stores[1].set(Fault::None);
+        let counts = server.work(&mut worker, 1, 40).await;
+        assert_eq!(counts, BTreeMap::from([("s1".to_owned(), 40)]), "{fault:?}");
+        soon("nothing is left", async || (server.running().await == 0).then_some(())).await;
+    }
+}
+
+#[tokio::test]
+async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
+    let server = Server::start(3);
+    let mut worker = server.open(30);
+    server.enqueue(&[0], 200).await;
+    let mut held = worker.jobs(30).await;
+    server.enqueue(&[1, 2], 200).await;
+    server.ring.stores[0].set(Fault::Refuses);
+    // Its jobs cannot be settled now, but their worker is done with them: the others go on.
+    for _ in 0..2 {
+        assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
+    }
+    let (mut done, begin) = (0, Instant::now());
+    while done < 400 {
+        held.extend(worker.some_jobs().await);
+        let alive = held.split_off(30);
+        done += alive.len();
+        assert!(alive.len() <= 30);
+        server.ack(alive).await;
+    }
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    server.ring.stores[0].set(Fault::None);
+    server.ring.until_down(0, false).await;
+    server.ack(held).await;
+    worker.jobs(30).await;
+}
+
+#[tokio::test]
+async fn a_pull_gathers_from_all_shards_and_waits_for_none_that_is_dead() {
+    let server = Server::start(4);
+    server.enqueue(&[0, 1, 2, 3], 10).await;
+    let jobs = server.pull(25, Duration::ZERO).await;
+    assert_eq!(jobs.len(), 25, "as many as there is room for");
+    server.ack(jobs).await;
+    assert_eq!(server.pull(256, Duration::ZERO).await.len(), 15, "and all that there are");
+    let begin = Instant::now();
+    assert!(server.pull(256, Duration::ZERO).await.is_empty());
+    assert!(begin.elapsed() < QUICK);
+
+    for fault in [Fault::Refuses, Fault::Hangs] {
+        server.ring.stores[2].set(fault);
+        let begin = Instant::now();
+        while !server.ring.scheduler.shards().all()[2].is_down() {
+            server.pull(1, Duration::ZERO).await;
+            assert!(begin.elapsed() < Duration::from_secs(5));
+        }
+        let begin = Instant::now();
+        assert!(server.pull(1, Duration::ZERO).await.is_empty());
+        server.ring.accept(vec![draft("t")]).await;
+        assert_eq!(server.pull(5, Duration::from_secs(9)).await.len(), 1);
+        assert!(begin.elapsed() < QUICK, "{:?}", begin.elapsed());
+        server.ring.stores[2].set(Fault::None);
+        server.ring.until_down(2, false).await;
+    }
+}
+
+#[tokio::test]
+async fn jobs_larger_than_the_byte_credit_come_one_by_one_from_every_shard() {
+    let server = Server::start(4);
+    let payload = Payload { body: vec![0; 2_000].into(), ..Payload::default() };
+    let spec = Spec { payload: Some(payload), ..Spec::default() };
+    for shard in 0..4 {
+        let drafts = server.ring.owned_by(shard, "t", 3).into_iter();
+        server.ring.accept(drafts.map(|d| Draft { spec: spec.clone(), ..d }).collect()).await;
+    }
+    let settings = StreamOptions { max_in_flight_bytes: 1_000, ..options(&["t"]) };
+    let mut worker = Worker::new(server.dispatcher.open(settings).unwrap());
+    for _ in 0..12 {
+        let deliveries = worker.some_jobs().await;
+        assert_eq!((deliveries.len(), server.running().await), (1, 1));
+        server.ack(deliveries).await;
+    }
+    worker.nothing().await;
+}
+
+#[tokio::test]
+async fn leases_of_all_shards_come_back_when_their_stream_breaks() {
+    let server = Server::start(3);
+    server.enqueue(&[0, 1, 2], 10).await;
+    let settings = StreamOptions { orphan_grace: Duration::from_millis(50), ..options(&["t"]) };
+    let settings = StreamOptions { max_in_flight: 100, ..settings };
+    let mut worker = Worker::new(server.dispatcher.open(settings).unwrap());
+    worker.jobs(30).await;
+    assert_eq!(server.running().await, 30);
+    server.ring.stores[0].set(Fault::Refuses);
+    drop(worker);
+    soon("two thirds are back", async || (server.running().await == 10).then_some(())).await;
+    server.ring.stores[0].set(Fault::None);
+    soon("all are back", async || (server.running().await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn the_end_waits_for_no_shard_that_hangs() {
+    let server = Server::start(3);
+    server.enqueue(&[0, 1, 2], 10).await;
+    let mut worker = server.open(30);
+    worker.jobs(30).await;
+    server.ring.accept(vec![named("t", "more")]).await;
+    server.ring.stores[1].set(Fault::Hangs);
+    let begin = Instant::now();
+    server.dispatcher.close().await;
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+}

@@ -1,0 +1,234 @@
+//! Puts jobs back with fresh counters, shard by shard and in chunks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::domain::{Job, JobId, JobKey, OnConflict, Outcome, State, Time, TopicName, When, limit};
+use crate::shards::{Shard, Shards};
+use crate::store::{self, Cursor, List, NewJob, Redrive, Redriven};
+
+use super::Scheduler;
+
+/// Puts jobs back.
+#[derive(Clone, Debug)]
+pub struct RedriveJobs {
+    /// Their topic.
+    pub topic: TopicName,
+    /// Which; empty: every job that is a dead letter when the call begins.
+    pub ids: Vec<JobId>,
+    /// Move them there.
+    pub target: Option<TopicName>,
+    /// Jobs per second; `None`: all at once.
+    pub rate: Option<f64>,
+    /// Only count.
+    pub dry_run: bool,
+}
+
+/// A redrive under way.
+struct Work<'a> {
+    shards: &'a Shards,
+    redrive: &'a RedriveJobs,
+    begin: Time,
+    total: Redriven,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Puts jobs back with fresh counters, in chunks: a caller that stops waiting has moved part,
+    /// and the same call goes on. So has one that hears of a shard that does not answer: all others
+    /// are done by then.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<Redriven> {
+        let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
+        let mut work = Work { shards, redrive: &redrive, begin, total };
+        let mut failed = None;
+        for shard in shards.all() {
+            let done = if redrive.ids.is_empty() {
+                work.dead_letters(shard).await
+            } else {
+                work.named(shard).await
+            };
+            failed = failed.or(done.err());
+        }
+        failed.map_or(Ok(work.total), Err)
+    }
+}
+
+// === impl Work ===
+
+impl Work<'_> {
+    /// Puts back the jobs of an explicit list that lie on one shard.
+    async fn named(&mut self, shard: &Shard) -> store::Result<()> {
+        let ids = self.redrive.ids.iter();
+        let here = ids.filter(|&id| self.lies_on(&self.redrive.topic, id, shard));
+        let ids: Vec<JobId> = here.cloned().collect();
+        for ids in ids.chunks(limit::CALL_JOBS_MAX) {
+            self.part(shard, ids.to_vec()).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts back the dead letters of one shard that died before the call began, page by page. Those
+    /// that die again meanwhile are not met twice: they finished later, and lie behind the end.
+    async fn dead_letters(&mut self, shard: &Shard) -> store::Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.dead_after(after);
+            let page = shard.call("list", |store| store.list(page)).await?;
+            let jobs = page.jobs.into_iter();
+            let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= self.begin));
+            let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
+            if !ids.is_empty() {
+                self.part(shard, ids).await?;
+            }
+            // A job is due before it dies: from here on all died after the call began.
+            after = page.next.filter(|cursor| cursor.due <= self.begin);
+            if after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn dead_after(&self, after: Option<Cursor>) -> List {
+        let (topic, limit) = (self.redrive.topic.clone(), limit::CALL_JOBS_MAX);
+        List { topic, state: State::Dead, full: false, limit, after }
+    }
+
+    /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
+    async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
+        let Some(target) = &self.redrive.target else { return self.stay(shard, ids).await };
+        let (stay, leave) = ids.into_iter().partition(|id| self.lies_on(target, id, shard));
+        self.stay(shard, stay).await?;
+        self.leave(shard, target, leave).await
+    }
+
+    /// Puts jobs back on their shard; the due times go on where the last chunk ended.
+    async fn stay(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let part = Redrive {
+            topic: self.redrive.topic.clone(),
+            ids,
+            spacing: self.redrive.spacing(),
+            delay: self.delay(),
+            target: self.redrive.target.clone(),
+            dry_run: self.redrive.dry_run,
+        };
+        let done = shard.call("redrive", |store| store.redrive(part)).await?;
+        self.total.redriven += done.redriven;
+        self.total.skipped += done.skipped;
+        Ok(())
+    }
+
+    /// Moves jobs to the shards that own their ids in `target`: written there first, then forgotten
+    /// here, so that none is lost on the way. One by one, or rather piece by piece, because the bodies
+    /// come along.
+    async fn leave(
+        &mut self,
+        shard: &Shard,
+        target: &TopicName,
+        ids: Vec<JobId>,
+    ) -> store::Result<()> {
+        const PIECE: usize = 16;
+        for ids in ids.chunks(PIECE) {
+            let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
+            let keys = ids.iter().map(key).collect();
+            let found = shard.call("get", |store| store.get(keys, true)).await?;
+            let mut by_owner: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
+            for job in found {
+                let job = job.filter(can_move);
+                let owner = job.as_ref().and_then(|job| self.owner(target, &job.key.id));
+                match owner.zip(job) {
+                    Some((owner, job)) => by_owner.entry(owner).or_default().push(job),
+                    None => self.total.skipped += 1,
+                }
+            }
+            for (owner, jobs) in by_owner {
+                self.hand_to(&self.shards.all()[owner], shard, target, jobs).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn hand_to(
+        &mut self,
+        owner: &Shard,
+        shard: &Shard,
+        target: &TopicName,
+        jobs: Vec<Job>,
+    ) -> store::Result<()> {
+        let old: Vec<JobKey> = jobs.iter().map(|job| job.key.clone()).collect();
+        let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
+        let keys = old.iter().map(|key| new(&key.id)).collect();
+        let free: Vec<bool> = if self.redrive.dry_run {
+            let taken = owner.call("get", |store| store.get(keys, false)).await?;
+            taken.into_iter().map(|job| job.is_none()).collect()
+        } else {
+            let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
+            let moved = jobs.into_iter().map(|job| {
+                let moved = moved(new(&job.key.id), job, delay);
+                delay += spacing;
+                moved
+            });
+            let written = owner.enqueue(moved.collect()).await?;
+            written.into_iter().map(|job| job.outcome == Some(Outcome::Created)).collect()
+        };
+        let gone: Vec<_> = old.into_iter().zip(&free).filter(|(_, free)| **free).collect();
+        let moved = gone.len() as u64;
+        self.total.redriven += moved;
+        self.total.skipped += free.len() as u64 - moved;
+        if !self.redrive.dry_run && moved > 0 {
+            let gone = gone.into_iter().map(|(key, _)| key).collect();
+            shard.call("delete", |store| store.delete(gone)).await?;
+        }
+        Ok(())
+    }
+
+    /// When the next job of a redrive with a rate is due, from now.
+    fn delay(&self) -> Duration {
+        let moved = u32::try_from(self.total.redriven).unwrap_or(u32::MAX);
+        self.redrive.spacing().saturating_mul(moved)
+    }
+
+    fn lies_on(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
+        let key = JobKey { topic: topic.clone(), id: id.clone() };
+        self.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
+    }
+
+    /// The index of the shard that owns an id.
+    fn owner(&self, topic: &TopicName, id: &JobId) -> Option<usize> {
+        self.shards.all().iter().position(|shard| self.lies_on(topic, id, shard))
+    }
+}
+
+// === impl RedriveJobs ===
+
+impl RedriveJobs {
+    fn spacing(&self) -> Duration {
+        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(1.0 / rate))
+    }
+}
+
+/// Whether a job can be put back: a finished one that is more than a tombstone.
+fn can_move(job: &Job) -> bool {
+    let whole = job.spec.payload.is_some() || job.result.is_some() || !job.attempts.is_empty();
+    job.state == State::Dead || job.state.is_terminal() && whole
+}
+
+/// The job under its new key, with fresh counters. Its expire time has had its say.
+fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
+    NewJob {
+        keep: job.spec.keep(true, limit::TOMBSTONE),
+        key,
+        spec: job.spec,
+        due: if delay.is_zero() { When::Now } else { When::After(delay) },
+        priority: Some(job.priority),
+        expire: None,
+        on_conflict: OnConflict::Keep,
+        request: None,
+    }
+}

@@ -1,0 +1,209 @@
+//! Jobs that are written together, and what happens when their shard fails: those that may move go to
+//! another one under new ids, and what may have been written is written again under the same ones.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::domain::{Durability, JobKey, OnConflict, Outcome, ShardName};
+use crate::shards::Shard;
+use crate::store::{self, Enqueue, NewJob};
+
+use super::{EnqueueError, Enqueued, Scheduler};
+
+/// First and longest pause before a write of unknown outcome is repeated.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// Jobs of one call for one shard, with their indexes in the call.
+pub(super) struct Run {
+    pub(super) shard: Shard,
+    /// Their ids are the server's own, so another shard may take them under others.
+    moves: bool,
+    indexes: Vec<usize>,
+    jobs: Vec<NewJob>,
+}
+
+/// Why a shard has not taken a run.
+enum Refusal {
+    Unsupported { asked: Durability, reached: Durability },
+    Failed(store::Error),
+}
+
+/// The results of a run, with the indexes that they are for.
+type Written = (Vec<usize>, Vec<Result<Enqueued, EnqueueError>>);
+
+// === impl Run ===
+
+impl Run {
+    pub(super) fn new(shard: Shard, moves: bool) -> Run {
+        Run { shard, moves, indexes: Vec::new(), jobs: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, index: usize, job: NewJob) {
+        self.indexes.push(index);
+        self.jobs.push(job);
+    }
+
+    /// Whether writing it a second time changes nothing that the first time has written.
+    fn is_repeatable(&self) -> bool {
+        let keeps = |job: &NewJob| job.on_conflict == OnConflict::Keep || job.request.is_some();
+        self.jobs.iter().all(keeps)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = JobKey> {
+        self.jobs.iter().map(|job| job.key.clone())
+    }
+
+    fn answer(self, written: Vec<Enqueue>) -> Written {
+        let shard = &self.shard;
+        let results =
+            self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, job.key, w));
+        (self.indexes, results.collect())
+    }
+
+    fn refuse(self, refusal: &Refusal) -> Written {
+        let moves = self.moves;
+        let results = self.jobs.into_iter().map(|job| Err(refusal.error(job.key, moves)));
+        (self.indexes, results.collect())
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Writes a run where it can be written.
+    pub(super) async fn write(
+        &self,
+        mut run: Run,
+        asked: Option<Durability>,
+        until: Option<Instant>,
+    ) -> Written {
+        let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
+        loop {
+            let refusal = match self.write_here(&run, asked, until).await {
+                Ok(written) => return run.answer(written),
+                Err(refusal) => refusal,
+            };
+            tried.push(run.shard.name().clone());
+            let moves = run.moves && refusal.is_of_this_shard();
+            let next = moves.then(|| self.inner.shards.place(run.jobs.len(), &tried)).flatten();
+            let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
+            tracing::debug!(from = %run.shard.name(), to = %next.name(), "new jobs go elsewhere");
+            run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
+            run.shard = next.clone();
+            first.get_or_insert(refusal);
+        }
+    }
+
+    /// Writes a run on its shard, again and again while that may have been done already.
+    async fn write_here(
+        &self,
+        run: &Run,
+        asked: Option<Durability>,
+        until: Option<Instant>,
+    ) -> Result<Vec<Enqueue>, Refusal> {
+        let reached = run.shard.durability();
+        if let Some(asked) = asked.filter(|&asked| asked > reached) {
+            return Err(Refusal::Unsupported { asked, reached });
+        }
+        let repeat_until = until.filter(|_| run.is_repeatable());
+        let (mut backoff, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
+        loop {
+            let error = match in_time(until, run.shard.enqueue(run.jobs.clone())).await {
+                Ok(mut written) => {
+                    if unknown.is_some() && run.moves {
+                        written.iter_mut().for_each(own_up);
+                    }
+                    self.count_enqueued(run, &written);
+                    return Ok(written);
+                }
+                Err(error) => error,
+            };
+            if error.outcome_unknown() {
+                unknown = Some(error);
+            } else if unknown.is_none() {
+                return Err(Refusal::Failed(error));
+            }
+            // From here on nobody knows, whatever the shard says of a repeat.
+            let pause = run.shard.wait_out(backoff.pause());
+            let waited = match repeat_until {
+                Some(until) => tokio::time::timeout_at(until, pause).await.is_ok(),
+                None => false,
+            };
+            if let Some(error) = unknown.take_if(|_| !waited) {
+                return Err(Refusal::Failed(error));
+            }
+        }
+    }
+
+    /// Counts a run's jobs; those of the same topic and outcome, which is most, at once.
+    fn count_enqueued(&self, run: &Run, written: &[Enqueue]) {
+        let pairs: Vec<_> = run.keys().zip(written).collect();
+        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
+            let (key, written) = &same[0];
+            let name = written.outcome.map_or("refused", Outcome::name);
+            let count = same.len() as u64;
+            self.inner.metrics.enqueued(key.topic.as_str(), name, count);
+            if !matches!(written.outcome, None | Some(Outcome::Unchanged)) {
+                self.inner.rates.enqueued(&key.topic, count, self.now());
+            }
+        }
+    }
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// Whether nothing was written, for a reason that another shard need not have.
+    fn is_of_this_shard(&self) -> bool {
+        match self {
+            Refusal::Unsupported { .. } => true,
+            Refusal::Failed(store::Error::Unavailable(_) | store::Error::Full(_)) => true,
+            Refusal::Failed(store::Error::Unknown(_) | store::Error::Corrupt(_)) => false,
+        }
+    }
+
+    fn error(&self, key: JobKey, made: bool) -> EnqueueError {
+        match self {
+            &Refusal::Unsupported { asked, reached } => {
+                EnqueueError::DurabilityUnsupported { asked, reached }
+            }
+            Refusal::Failed(error) => {
+                let id = (!made || error.outcome_unknown()).then_some(key.id);
+                EnqueueError::Store { error: error.clone(), id }
+            }
+        }
+    }
+}
+
+/// What `call` answers, or at `until` that nobody knows.
+async fn in_time<T>(
+    until: Option<Instant>,
+    call: impl Future<Output = store::Result<T>>,
+) -> store::Result<T> {
+    let Some(until) = until else { return call.await };
+    let late = |_| Err(store::Error::Unknown("no answer before the caller's deadline".into()));
+    tokio::time::timeout_at(until, call).await.unwrap_or_else(late)
+}
+
+/// A repeat found a job under an id that nobody else has: it was this call that created it.
+fn own_up(written: &mut Enqueue) {
+    if written.outcome == Some(Outcome::Unchanged) {
+        written.outcome = Some(Outcome::Created);
+    }
+}
+
+fn enqueued(shard: &Shard, key: JobKey, written: Enqueue) -> Result<Enqueued, EnqueueError> {
+    let Some(outcome) = written.outcome else {
+        return Err(EnqueueError::AlreadyExists { key, state: written.state });
+    };
+    Ok(Enqueued {
+        id: key.id,
+        outcome,
+        due: written.due,
+        durability: written.durability,
+        shard: shard.name().clone(),
+        state: written.state,
+    })
+}

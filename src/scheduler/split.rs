@@ -1,0 +1,97 @@
+//! The items of one settle by the shards that their receipts name, and the answers back in order.
+
+use futures::future::join_all;
+
+use crate::domain::Receipt;
+use crate::shards::Shard;
+use crate::store;
+
+use super::Scheduler;
+use super::work::{SettleError, SettleResult};
+
+/// A call's items by shard, and what is known of each.
+pub(super) struct Split<'a, I> {
+    shares: Vec<Share<'a, I>>,
+    results: Vec<SettleResult>,
+}
+
+/// The items that go to one shard, by their index in the call.
+struct Share<'a, I> {
+    shard: &'a Shard,
+    indexes: Vec<usize>,
+    items: Vec<I>,
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Sorts items by shard; those whose shard is not here are answered already.
+    pub(super) fn split<I>(&self, items: Vec<I>, receipt: impl Fn(&I) -> &Receipt) -> Split<'_, I> {
+        let results = vec![Err(SettleError::NotFound); items.len()];
+        let mut split = Split { shares: Vec::new(), results };
+        for (index, item) in items.into_iter().enumerate() {
+            match self.shard(&receipt(&item).shard) {
+                Ok(shard) => split.add(shard, index, item),
+                Err(error) => split.results[index] = Err(unavailable(&error)),
+            }
+        }
+        split
+    }
+}
+
+// === impl Split ===
+
+impl<'a, I> Split<'a, I> {
+    fn add(&mut self, shard: &'a Shard, index: usize, item: I) {
+        match self.shares.iter_mut().find(|share| share.shard.name() == shard.name()) {
+            Some(share) => {
+                share.indexes.push(index);
+                share.items.push(item);
+            }
+            None => self.shares.push(Share { shard, indexes: vec![index], items: vec![item] }),
+        }
+    }
+
+    /// Has every shard settle its items, all at once: one that does not answer costs its own items.
+    pub(super) async fn settle<F>(
+        self,
+        settle: impl Fn(&'a Shard, Vec<I>) -> F,
+    ) -> Vec<SettleResult>
+    where
+        F: Future<Output = store::Result<Vec<SettleResult>>>,
+    {
+        let Split { shares, mut results } = self;
+        let (indexes, calls): (Vec<_>, Vec<_>) = shares
+            .into_iter()
+            .map(|share| (share.indexes, settle(share.shard, share.items)))
+            .unzip();
+        for (indexes, answers) in indexes.into_iter().zip(join_all(calls).await) {
+            merge(&mut results, indexes, answers);
+        }
+        results
+    }
+}
+
+/// Puts the answers of one shard in their places.
+fn merge(
+    results: &mut [SettleResult],
+    indexes: Vec<usize>,
+    answers: store::Result<Vec<SettleResult>>,
+) {
+    match answers {
+        Ok(answers) => {
+            for (index, answer) in indexes.into_iter().zip(answers) {
+                results[index] = answer;
+            }
+        }
+        Err(error) => {
+            for index in indexes {
+                results[index] = Err(unavailable(&error));
+            }
+        }
+    }
+}
+
+fn unavailable(error: &store::Error) -> SettleError {
+    SettleError::Unavailable(error.to_string())
+}

@@ -1,0 +1,290 @@
+//! The verbs over several shards, some of which fail.
+
+mod reads;
+pub(crate) mod ring;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::domain::ring::ShardState;
+use crate::domain::{Outcome, Receipt};
+use crate::shards::RUN_MAX;
+use crate::shards::faulty::Fault;
+use crate::store::{Ask, Claim, Store as _, Taker};
+use ring::{Ring, draft, key, named, patience};
+
+/// Far longer than a call that fails at once takes.
+const AT_ONCE: Duration = Duration::from_millis(150);
+
+fn per_shard(enqueued: &[Enqueued]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    enqueued.iter().for_each(|job| *counts.entry(job.shard.to_string()).or_default() += 1);
+    counts
+}
+
+fn unavailable(result: &Result<Enqueued, EnqueueError>) -> bool {
+    matches!(result, Err(EnqueueError::Store { error: store::Error::Unavailable(_), .. }))
+}
+
+/// The jobs of a topic on the shard `n`, as receipts.
+async fn receipts(ring: &Ring, n: usize, topic: &str) -> Vec<Receipt> {
+    lease(ring, n, topic, Duration::from_secs(30)).await
+}
+
+/// The same, for so long.
+pub(crate) async fn lease(ring: &Ring, n: usize, topic: &str, lease: Duration) -> Vec<Receipt> {
+    let taker = Taker {
+        stream: 1,
+        worker_id: "w".into(),
+        lease,
+        grace: None,
+        jobs: 100,
+        bytes: 1 << 20,
+        oversize: true,
+    };
+    let ask = Ask { topic: crate::domain::TopicName::stored(topic), takers: vec![taker] };
+    let claim = Claim { nonce: 7, owner: 1, asks: vec![ask] };
+    let claims = ring.stores[n].inner().claim(claim).await.unwrap();
+    let shard = ring.stores[n].name().clone();
+    let leased = claims.topics.into_iter().flat_map(|topic| topic.leased).flatten();
+    leased
+        .map(|job| Receipt {
+            shard: shard.clone(),
+            owner: 1,
+            stream: 1,
+            token: job.token,
+            key: job.key,
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn ids_of_the_server_come_in_runs_and_every_shard_gets_its_part() {
+    let ring = Ring::new(4);
+    let mut all = Vec::new();
+    for size in [1_000, 999, 64, 1, 130].repeat(5) {
+        let jobs = ring.accept(vec![draft("t"); size]).await;
+        for run in jobs.chunks(RUN_MAX) {
+            assert!(run.iter().all(|job| job.shard == run[0].shard), "a run stays together");
+            assert!(run.iter().all(|job| job.id.shard().as_ref() == Some(&run[0].shard)));
+        }
+        all.extend(jobs);
+    }
+    let part = all.len() as f64 / 4.0;
+    for (shard, count) in per_shard(&all) {
+        assert!((count as f64 / part - 1.0).abs() < 0.1, "{shard}: {count} of {part}");
+    }
+}
+
+#[tokio::test]
+async fn chosen_ids_go_where_the_ring_says_and_answers_come_in_order() {
+    let ring = Ring::new(4);
+    let drafts: Vec<_> = (0..400).map(|n| named("t", &format!("id{n}"))).collect();
+    let jobs = ring.accept(drafts.clone()).await;
+    for (job, draft) in jobs.iter().zip(&drafts) {
+        assert_eq!(Some(&job.id), draft.id.as_ref());
+        let key = key("t", job.id.as_str());
+        assert_eq!(ring.scheduler.shards().owner(&key).unwrap().name(), &job.shard);
+        assert!(ring.scheduler.get(key, false).await.unwrap().is_some());
+    }
+    assert!(per_shard(&jobs).values().all(|&count| count > 60), "{:?}", per_shard(&jobs));
+    let again = ring.accept(drafts).await;
+    assert!(again.iter().all(|job| job.outcome == Outcome::Unchanged));
+}
+
+#[tokio::test]
+async fn a_dead_shard_costs_new_jobs_nothing_and_chosen_ids_of_its_arc_alone_are_refused() {
+    let ring = Ring::new(4);
+    ring.stores[1].set(Fault::Refuses);
+    for _ in 0..60 {
+        let jobs = ring.accept(vec![draft("t"); 3]).await;
+        assert!(jobs.iter().all(|job| job.shard.as_str() != "s1"));
+    }
+    ring.until_down(1, true).await;
+    let begin = Instant::now();
+    let mixed: Vec<_> = (0..200).map(|n| named("t", &format!("id{n}"))).collect();
+    for (result, draft) in ring.enqueue(mixed.clone()).await.iter().zip(&mixed) {
+        let id = draft.id.as_ref().unwrap();
+        let owner = ring.scheduler.shards().owner(&key("t", id.as_str())).unwrap();
+        assert_eq!(unavailable(result), owner.name().as_str() == "s1", "{result:?}");
+    }
+    assert!(begin.elapsed() < AT_ONCE, "{:?}", begin.elapsed());
+    ring.stores[1].set(Fault::None);
+    ring.until_down(1, false).await;
+    ring.accept(mixed).await;
+    let jobs = ring.accept(vec![draft("t"); 1_000]).await;
+    assert_eq!(per_shard(&jobs).len(), 4, "it takes new jobs again");
+    let topics = ring.scheduler.topics("", None, 9).await.unwrap();
+    assert_eq!(topics.len(), 1, "probes leave nothing behind");
+}
+
+#[tokio::test]
+async fn a_shard_that_is_left_alone_is_probed_and_hears_nothing_else() {
+    let ring = Ring::new(2);
+    ring.stores[0].set(Fault::Refuses);
+    ring.enqueue(ring.owned_by(0, "t", 10)).await;
+    for _ in 0..9 {
+        ring.enqueue(ring.owned_by(0, "t", 1)).await;
+    }
+    ring.until_down(0, true).await;
+    let (before, begin) = (ring.stores[0].calls(), Instant::now());
+    while begin.elapsed() < 10 * patience().probes.1 {
+        assert!(unavailable(&ring.enqueue(ring.owned_by(0, "t", 1)).await[0]));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let probes = ring.stores[0].calls() - before;
+    assert!((5..60).contains(&probes), "{probes} calls");
+    assert_eq!(*ring.scheduler.shards().down().borrow(), 1);
+    let metrics = ring.scheduler.metrics().render();
+    assert!(metrics.contains("ringq_shard_breaker_open{shard=\"s0\"} 1"), "{metrics}");
+    assert!(metrics.contains("ringq_shard_breaker_open{shard=\"s1\"} 0"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_full_shard_is_passed_over_and_goes_on_settling() {
+    let ring = Ring::new(3);
+    ring.accept(ring.owned_by(2, "t", 5)).await;
+    ring.stores[2].set(Fault::Full);
+    for _ in 0..20 {
+        let jobs = ring.accept(vec![draft("t"); 100]).await;
+        assert!(jobs.iter().all(|job| job.shard.as_str() != "s2"));
+    }
+    let refused = ring.enqueue(ring.owned_by(2, "t", 6).split_off(5)).await.remove(0);
+    let full = |error: &EnqueueError| {
+        matches!(error, EnqueueError::Store { error: store::Error::Full(_), id: Some(_) })
+    };
+    assert!(refused.as_ref().is_err_and(full), "{refused:?}");
+    assert!(!ring.scheduler.shards().all()[2].is_down());
+    let items: Vec<_> = receipts(&ring, 2, "t").await.into_iter().map(ack).collect();
+    assert_eq!(ring.scheduler.ack(items).await, vec![Ok(()); 5]);
+}
+
+fn ack(receipt: Receipt) -> AckItem {
+    AckItem { receipt, result: None, follow_ups: Vec::new() }
+}
+
+#[tokio::test]
+async fn when_no_shard_lives_the_refusal_names_no_id() {
+    let ring = Ring::new(3);
+    ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
+    for _ in 0..10 {
+        let result = ring.enqueue(vec![draft("t")]).await.remove(0);
+        let nameless = matches!(result, Err(EnqueueError::Store { id: None, .. }));
+        assert!(unavailable(&result) && nameless, "{result:?}");
+    }
+    soon_all_down(&ring).await;
+    ring.stores[1].set(Fault::None);
+    ring.until_down(1, false).await;
+    assert_eq!(ring.accept(vec![draft("t")]).await[0].shard.as_str(), "s1");
+}
+
+async fn soon_all_down(ring: &Ring) {
+    for n in 0..ring.stores.len() {
+        ring.until_down(n, true).await;
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
+    let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
+    ring.stores[0].set(Fault::Loses);
+    let result = ring.enqueue_for(Duration::from_millis(300), draft("t")).await;
+    let Err(EnqueueError::Store { error: store::Error::Unknown(_), id: Some(id) }) = result else {
+        panic!("{result:?}");
+    };
+    assert_eq!(id.shard().unwrap().as_str(), "s0");
+    assert_eq!(ring.stats("t").await[0].enqueued_total, 1, "every repeat found the first one");
+    let again = ring.enqueue_for(Duration::from_millis(1), named_by_server(&id)).await;
+    assert!(again.is_err());
+
+    ring.stores[0].set(Fault::None);
+    ring.until_down(0, false).await;
+    ring.stores[0].set(Fault::Loses);
+    let (answer, ()) = tokio::join!(ring.enqueue_for(Duration::from_secs(9), draft("u")), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ring.stores[0].set(Fault::None);
+    });
+    assert_eq!(answer.unwrap().outcome, Outcome::Created, "that the repeat found it is our affair");
+    assert_eq!(ring.stats("u").await[0].enqueued_total, 1);
+    let again = ring.enqueue(vec![named_by_server(&id)]).await.remove(0).unwrap();
+    assert_eq!(again.outcome, Outcome::Unchanged);
+}
+
+fn named_by_server(id: &crate::domain::JobId) -> Draft {
+    Draft { id: Some(id.clone()), ..draft("t") }
+}
+
+#[tokio::test]
+async fn what_a_repeat_could_double_is_not_repeated() {
+    let ring = Ring::new(1);
+    let replace = crate::domain::OnConflict::Replace;
+    let job = Draft { on_conflict: replace, ..named("t", "a") };
+    ring.stores[0].set(Fault::Loses);
+    let begin = Instant::now();
+    let result = ring.enqueue_for(Duration::from_secs(9), job.clone()).await;
+    assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
+    assert_eq!(ring.stores[0].calls(), 1);
+    let job = Draft { request_id: Some("r".into()), ..job };
+    let result = ring.enqueue_for(Duration::from_millis(300), job).await;
+    assert!(result.is_err() && ring.stores[0].calls() > 2, "the request id makes it safe");
+}
+
+#[tokio::test]
+async fn a_hanging_shard_is_found_out_and_then_costs_nothing() {
+    let ring = Ring::new(4);
+    ring.stores[3].set(Fault::Hangs);
+    let begin = Instant::now();
+    while !ring.scheduler.shards().all()[3].is_down() {
+        let enqueues = (0..4).map(|_| ring.enqueue_for(patience().answer, draft("t")));
+        let results = futures::future::join_all(enqueues).await;
+        let lost = results.iter().filter(|result| result.is_err()).count();
+        assert!(lost <= 1, "only what lies on it waits: {results:?}");
+    }
+    assert!(begin.elapsed() < 4 * patience().answer, "{:?}", begin.elapsed());
+    let begin = Instant::now();
+    for _ in 0..50 {
+        ring.accept(vec![draft("t")]).await;
+    }
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    ring.stores[3].set(Fault::None);
+    ring.until_down(3, false).await;
+}
+
+#[tokio::test]
+async fn settles_of_a_dead_shard_fail_alone() {
+    let ring = Ring::new(3);
+    let mut items = Vec::new();
+    for n in 0..3 {
+        ring.accept(ring.owned_by(n, "t", 4)).await;
+        items.extend(receipts(&ring, n, "t").await.into_iter().map(ack));
+    }
+    ring.stores[1].set(Fault::Hangs);
+    let results = ring.scheduler.ack(items.clone()).await;
+    for (result, item) in results.iter().zip(&items) {
+        let dead = item.receipt.shard.as_str() == "s1";
+        assert_eq!(matches!(result, Err(SettleError::Unavailable(_))), dead, "{result:?}");
+    }
+    ring.stores[1].set(Fault::None);
+    assert_eq!(ring.scheduler.ack(items.split_off(4)).await, vec![Ok(()); 8], "as often as needed");
+}
+
+#[tokio::test]
+async fn a_draining_shard_gets_no_new_jobs_and_no_follow_ups_without_an_id() {
+    let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
+    let jobs = ring.accept(vec![draft("t"); 300]).await;
+    assert_eq!(per_shard(&jobs), BTreeMap::from([("s0".to_owned(), 300)]));
+    ring.accept(ring.owned_by(1, "u", 1)).await;
+    let receipt = receipts(&ring, 1, "u").await.remove(0);
+    let item = AckItem { follow_ups: vec![draft("next"); 3], ..ack(receipt) };
+    assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
+    let stats = ring.stats("next").await;
+    assert_eq!((stats[0].ready, stats[1].ready), (3, 0));
+    ring.accept(ring.owned_by(0, "u", 1)).await;
+    let receipt = receipts(&ring, 0, "u").await.remove(0);
+    let item = AckItem { follow_ups: vec![draft("next")], ..ack(receipt) };
+    assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
+    assert_eq!(ring.stats("next").await[0].ready, 4);
+}

@@ -1,0 +1,195 @@
+//! Questions about all shards.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ring::{Ring, draft, key, named, patience};
+use crate::domain::ring::ShardState;
+use crate::domain::{JobId, State, TopicName, When};
+use crate::scheduler::{AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs};
+use crate::shards::faulty::Fault;
+
+fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
+    let (topic, after) = (TopicName::stored(topic), Places::default());
+    ListJobs { topic, state, full: false, limit, after }
+}
+
+/// Every page of a list.
+async fn pages(ring: &Ring, mut list: ListJobs) -> Vec<JobsPage> {
+    let mut pages = Vec::new();
+    loop {
+        let page = ring.scheduler.list_jobs(list.clone()).await.unwrap();
+        assert!(page.jobs.len() <= list.limit);
+        let next = page.next.clone();
+        pages.push(page);
+        match next {
+            Some(next) => list.after = next,
+            None => return pages,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_list_goes_page_by_page_over_all_shards_in_the_order_of_due_times() {
+    let ring = Ring::new(4);
+    let later = |n: u64| When::After(Duration::from_secs(1_000 + n * 7 % 100));
+    let drafts = (0..100).map(|n| Draft { due: later(n), ..named("t", &format!("n{n}")) });
+    ring.accept(drafts.collect()).await;
+    for limit in [1, 7, 50, 99, 100, 500] {
+        let pages = pages(&ring, all_of("t", State::Scheduled, limit)).await;
+        let jobs: Vec<_> = pages.iter().flat_map(|page| &page.jobs).collect();
+        let ids: BTreeSet<_> = jobs.iter().map(|job| &job.key.id).collect();
+        assert_eq!((jobs.len(), ids.len()), (100, 100), "each once, {limit} at a time");
+        assert!(jobs.is_sorted_by_key(|job| job.due_time));
+        let full = pages[..pages.len() - 1].iter().all(|page| page.jobs.len() == limit);
+        assert!(full && pages.len() <= 100 / limit + 1, "{} pages", pages.len());
+    }
+}
+
+#[tokio::test]
+async fn a_list_names_who_is_missing_and_ends_all_the_same() {
+    let ring = Ring::new(3);
+    for n in 0..3 {
+        ring.accept(ring.owned_by(n, "t", 10)).await;
+    }
+    ring.stores[2].set(Fault::Hangs);
+    let begin = Instant::now();
+    let list = all_of("t", State::Ready, 6);
+    let first = ring.scheduler.list_jobs(list.clone()).await.unwrap();
+    assert!(begin.elapsed() < patience().answer, "{:?}", begin.elapsed());
+    assert_eq!((first.jobs.len(), &*first.unreachable), (6, &["s2".to_owned()][..]));
+    let jobs: usize = pages(&ring, list.clone()).await.iter().map(|page| page.jobs.len()).sum();
+    assert_eq!(jobs, 20);
+    // What it has is found as soon as it is back, also in the midst of a list.
+    ring.until_down(2, true).await;
+    ring.stores[2].set(Fault::None);
+    ring.until_down(2, false).await;
+    let rest = ListJobs { after: first.next.unwrap(), ..list.clone() };
+    let jobs: usize = pages(&ring, rest).await.iter().map(|page| page.jobs.len()).sum();
+    assert_eq!(jobs, 24);
+    ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
+    assert!(ring.scheduler.list_jobs(list).await.is_err(), "nobody answers");
+}
+
+#[tokio::test]
+async fn numbers_are_sums_and_say_when_they_are_partial() {
+    let ring = Ring::new(3);
+    for n in 0..3 {
+        ring.accept(ring.owned_by(n, "t", 10 + n)).await;
+    }
+    ring.accept(ring.owned_by(1, "lonely", 1)).await;
+    let topic = async |name: &str| ring.scheduler.topic(TopicName::stored(name)).await;
+    let row = topic("t").await.unwrap().unwrap();
+    assert_eq!((row.stats.ready, row.stats.enqueued_total, row.unreachable.len()), (33, 33, 0));
+    let names = async |limit| {
+        let rows = ring.scheduler.topics("", None, limit).await.unwrap();
+        rows.iter().map(|row| row.topic.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(9).await, ["lonely", "t"]);
+    assert_eq!(names(1).await, ["lonely"]);
+
+    ring.stores[1].set(Fault::Hangs);
+    let begin = Instant::now();
+    let row = topic("t").await.unwrap().unwrap();
+    assert_eq!((row.stats.ready, &*row.unreachable), (22, &["s1".to_owned()][..]));
+    assert!(topic("lonely").await.is_err(), "whether there is such a topic nobody knows");
+    assert_eq!(names(9).await, ["t"]);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    ring.until_down(1, true).await;
+    let begin = Instant::now();
+    assert_eq!(topic("t").await.unwrap().unwrap().stats.ready, 22);
+    assert!(begin.elapsed() < super::AT_ONCE, "{:?}", begin.elapsed());
+}
+
+#[tokio::test]
+async fn shards_say_how_they_are() {
+    let ring = Ring::of(&[ShardState::Active, ShardState::Draining, ShardState::Active]);
+    ring.accept(vec![draft("t"); 10]).await;
+    ring.stores[2].set(Fault::Refuses);
+    let infos = ring.scheduler.shard_infos().await;
+    let states: Vec<_> = infos.iter().map(|shard| (&*shard.name, shard.state)).collect();
+    assert_eq!(states.len(), 3);
+    assert!(states.contains(&("s1", ShardState::Draining)));
+    let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
+    assert!(dead.info.as_ref().unwrap_err().to_string().contains("connection refused"));
+    for _ in 0..9 {
+        ring.scheduler.shard_infos().await;
+    }
+    ring.until_down(2, true).await;
+    let infos = ring.scheduler.shard_infos().await;
+    let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
+    let error = dead.info.as_ref().unwrap_err().to_string();
+    assert!(error.contains("connection refused"), "also while it is left alone: {error}");
+}
+
+/// Makes dead letters of all jobs of a topic on every shard.
+async fn bury(ring: &Ring, topic: &str) {
+    for n in 0..ring.stores.len() {
+        let receipts = super::receipts(ring, n, topic).await;
+        let cause = crate::domain::lifecycle::Cause::DeadLettered { error: "x".into() };
+        let item = |receipt| NackItem { receipt, cause: cause.clone() };
+        let results = ring.scheduler.nack(receipts.into_iter().map(item).collect()).await;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+}
+
+fn redrive(topic: &str, target: Option<&str>) -> RedriveJobs {
+    RedriveJobs {
+        topic: TopicName::stored(topic),
+        ids: Vec::new(),
+        target: target.map(TopicName::stored),
+        rate: None,
+        dry_run: false,
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewhere() {
+    let ring = Ring::new(4);
+    let ids: Vec<String> = (0..60).map(|n| format!("n{n}")).collect();
+    ring.accept(ids.iter().map(|id| named("a", id)).collect()).await;
+    ring.accept(vec![draft("a"); 20]).await;
+    bury(&ring, "a").await;
+    let done = ring.scheduler.redrive(redrive("a", None)).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (80, 0));
+    bury(&ring, "a").await;
+
+    ring.accept(vec![named("b", "n7")]).await;
+    let only_count = RedriveJobs { dry_run: true, ..redrive("a", Some("b")) };
+    let done = ring.scheduler.redrive(only_count).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (79, 1));
+    let done = ring.scheduler.redrive(redrive("a", Some("b"))).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (79, 1), "what is taken there stays");
+    for id in &ids {
+        let found = ring.scheduler.get(key("b", id), false).await.unwrap().unwrap();
+        assert_eq!(found.state, State::Ready);
+        let left = ring.scheduler.get(key("a", id), false).await.unwrap();
+        assert_eq!(left.is_some(), id == "n7");
+    }
+    let ready: u64 = ring.stats("b").await.iter().map(|stats| stats.ready).sum();
+    assert_eq!(ready, 80);
+}
+
+#[tokio::test]
+async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
+    let ring = Ring::new(3);
+    for n in 0..3 {
+        ring.accept(ring.owned_by(n, "t", 5)).await;
+    }
+    bury(&ring, "t").await;
+    ring.stores[0].set(Fault::Refuses);
+    assert!(ring.scheduler.redrive(redrive("t", None)).await.is_err());
+    let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
+    assert_eq!(ready, [0, 5, 5]);
+    ring.stores[0].set(Fault::None);
+    ring.until_down(0, false).await;
+    let ids: Vec<JobId> =
+        ring.owned_by(0, "t", 5).into_iter().map(|draft| draft.id.unwrap()).collect();
+    let done = ring.scheduler.redrive(RedriveJobs { ids, ..redrive("t", None) }).await.unwrap();
+    assert_eq!(done.redriven, 5);
+    let items: Vec<AckItem> =
+        super::receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
+    assert_eq!(items.len(), 5);
+}

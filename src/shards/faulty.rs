@@ -1,0 +1,181 @@
+//! For tests: a store that fails or hangs on demand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::future::BoxFuture;
+use tokio::sync::{broadcast, watch};
+
+use crate::clock::Clock;
+use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName};
+use crate::store::sqlite::{Config, Place, SqliteStore};
+use crate::store::{
+    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
+    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
+    Settled, Stats, Store, Topic, Unclaim,
+};
+
+/// How a shard is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It works.
+    None,
+    /// Nobody is there.
+    Refuses,
+    /// It has no room for new jobs.
+    Full,
+    /// It does what it is asked for, but its answers do not arrive.
+    Loses,
+    /// Calls are neither done nor answered, for ever.
+    Hangs,
+}
+
+/// A shard in memory, and how it is.
+pub(crate) struct Faulty {
+    store: SqliteStore,
+    fault: watch::Sender<Fault>,
+    calls: AtomicUsize,
+}
+
+impl Faulty {
+    /// A shard that works.
+    pub(crate) fn new(name: &str, clock: &Clock) -> Arc<Faulty> {
+        let name = ShardName::try_new(name).unwrap();
+        let config = Config { name, place: Place::Memory, clock: clock.clone() };
+        let store = SqliteStore::open(config).unwrap();
+        let (fault, calls) = (watch::Sender::new(Fault::None), AtomicUsize::new(0));
+        Arc::new(Faulty { store, fault, calls })
+    }
+
+    /// From now on it is so.
+    pub(crate) fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+
+    /// Calls that reached it, in whatever state it was.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// The store itself, which always works.
+    pub(crate) fn inner(&self) -> &SqliteStore {
+        &self.store
+    }
+
+    fn pass<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a SqliteStore) -> Reply<'a, T> + Send + 'a,
+    ) -> Reply<'a, T> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let fault = *self.fault.borrow();
+        Box::pin(async move {
+            match fault {
+                Fault::None | Fault::Full => call(&self.store).await,
+                Fault::Refuses => Err(Error::Unavailable("connection refused".into())),
+                Fault::Loses => {
+                    call(&self.store).await?;
+                    Err(Error::Unknown("connection lost".into()))
+                }
+                Fault::Hangs => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl Store for Faulty {
+    fn name(&self) -> &ShardName {
+        self.store.name()
+    }
+
+    fn durability(&self) -> Durability {
+        self.store.durability()
+    }
+
+    fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
+        if *self.fault.borrow() == Fault::Full {
+            return Box::pin(async { Err(Error::Full("no room".into())) });
+        }
+        self.pass(|store| store.enqueue(jobs))
+    }
+
+    fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
+        self.pass(|store| store.claim(claim))
+    }
+
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
+        self.pass(|store| store.unclaim(what))
+    }
+
+    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
+        self.pass(|store| store.leases(refs))
+    }
+
+    fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<Result<Settled, Refused>>> {
+        self.pass(|store| store.settle(items))
+    }
+
+    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
+        self.pass(|store| store.extend(items))
+    }
+
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
+        self.pass(move |store| store.get(keys, full))
+    }
+
+    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
+        self.pass(|store| store.delete(keys))
+    }
+
+    fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
+        self.pass(|store| store.reschedule(items))
+    }
+
+    fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
+        self.pass(|store| store.redrive(redrive))
+    }
+
+    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
+        self.pass(|store| store.detach(refs))
+    }
+
+    fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
+        self.pass(move |store| store.reap(limit))
+    }
+
+    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
+        self.pass(move |store| store.orphans(owner))
+    }
+
+    fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
+        self.pass(move |store| store.prune(limit))
+    }
+
+    fn list(&self, list: List) -> Reply<'_, Page> {
+        self.pass(|store| store.list(list))
+    }
+
+    fn topics(
+        &self,
+        prefix: String,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> Reply<'_, Vec<Topic>> {
+        self.pass(move |store| store.topics(prefix, after, limit))
+    }
+
+    fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
+        self.pass(|store| store.stats(topics))
+    }
+
+    fn info(&self) -> Reply<'_, Info> {
+        self.pass(|store| store.info())
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.store.events()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.store.close()
+    }
+}

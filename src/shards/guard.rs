@@ -1,0 +1,195 @@
+//! What every call of a store goes through: the breaker, a limit to its time, and measurement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
+use crate::metrics::ShardMetrics;
+use crate::store::{self, Error, LeaseRef, Store, Unclaim};
+
+use super::breaker::{Access, Breaker, Kind};
+
+/// The verbs that only read; they go on where a shard has lost its disk or its primary.
+const READS: [&str; 5] = ["get", "list", "topics", "stats", "info"];
+/// A failure that took so long counts like no answer at all.
+const LATE: Duration = Duration::from_secs(1);
+
+/// How patient this replica is with its shards.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// A call that is not answered within this has failed, with an unknown outcome. Far longer than a
+    /// busy shard takes, because giving up does not make it less busy.
+    pub answer: Duration,
+    /// The same for a claim, which holds the credit of streams that other shards could use.
+    pub claim: Duration,
+    /// How long a question to all shards waits for the others, once one has answered.
+    pub others: Duration,
+    /// First and longest pause between two probes of a shard that does not answer.
+    pub probes: (Duration, Duration),
+}
+
+/// See the module.
+pub(super) struct Guard {
+    store: Arc<dyn Store>,
+    metrics: ShardMetrics,
+    patience: Patience,
+    breaker: Breaker,
+    /// How many shards of this replica do not answer.
+    down: watch::Sender<usize>,
+    closing: CancellationToken,
+}
+
+// === impl Patience ===
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience {
+            answer: Duration::from_secs(5),
+            claim: Duration::from_secs(2),
+            others: Duration::from_millis(750),
+            probes: (Duration::from_millis(100), Duration::from_secs(5)),
+        }
+    }
+}
+
+// === impl Guard ===
+
+impl Guard {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        metrics: ShardMetrics,
+        patience: Patience,
+        down: watch::Sender<usize>,
+    ) -> Guard {
+        metrics.set_breaker_open(false);
+        let breaker = Breaker::new(patience.probes);
+        let closing = CancellationToken::new();
+        Guard { store, metrics, patience, breaker, down, closing }
+    }
+
+    pub(super) fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    pub(super) fn patience(&self) -> &Patience {
+        &self.patience
+    }
+
+    /// Refuses a call of `op` while the shard is left alone.
+    pub(super) fn admit(&self, op: &'static str) -> store::Result<()> {
+        if !self.breaker.is_open() {
+            return Ok(());
+        }
+        self.metrics.error(op, "BREAKER_OPEN");
+        Err(Error::Unavailable(format!("it does not answer, last: {}", self.breaker.error())))
+    }
+
+    /// Makes a call of `op`, of at most `limit`.
+    ///
+    /// # Errors
+    /// As the call's; [`Error::Unavailable`] when it was not made, [`Error::Unknown`] when it took too
+    /// long.
+    pub(super) async fn call<T>(
+        self: &Arc<Self>,
+        op: &'static str,
+        limit: Duration,
+        call: impl Future<Output = store::Result<T>>,
+    ) -> store::Result<T> {
+        self.admit(op)?;
+        let begin = Instant::now();
+        let answer = tokio::time::timeout(limit, call).await;
+        let took = begin.elapsed();
+        self.metrics.op(op, took);
+        let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Failed };
+        let late = |_| Err(Error::Unknown(format!("no answer within {limit:?}")));
+        let result = answer.unwrap_or_else(late);
+        match &result {
+            Ok(_) => self.breaker.succeeded(access(op)),
+            Err(error) => self.failed(op, kind, error),
+        }
+        result
+    }
+
+    /// Lets a prober end.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    fn name(&self) -> &ShardName {
+        self.store.name()
+    }
+
+    fn failed(self: &Arc<Self>, op: &'static str, kind: Kind, error: &Error) {
+        self.metrics.error(op, error.reason());
+        tracing::warn!(shard = %self.name(), op, %error, "store call failed");
+        if answers(error) {
+            self.breaker.succeeded(access(op));
+        } else if self.breaker.failed(access(op), kind, words(error)) {
+            tracing::warn!(
+                shard = %self.name(), %error,
+                "the shard does not answer; its calls fail at once until it does"
+            );
+            self.changed(true);
+            tokio::spawn(Arc::clone(self).probe());
+        }
+    }
+
+    /// Asks, once at a time, until the shard answers or is closed.
+    async fn probe(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.breaker.pause()) => {}
+                () = self.closing.cancelled() => return,
+            }
+            let limit = self.patience.claim;
+            match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
+                Ok(Err(error)) if !answers(&error) => {
+                    tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
+                }
+                Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),
+                Ok(_) => break,
+            }
+        }
+        self.changed(false);
+        self.breaker.close();
+        tracing::info!(shard = %self.name(), "the shard answers again");
+    }
+
+    fn changed(&self, open: bool) {
+        self.metrics.set_breaker_open(open);
+        self.down.send_modify(|down| *down = if open { *down + 1 } else { *down - 1 });
+    }
+}
+
+fn access(op: &str) -> Access {
+    if READS.contains(&op) { Access::Read } else { Access::Write }
+}
+
+/// Whether a shard that says so answers for the rest.
+fn answers(error: &Error) -> bool {
+    match error {
+        Error::Full(_) | Error::Corrupt(_) => true,
+        Error::Unavailable(_) | Error::Unknown(_) => false,
+    }
+}
+
+/// What the shard itself said.
+fn words(error: &Error) -> &str {
+    match error {
+        Error::Full(text)
+        | Error::Unavailable(text)
+        | Error::Unknown(text)
+        | Error::Corrupt(text) => text,
+    }
+}
+
+/// A write that changes nothing, because no topic of a user has this name: a shard that can be read
+/// but not written is no use.
+fn nothing() -> Unclaim {
+    let key = JobKey { topic: TopicName::stored("ringq.probe"), id: JobId::stored("probe") };
+    Unclaim::Leases(vec![LeaseRef { key, token: Token(0) }])
+}

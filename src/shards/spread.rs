@@ -1,0 +1,103 @@
+//! One question to several shards at once. Who does not answer in time is left out and named, so that
+//! a shard that hangs does not hang those who ask about all of them.
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use crate::domain::ShardName;
+use crate::store::{self, Error, Reply, Store};
+
+use super::{Shard, Shards};
+
+/// What shards answered, in the order in which they were asked.
+pub struct Spread<T> {
+    /// Those that did.
+    pub answers: Vec<(Shard, T)>,
+    /// Those that did not.
+    pub failed: Vec<(ShardName, Error)>,
+}
+
+/// What there is of an answer, and the names of those that did not answer.
+pub type Partial<T> = (Vec<(Shard, T)>, Vec<ShardName>);
+
+// === impl Shards ===
+
+impl Shards {
+    /// Asks every shard.
+    pub async fn ask_all<T: Send + 'static>(
+        &self,
+        op: &'static str,
+        call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, T> + Clone + Send + 'static,
+    ) -> Spread<T> {
+        let asks = self.all().iter().map(|shard| (shard.clone(), ())).collect();
+        self.ask_each(op, asks, move |store, ()| call(store)).await
+    }
+
+    /// Asks each of these shards its own question. A question goes on after nobody waits for it any
+    /// more, until it is answered or late: that is how a shard that hangs is found out.
+    pub async fn ask_each<Q: Send + 'static, T: Send + 'static>(
+        &self,
+        op: &'static str,
+        asks: Vec<(Shard, Q)>,
+        call: impl for<'a> Fn(&'a dyn Store, Q) -> Reply<'a, T> + Clone + Send + 'static,
+    ) -> Spread<T> {
+        let begin = Instant::now();
+        let mut answers: Vec<(Shard, Option<store::Result<T>>)> = Vec::with_capacity(asks.len());
+        let mut open = FuturesUnordered::new();
+        for (index, (shard, question)) in asks.into_iter().enumerate() {
+            answers.push((shard.clone(), None));
+            let call = call.clone();
+            let ask = async move { shard.call(op, move |store| call(store, question)).await };
+            let ask = tokio::spawn(ask);
+            open.push(async move { (index, ask.await) });
+        }
+        let mut limit = None;
+        loop {
+            let next = async {
+                match limit {
+                    Some(limit) => tokio::time::timeout_at(limit, open.next()).await.ok().flatten(),
+                    None => open.next().await,
+                }
+            };
+            let Some((index, answer)) = next.await else { break };
+            let lost = |_| Err(Error::Unknown("the call was dropped".into()));
+            let answer = answer.unwrap_or_else(lost);
+            if answer.is_ok() {
+                limit.get_or_insert(begin + self.inner.patience.others);
+            }
+            answers[index].1 = Some(answer);
+        }
+        Spread::of(answers)
+    }
+}
+
+// === impl Spread ===
+
+impl<T> Spread<T> {
+    fn of(found: Vec<(Shard, Option<store::Result<T>>)>) -> Spread<T> {
+        let mut spread = Spread { answers: Vec::new(), failed: Vec::new() };
+        for (shard, answer) in found {
+            let slow = || Err(Error::Unavailable("it has not answered yet".into()));
+            match answer.unwrap_or_else(slow) {
+                Ok(answer) => spread.answers.push((shard, answer)),
+                Err(error) => spread.failed.push((shard.name().clone(), error)),
+            }
+        }
+        spread
+    }
+
+    /// What there is, and the names of those that did not answer.
+    ///
+    /// # Errors
+    /// When nobody has answered: that of the first one.
+    pub fn partial(self) -> store::Result<Partial<T>> {
+        match self.failed.first() {
+            Some((_, error)) if self.answers.is_empty() => Err(error.clone()),
+            _ => {
+                let unreachable = self.failed.into_iter().map(|(name, _)| name);
+                Ok((self.answers, unreachable.collect()))
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What people do to single jobs: delete, reschedule, redrive.
+
+use bytes::Bytes;
+
+use crate::domain::lifecycle::{Event, next};
+use crate::domain::{JobKey, State, Time, When, limit};
+use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
+
+use super::record::{Held, clamped, micros};
+use super::reply::Reply;
+use super::script::Verb;
+use super::stored::Stored;
+use super::{Lane, RedisStore};
+use deadpool_redis::redis::Value;
+
+/// In which states `event` can happen, as scripts read it: a 0 or 1 for each.
+fn states(event: Event) -> String {
+    State::ALL.iter().map(|&state| if next(state, event).is_ok() { '1' } else { '0' }).collect()
+}
+
+impl RedisStore {
+    /// The verb.
+    pub(super) async fn remove(&self, keys: Vec<JobKey>) -> Result<Vec<Option<Deleted>>> {
+        let mut deleted = Vec::with_capacity(keys.len());
+        for part in keys.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Delete);
+            for key in part {
+                call.arg(key.topic.as_str()).arg(key.id.as_str());
+            }
+            let mut reply = self.run(Lane::Write, &call).await?;
+            self.hints.prune_at(reply.maybe_time()?);
+            for _ in part {
+                let (state, lease) = (reply.number()?, reply.maybe_bytes()?);
+                deleted.push(if state < 0 { None } else { Some(was(state, lease)?) });
+            }
+        }
+        Ok(deleted)
+    }
+
+    /// The verb.
+    pub(super) async fn shift(&self, items: Vec<Reschedule>) -> Result<Vec<Rescheduled>> {
+        let mut moved = Vec::with_capacity(items.len());
+        for part in items.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Reschedule);
+            call.arg(states(Event::Reschedule));
+            for Reschedule { key, due, priority } in part {
+                call.arg(key.topic.as_str()).arg(key.id.as_str());
+                call.arg(due.map_or(String::new(), when));
+                call.arg(priority.map_or(String::new(), |priority| priority.to_string()));
+            }
+            let mut reply = self.run(Lane::Write, &call).await?;
+            let now = reply.time()?;
+            self.hints.prune_at(reply.maybe_time()?);
+            for item in part {
+                moved.push(self.moved(reply.value()?, item, now)?);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn moved(&self, value: Value, item: &Reschedule, now: Time) -> Result<Rescheduled> {
+        if let Value::Int(code) = value {
+            return Ok(if code < 0 { Ok(None) } else { Err(super::state(code)?) });
+        }
+        let mut reply = Reply::new(value)?;
+        let (record, story) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
+        let stored = Stored::read([record, None, story, None, None, None])?;
+        let Some(state) = stored.state(now) else { return Ok(Ok(None)) };
+        Ok(Ok(Some(stored.job(item.key.clone(), state, &self.name, false)?)))
+    }
+
+    /// The verb.
+    pub(super) async fn bring_back(&self, redrive: Redrive) -> Result<Redriven> {
+        let mut done = Redriven::default();
+        let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
+        for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Redrive);
+            call.arg(states(Event::Redrive)).arg(redrive.topic.as_str()).arg(target.as_str());
+            call.arg(micros(redrive.delay)).arg(micros(redrive.spacing));
+            call.arg(u8::from(redrive.dry_run)).arg(done.redriven);
+            for id in part {
+                call.arg(id.as_str());
+            }
+            let mut reply = self.run(Lane::Write, &call).await?;
+            self.hints.prune_at(reply.maybe_time()?);
+            done.redriven += reply.count()?;
+            done.skipped += reply.count()?;
+        }
+        Ok(done)
+    }
+}
+
+fn was(state: i64, lease: Option<Bytes>) -> Result<Deleted> {
+    let lease = lease.map(Held::read).transpose()?;
+    let revoked = lease.map(|held| (held.owner, held.stream, held.token));
+    Ok(Deleted { previous: super::state(state)?, revoked })
+}
+
+fn when(when: When) -> String {
+    match when {
+        When::Now => "+0".to_owned(),
+        When::After(delay) => format!("+{}", micros(delay)),
+        When::At(time) => format!("@{}", clamped(time)),
+    }
+}

@@ -1,0 +1,228 @@
+//! Claim and what undoes it.
+
+use bytes::{BufMut as _, Bytes};
+use rand::RngCore as _;
+
+use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
+use crate::store::{Ask, Claim, Claimed, Claims, LeaseRef, Leased, Rest, Result, Taker, Unclaim};
+
+use super::record::{Record, micros, put_duration};
+use super::reply::{Reply, unexpected};
+use super::script::{Call, Verb};
+use super::{Lane, RedisStore};
+
+/// Bytes of the arrival in front of an id, as orders have their members.
+const ARRIVAL_BYTES: usize = 6;
+/// What scripts take for "as many bytes as you like".
+const BYTES_MAX: u64 = 1 << 52;
+
+/// What of a job lies apart from its record, as the claim answers it.
+#[derive(Default)]
+struct Extra {
+    last_error: String,
+    payload: Option<Bytes>,
+}
+
+impl RedisStore {
+    /// The verb.
+    pub(super) async fn take(&self, claim: Claim) -> Result<Claims> {
+        let mut halves = vec![0; 4 * jobs_at_most(&claim)];
+        rand::rng().fill_bytes(&mut halves);
+        let mut call = self.call(Verb::Claim);
+        call.arg(&claim.nonce.to_be_bytes()).arg(&halves).arg(bounds(&claim));
+        for ask in &claim.asks {
+            call.arg(ask.topic.as_str());
+            for taker in &ask.takers {
+                call.arg(seat(claim.owner, taker));
+            }
+        }
+        let mut reply = self.run(Lane::Claim, &call).await?;
+        let now = reply.time()?;
+        let mut tokens = halves.chunks_exact(4).map(|half| {
+            Token::new(claim.nonce, u32::from_be_bytes([half[0], half[1], half[2], half[3]]))
+        });
+        let mut topics = Vec::with_capacity(claim.asks.len());
+        for ask in &claim.asks {
+            topics.push(claimed(&mut reply, ask, now, &mut tokens)?);
+        }
+        let leased = topics.iter().flat_map(|topic: &Claimed| topic.leased.iter().flatten());
+        self.hints.reap_at(leased.map(|leased| leased.deadline).min());
+        Ok(Claims { now, topics })
+    }
+
+    /// The verb.
+    pub(super) async fn put_back(&self, what: Unclaim) -> Result<u64> {
+        let refs = match what {
+            Unclaim::Leases(refs) => refs,
+            Unclaim::Nonce(nonce) => {
+                self.give_up(nonce).await?;
+                let running = self.running().await?;
+                let mine = running.into_iter().filter(|run| run.lease.token.nonce() == nonce);
+                mine.map(|run| LeaseRef { key: run.key, token: run.lease.token }).collect()
+            }
+        };
+        let mut undone = 0;
+        for part in refs.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Unclaim);
+            call.arg("");
+            part.iter().for_each(|lease| add_lease(&mut call, lease));
+            let mut reply = self.run(Lane::Write, &call).await?;
+            self.hints.prune_at(reply.maybe_time()?);
+            undone += reply.count()?;
+        }
+        Ok(undone)
+    }
+
+    /// Makes sure that a claim whose answer was lost takes nothing if it arrives only now: Redis may read
+    /// what an old connection has sent after what came by a new one.
+    async fn give_up(&self, nonce: u32) -> Result<()> {
+        let mut call = self.call(Verb::Unclaim);
+        call.arg(&nonce.to_be_bytes());
+        self.run(Lane::Write, &call).await.map(drop)
+    }
+
+    /// The verb.
+    pub(super) async fn let_outlive(&self, refs: Vec<LeaseRef>) -> Result<u64> {
+        let mut found = 0;
+        for part in refs.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Detach);
+            part.iter().for_each(|lease| add_lease(&mut call, lease));
+            let answer = super::reply::number(&self.run_raw(Lane::Write, &call).await?)?;
+            found += u64::try_from(answer).unwrap_or(0);
+        }
+        Ok(found)
+    }
+}
+
+/// Names one lease: topic, id, token.
+pub(super) fn add_lease(call: &mut Call, lease: &LeaseRef) {
+    let LeaseRef { key, token } = lease;
+    call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
+}
+
+fn jobs_at_most(claim: &Claim) -> usize {
+    let takers = claim.asks.iter().flat_map(|ask| &ask.takers);
+    let jobs: u64 = takers.map(|taker| u64::from(taker.jobs)).sum();
+    usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
+}
+
+/// What one call may lease, and how many takers each ask has.
+fn bounds(claim: &Claim) -> Vec<u8> {
+    let short = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+    let long = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let mut bounds = Vec::with_capacity(10 + 2 * claim.asks.len());
+    bounds.put_u32(long(limit::CALL_JOBS_MAX));
+    bounds.put_u32(long(limit::CALL_BYTES_MAX));
+    bounds.put_u16(short(claim.asks.len()));
+    claim.asks.iter().for_each(|ask| bounds.put_u16(short(ask.takers.len())));
+    bounds
+}
+
+/// A taker as the script reads it.
+fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
+    let mut seat = Vec::with_capacity(34 + taker.worker_id.len());
+    seat.put_u32(taker.jobs);
+    seat.put_uint(micros(taker.lease).unsigned_abs(), 7);
+    seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
+    seat.put_u8(u8::from(taker.oversize));
+    seat.put_u32(owner);
+    seat.put_u32(taker.stream);
+    put_duration(&mut seat, taker.grace);
+    seat.extend(taker.worker_id.as_bytes());
+    seat
+}
+
+/// What one ask got; `tokens` are given out in the order of the answer.
+fn claimed(
+    reply: &mut Reply,
+    ask: &Ask,
+    now: Time,
+    tokens: &mut impl Iterator<Item = Token>,
+) -> Result<Claimed> {
+    let rest = match reply.number()? {
+        -1 => Rest::More,
+        0 => Rest::Nothing,
+        due => Rest::Until(Time(due)),
+    };
+    let (jobs, listed, extras) = (reply.length()?, reply.length()? > 0, reply.length()?);
+    let members = reply.some_bytes(jobs)?;
+    let records = reply.some_bytes(jobs)?;
+    let mut takers = vec![0; jobs];
+    if listed {
+        for taker in &mut takers {
+            *taker = reply.length()?;
+        }
+    }
+    let mut extras = read_extras(reply, extras, jobs)?.into_iter();
+    let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
+    for ((member, record), index) in members.into_iter().zip(records).zip(takers) {
+        let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
+        let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
+        let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
+        let extra = extras.next().flatten().unwrap_or_default();
+        match lease(key, taker, token, record, extra, now) {
+            Ok(job) => leased[index].push(job),
+            // It is left to run out of leases and become a dead letter; the others go on.
+            Err(error) => {
+                tracing::error!(topic = %ask.topic, %error, "a job is damaged and not handed out");
+            }
+        }
+    }
+    Ok(Claimed { leased, rest })
+}
+
+fn lease(
+    key: JobKey,
+    taker: &Taker,
+    token: Token,
+    record: Bytes,
+    extra: Extra,
+    now: Time,
+) -> Result<Leased> {
+    let record = Record::read(record)?;
+    Ok(Leased {
+        key,
+        token,
+        deadline: now.plus(record.own_lease.unwrap_or(taker.lease)),
+        spec: record.spec(extra.payload, true)?,
+        priority: record.priority,
+        failures: record.failures,
+        deliveries: record.deliveries,
+        due: record.due,
+        create_time: record.created,
+        last_error: extra.last_error,
+    })
+}
+
+/// What few jobs have, by the number of the job.
+fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Option<Extra>>> {
+    let mut extras: Vec<Option<Extra>> = Vec::new();
+    if count > 0 {
+        extras.resize_with(jobs, || None);
+    }
+    for _ in 0..count {
+        let index = reply.length()?;
+        let last_error = reply.maybe_bytes()?.unwrap_or_default();
+        let payload = reply.maybe_bytes()?;
+        let place = extras.get_mut(index).ok_or_else(|| unexpected("the number of a job"))?;
+        let last_error = String::from_utf8_lossy(&last_error).into_owned();
+        *place = Some(Extra { last_error, payload });
+    }
+    Ok(extras)
+}
+
+/// The id in a member of an order.
+pub(super) fn id_of(member: &[u8]) -> Result<JobId> {
+    let id = member.get(ARRIVAL_BYTES..).and_then(|id| std::str::from_utf8(id).ok());
+    id.map(JobId::stored).ok_or_else(|| unexpected("an id"))
+}
+
+/// The arrival in a member of an order.
+pub(super) fn arrival_of(member: &[u8]) -> i64 {
+    member.iter().take(ARRIVAL_BYTES).fold(0, |number, &byte| number << 8 | i64::from(byte))
+}
+
+/// A topic's name as it is stored.
+pub(super) fn topic(name: &str) -> TopicName {
+    TopicName::stored(name)
+}

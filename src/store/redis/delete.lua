@@ -1,0 +1,37 @@
+-- flags: allow-oom
+-- delete: cancel what waits or runs, forget what is finished.
+-- ARGV: now; per job: topic, id.
+-- Reply: next upkeep (0: none), then per job: the state before (-1: no such job), and of a running one
+--        its lease, else false.
+--#include clock
+--#include record
+--#include lifecycle
+local reply = { 0 }
+
+local function delete(j)
+  local before, lease = state(j), j.lease
+  leave(j)
+  if j.next then
+    call('HDEL', j.k.more, 'n' .. j.id, 'q' .. j.id)
+    j.next = false
+  end
+  if j.phase ~= 0 then
+    forget(j)
+  else
+    if lease and j.keep ~= 0 then
+      remember(j, lease, { outcome = 5, code = 5, counted = 0, error = '' })
+    end
+    finish(j, 4, now)
+  end
+  return before, lease and lease.raw or false
+end
+
+for a = 2, #ARGV, 2 do
+  local k = topic_of(ARGV[a])
+  local j = k and find(k, ARGV[a + 1])
+  local r = #reply
+  reply[r + 1], reply[r + 2] = -1, false
+  if j then reply[r + 1], reply[r + 2] = delete(j) end
+end
+reply[1] = upkeep
+return reply

@@ -1,0 +1,34 @@
+-- flags: allow-oom
+-- extend: move deadlines of running leases to now plus a duration.
+-- ARGV: now; per lease: topic, id, token, microseconds (empty: the lease's own), note (empty, or `+` and
+--       the note).
+-- Reply: now, next upkeep (0: none), then per lease its deadline, or -2 not found, -3 stale.
+--#include clock
+--#include record
+--#include lifecycle
+local reply = { now, 0 }
+
+local function extend(name, id, token, micros, note)
+  local k = topic_of(name)
+  local j = k and find(k, id)
+  if not j or j.phase == 4 then return -2 end
+  local l = j.lease
+  if not l or l.token ~= token then return -3 end
+  l.deadline = plus(now, micros == '' and l.duration or tonumber(micros))
+  l.extended = now
+  if note ~= '' then
+    story(j).progress = sub(note, 2)
+    l.plain = 0
+    save(j)
+  end
+  call('HSET', k.leases, id, format_lease(l))
+  call('ZADD', P .. 'deadlines', text(l.deadline), global_member(j))
+  alarm_at(l.deadline)
+  return l.deadline
+end
+
+for a = 2, #ARGV, 5 do
+  reply[#reply + 1] = extend(ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+end
+reply[2] = upkeep
+return reply

@@ -1,0 +1,151 @@
+//! Hints to the world: what the shard's channel says, and what this replica's own calls bring about.
+
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::broadcast;
+
+use crate::domain::{Time, TopicName};
+use crate::store::Event;
+
+/// Hints that a slow listener may be behind; a slower one treats everything as woken.
+const EVENTS_MAX: usize = 1_024;
+
+/// Sends events to whoever listens.
+pub(super) struct Hints {
+    events: broadcast::Sender<Event>,
+    /// Leases that run out.
+    pub(super) reap: Alarm,
+    /// Jobs that expire or are forgotten.
+    pub(super) prune: Alarm,
+}
+
+/// When something happens by itself next, as far as whoever waits for it was told.
+pub(super) struct Alarm(Mutex<Times>);
+
+#[derive(Clone, Copy)]
+struct Times {
+    announced: Time,
+    /// The earliest time named since the last look began: the look may not have seen it.
+    named: Time,
+}
+
+/// A look at the shard, under way.
+pub(super) struct Look(());
+
+// === impl Alarm ===
+
+impl Alarm {
+    fn never() -> Alarm {
+        Alarm(Mutex::new(Times { announced: Time::MAX, named: Time::MAX }))
+    }
+
+    /// Somebody looks what happens next.
+    pub(super) fn begin(&self) -> Look {
+        self.with(|times| times.named = Time::MAX);
+        Look(())
+    }
+
+    /// Something happens at `at`; whether that is news.
+    fn name(&self, at: Time) -> bool {
+        self.with(|times| {
+            times.named = times.named.min(at);
+            let news = at < times.announced;
+            times.announced = times.announced.min(at);
+            news
+        })
+    }
+
+    /// The look has said `next`; what was named meanwhile, if it is earlier.
+    fn end(&self, next: Time) -> Option<Time> {
+        self.with(|times| {
+            let missed = Some(times.named).filter(|&named| named < next);
+            times.announced = missed.unwrap_or(next);
+            missed
+        })
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Times) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+// === impl Hints ===
+
+impl Hints {
+    pub(super) fn new() -> Hints {
+        let events = broadcast::Sender::new(EVENTS_MAX);
+        Hints { events, reap: Alarm::never(), prune: Alarm::never() }
+    }
+
+    pub(super) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Something in the topic can be claimed from then on.
+    pub(super) fn claimable(&self, topic: TopicName, at: Time) {
+        self.send(Event::Claimable { topic, at });
+    }
+
+    /// Hints may have been lost.
+    pub(super) fn missed(&self) {
+        self.send(Event::Missed);
+    }
+
+    /// A lease runs out then.
+    pub(super) fn reap_at(&self, at: Option<Time>) {
+        self.upkeep(at.filter(|&at| self.reap.name(at)));
+    }
+
+    /// A job expires or is forgotten then.
+    pub(super) fn prune_at(&self, at: Option<Time>) {
+        self.upkeep(at.filter(|&at| self.prune.name(at)));
+    }
+
+    /// A look at one kind has said what is next.
+    pub(super) fn looked(&self, alarm: &Alarm, _look: Look, next: Option<Time>) {
+        self.upkeep(alarm.end(next.unwrap_or(Time::MAX)));
+    }
+
+    /// Something is to be done then.
+    pub(super) fn upkeep(&self, at: Option<Time>) {
+        if let Some(at) = at {
+            self.send(Event::Upkeep { at });
+        }
+    }
+
+    fn send(&self, event: Event) {
+        // Nobody listening is fine: whoever comes later asks once.
+        let _ = self.events.send(event);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_told_once_and_again_after_a_look() {
+        let hints = Hints::new();
+        let mut events = hints.subscribe();
+        let mut told = || events.try_recv().ok();
+        hints.reap_at(Some(Time(50)));
+        assert_eq!(told(), Some(Event::Upkeep { at: Time(50) }));
+        hints.reap_at(Some(Time(60)));
+        assert_eq!(told(), None, "later than what is known");
+        let look = hints.reap.begin();
+        hints.looked(&hints.reap, look, None);
+        hints.reap_at(Some(Time(60)));
+        assert_eq!(told(), Some(Event::Upkeep { at: Time(60) }));
+    }
+
+    #[test]
+    fn what_is_named_during_a_look_is_told_after_it() {
+        let hints = Hints::new();
+        hints.reap_at(Some(Time(10)));
+        let look = hints.reap.begin();
+        hints.reap_at(Some(Time(40)));
+        let mut events = hints.subscribe();
+        hints.looked(&hints.reap, look, Some(Time(90)));
+        assert_eq!(events.try_recv(), Ok(Event::Upkeep { at: Time(40) }));
+    }
+}

@@ -1,0 +1,107 @@
+-- A job arrives: it is written, or what has its id meets it. Needs `lifecycle.lua`. The form of a new
+-- job's blob is described in `enqueue.rs`.
+
+-- The new job as a table, its due and expire times by this clock.
+local function arrival(k, id, blob, seq)
+  local mode, due, expires, length = string.byte(blob, 1), now, 0, #blob
+  local at = 1
+  if mode < 128 then
+    mode = 0
+  else
+    local micros, until_expiry
+    micros, until_expiry, length = sunpack('>I7I7I4', blob, 2)
+    at = 20
+    if band(mode, 1) ~= 0 then due = plus(now, micros) end
+    if band(mode, 2) ~= 0 then due = math.max(now, micros) end
+    if band(mode, 4) ~= 0 then expires = plus(now, until_expiry) end
+    if band(mode, 8) ~= 0 then expires = math.max(until_expiry, 1) end
+  end
+  local raw = spack('>I6I7I7', seq, due, now) .. sub(blob, at, at + length - 1)
+  local j = parse(k, id, raw)
+  j.expire = expires
+  j.policy, j.ranked = band(mode, 48) / 16, band(mode, 64) ~= 0
+  if j.large then j.payload = sub(blob, at + length) end
+  return j
+end
+
+local function insert(j)
+  call('HINCRBY', j.k.key, 'enqueued', '1')
+  if j.payload then call('HSET', j.k.more, 'p' .. j.id, j.payload) end
+  wait(j)
+end
+
+-- What a job that was just written reads as.
+local function state_now(j) return j.gone and 7 or state(j) end
+
+local function defer(j, new, action)
+  if action == 'N' then
+    local waiting = parse(j.k, j.id, call('HGET', j.k.more, 'n' .. j.id))
+    waiting.due = new.due
+    if new.ranked then waiting.prio = new.prio end
+    new = waiting
+  elseif action == 'S' then
+    new.keep, new.bytes, new.own, new.retention = j.keep, j.bytes, j.own, j.retention
+    new.holds, new.tail, new.large, new.expire = j.holds, j.tail, j.large, 0
+    if not new.ranked then new.prio = j.prio end
+    new.payload = j.large and call('HGET', j.k.more, 'p' .. j.id)
+  end
+  if new.payload then
+    call('HSET', j.k.more, 'q' .. j.id, new.payload)
+  elseif j.next and action ~= 'N' then
+    call('HDEL', j.k.more, 'q' .. j.id)
+  end
+  call('HSET', j.k.more, 'n' .. j.id, format(new))
+  call('HINCRBY', j.k.key, 'enqueued', '1')
+  j.gen, j.next = j.gen + 1, true
+  save(j)
+  if j.lease.plain ~= 0 then
+    j.lease.plain = 0
+    call('HSET', j.k.leases, j.id, format_lease(j.lease))
+  end
+  return new.due
+end
+
+-- The id is taken by `j`. `actions`: for each policy what to do about each thing found, as decided by
+-- `domain::conflict`. Answers the action, the state and the due time to name.
+local function meet(j, new, actions)
+  local found = j.next and 8 or state(j)
+  local same = new.asked == 1 and j.asked == 1 and new.request == j.request
+  local at = (same and 36 or 0) + new.policy * 9 + found + 1
+  local action = sub(actions, at, at)
+  if action == 'L' or action == 'R' then
+    local due = j.due
+    if j.next then due = parse(j.k, j.id, call('HGET', j.k.more, 'n' .. j.id)).due end
+    return action, state(j), due
+  end
+  if new.asked == 1 then j.asked, j.request = 1, new.request end
+  if action == 'C' or action == 'P' then
+    leave(j)
+    overwrite(j, new, new.payload)
+    j.gen = j.gen + 1
+    call('HINCRBY', j.k.key, 'enqueued', '1')
+    wait(j)
+    return action, state_now(j), j.due
+  end
+  if action == 'M' or action == 'V' then
+    leave(j)
+    j.due = new.due
+    if new.ranked then j.prio = new.prio end
+    if action == 'V' then
+      revive(j)
+    else
+      save(j)
+      join(j)
+    end
+    return action, state(j), j.due
+  end
+  return action, 2, defer(j, new, action)
+end
+
+-- Writes one job; answers like `meet`.
+local function arrive(k, id, blob, seq, actions)
+  local new = arrival(k, id, blob, seq)
+  local j = find(k, id)
+  if j then return meet(j, new, actions) end
+  insert(new)
+  return 'C', state_now(new), new.due
+end

@@ -1,0 +1,182 @@
+-- A job's record: read, written, and put where its state says. The layout is described in `record.rs`,
+-- the keys in `keys.rs`. Slow but complete: scripts do their common case without it.
+local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
+local HEAD, EXT, EXT_BYTES = '>I6I7I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
+local STORY, LEASE = '>I7I7I7Bc0I4c0I4c0Bc0', '>c8BI7I7I7I7I4I4I7I7'
+local NEVER = 9007199254740991
+local NO_REQUEST = string.rep('\0', 8)
+-- The earliest time at which something happens by itself because of this call; 0: none.
+local upkeep = 0
+
+local function text(number)
+  return string.format('%d', number)
+end
+
+local function plus(time, micros)
+  return math.min(time + micros, NEVER)
+end
+
+local function alarm_at(at)
+  if upkeep == 0 or at < upkeep then upkeep = at end
+end
+
+-- The keys of a topic, and the orders that it may have jobs in; nil: there is no such topic.
+local function topic_of(name)
+  local key = P .. 'topic:' .. name
+  local ranks = call('HGET', key, 'ranks')
+  if not ranks then return nil end
+  return { name = name, key = key, jobs = P .. 'jobs:' .. name, more = P .. 'more:' .. name,
+           leases = P .. 'leases:' .. name, ranks = ranks }
+end
+
+local function topic_or_create(name)
+  local k = topic_of(name)
+  if k then return k end
+  call('HSET', P .. 'topic:' .. name, 'created', now_text, 'ranks', '0')
+  call('ZADD', P .. 'topics', '0', name)
+  return topic_of(name)
+end
+
+-- A record as a table. `tail` is what no script looks into: headers, retry policy and payload.
+local function parse(k, id, raw)
+  local j = { k = k, id = id, expire = 0, asked = 0, request = NO_REQUEST, own = 0, retention = 0 }
+  local f1, f2
+  j.seq, j.due, j.created, f1, f2, j.bytes, j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep =
+    sunpack(HEAD, raw)
+  local at = 49
+  if band(f2, 4) ~= 0 then
+    j.expire, j.asked, j.request, j.own, j.retention = sunpack(EXT, raw, at)
+    at = at + EXT_BYTES
+  end
+  j.has_story, j.large, j.next = band(f1, 2) ~= 0, band(f1, 4) ~= 0, band(f1, 8) ~= 0
+  j.has_history, j.has_result = band(f1, 16) ~= 0, band(f1, 32) ~= 0
+  j.holds, j.tail = band(f2, 3), sub(raw, at)
+  return j
+end
+
+local function format(j)
+  local f1 = (j.keep ~= 0 and 1 or 0) + (j.has_story and 2 or 0) + (j.large and 4 or 0)
+    + (j.next and 8 or 0) + (j.has_history and 16 or 0) + (j.has_result and 32 or 0)
+  local extended = j.expire ~= 0 or j.asked ~= 0 or j.own ~= 0 or j.retention ~= 0
+  local head = spack(HEAD, j.seq, j.due, j.created, f1, j.holds + (extended and 4 or 0), j.bytes,
+    j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep)
+  if extended then
+    head = head .. spack(EXT, j.expire, j.asked, j.request, j.own, j.retention)
+  end
+  return head .. j.tail
+end
+
+-- What became of the job so far; empty for one that was never leased.
+local function story(j)
+  if j.s then return j.s end
+  j.s = { first = 0, finished = 0, alarm = 0, worker = '', error = '', progress = '', past = '' }
+  local raw = j.has_story and call('HGET', j.k.more, 's' .. j.id)
+  if raw then
+    local s = j.s
+    s.first, s.finished, s.alarm, s.worker, s.error, s.progress, s.past = sunpack(STORY, raw)
+  end
+  return j.s
+end
+
+local function save_story(j)
+  local s = j.s
+  if not s then return end
+  local empty = s.first + s.finished + s.alarm == 0
+    and s.worker .. s.error .. s.progress .. s.past == ''
+  if empty then
+    if j.has_story then call('HDEL', j.k.more, 's' .. j.id) end
+  else
+    call('HSET', j.k.more, 's' .. j.id, spack(STORY, s.first, s.finished, s.alarm, #s.worker,
+      s.worker, #s.error, s.error, #s.progress, s.progress, #s.past, s.past))
+  end
+  j.has_story = not empty
+end
+
+local function save(j)
+  save_story(j)
+  call('HSET', j.k.jobs, j.id, format(j))
+end
+
+local function lease_of(raw)
+  local l = { raw = raw }
+  l.token, l.plain, l.started, l.deadline, l.duration, l.first, l.owner, l.stream, l.grace,
+    l.extended = sunpack(LEASE, raw)
+  l.worker = sub(raw, 60)
+  return l
+end
+
+local function format_lease(l)
+  return spack(LEASE, l.token, l.plain, l.started, l.deadline, l.duration, l.first, l.owner,
+    l.stream, l.grace, l.extended) .. l.worker
+end
+
+-- The job as it lies there, with its lease if it runs.
+local function load(k, id)
+  local raw = call('HGET', k.jobs, id)
+  if not raw then return nil end
+  local j = parse(k, id, raw)
+  local lease = j.phase == 0 and call('HGET', k.leases, id)
+  if lease then j.lease = lease_of(lease) end
+  return j
+end
+
+-- 0 scheduled, 1 ready, 2 running, 3 backoff, 4 succeeded, 5 dead, 6 cancelled, 7 expired
+local function state(j)
+  if j.lease then return 2 end
+  if j.phase ~= 0 then return j.phase + 2 end
+  if j.due <= now then return 1 end
+  return j.fail == 0 and 0 or 3
+end
+
+-- === where a job lies ===
+
+local function global_member(j) return j.k.name .. '\0' .. j.id end
+
+local function member(j) return spack('>I6', j.seq) .. j.id end
+
+-- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
+local function order_of(j)
+  return P .. (j.fail > 0 and 'back:' or 'wait:') .. j.prio .. ':' .. j.k.name
+end
+
+-- The mark of an order in the topic's `ranks`: a digit, or from `a` on for jobs that failed.
+local function mark(k, prio, failed)
+  local letter = string.char((failed and 97 or 48) + prio)
+  if not string.find(k.ranks, letter, 1, true) then
+    k.ranks = k.ranks .. letter
+    call('HSET', k.key, 'ranks', k.ranks)
+  end
+end
+
+local function wake(k, due)
+  call('PUBLISH', P .. 'w', text(due) .. ' ' .. k.name)
+end
+
+-- The job waits; whoever sleeps is told if it is now the first of its order.
+local function join(j)
+  local key, m = order_of(j), member(j)
+  call('ZADD', key, text(j.due), m)
+  mark(j.k, j.prio, j.fail > 0)
+  if j.expire ~= 0 then
+    call('ZADD', P .. 'alarms', text(j.expire), global_member(j))
+    alarm_at(j.expire)
+  end
+  if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
+end
+
+-- The job is taken from wherever its state has put it.
+local function leave(j)
+  if j.lease then
+    local s = story(j)
+    s.worker, s.first = j.lease.worker, j.lease.first
+    call('HDEL', j.k.leases, j.id)
+    call('ZREM', P .. 'deadlines', global_member(j))
+    j.lease = nil
+  elseif j.phase == 0 then
+    call('ZREM', order_of(j), member(j))
+    if j.expire ~= 0 then call('ZREM', P .. 'alarms', global_member(j)) end
+  else
+    call('ZREM', P .. 'done:' .. j.phase .. ':' .. j.k.name, member(j))
+    call('ZREM', P .. 'alarms', global_member(j))
+  end
+end

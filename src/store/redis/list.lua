@@ -1,0 +1,54 @@
+-- flags: no-writes
+-- list: which jobs of a topic are in one state, by due time, then by arrival; not those that run.
+-- ARGV: now, topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
+--       time and arrival to begin after (empty: at the beginning), limit.
+-- Reply: when there is something to prune first: false. Else members (arrival and id) and due times.
+--#include clock
+local unpack_, sub = struct.unpack, string.sub
+local name, state, limit = ARGV[2], ARGV[3], tonumber(ARGV[6])
+local after_due, after_seq = tonumber(ARGV[4]), tonumber(ARGV[5])
+local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
+if alarm and tonumber(alarm) <= now then return false end
+
+-- How many members come up to and including the cursor. Members of one due time are in the order of
+-- arrival, so the last one that is passed is searched by halves.
+local function passed(order)
+  if not after_due then return 0 end
+  local due = string.format('%d', after_due)
+  local low = call('ZCOUNT', order, '-inf', '(' .. due)
+  local high = low + call('ZCOUNT', order, due, due)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = call('ZRANGE', order, middle, middle)[1]
+    if unpack_('>I6', member) <= after_seq then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+local orders, found = {}, {}
+local ahead = state == 's' or state == 'b'
+if tonumber(state) then
+  orders[1] = P .. 'done:' .. state .. ':' .. name
+else
+  for prio = 0, 9 do
+    if state ~= 'b' then orders[#orders + 1] = P .. 'wait:' .. prio .. ':' .. name end
+    if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. prio .. ':' .. name end
+  end
+end
+for _, order in ipairs(orders) do
+  local from = passed(order)
+  if ahead then from = math.max(from, call('ZCOUNT', order, '-inf', now_text)) end
+  local page = call('ZRANGE', order, from, from + limit - 1, 'WITHSCORES')
+  for i = 1, #page, 2 do
+    local due = tonumber(page[i + 1])
+    if state == 'r' and due > now then break end
+    found[#found + 1] = { due, page[i] }
+  end
+end
+table.sort(found, function(x, y)
+  if x[1] ~= y[1] then return x[1] < y[1] end
+  return sub(x[2], 1, 6) < sub(y[2], 1, 6)
+end)
+local members, dues = {}, {}
+for i = 1, math.min(#found, limit) do members[i], dues[i] = found[i][2], found[i][1] end
+return { members, dues }

@@ -1,0 +1,254 @@
+//! A plain Redis as a shard: the same verbs as everywhere, each one script.
+//!
+//! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
+//! precondition, moves the job, and answers what it found. Scripts live in `.lua` files named like their
+//! verb; the keys are described in [`keys`], the layouts in [`record`].
+//!
+//! What is due is decided by the clock of Redis, which scripts read themselves.
+
+mod change;
+mod claim;
+mod enqueue;
+mod fault;
+mod get;
+mod hints;
+mod keys;
+mod link;
+mod query;
+mod record;
+mod reply;
+mod script;
+mod settle;
+mod shard;
+mod start;
+mod stored;
+mod upkeep;
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::Value;
+use futures::future::BoxFuture;
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::clock::Clock;
+use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
+use crate::store::{
+    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
+    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result,
+    Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+};
+
+use hints::Hints;
+use link::Lane;
+use script::{Call, Verb};
+use shard::Shard;
+use start::Reach;
+
+pub use start::{Address, InvalidAddress, OpenError};
+
+/// Calls under way at once; more wait in their callers.
+const CALLS_MAX: u32 = 4_096;
+/// How long [`Store::close`] waits for calls under way: longer than any answer may take.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The shard's name; a Redis that carries another one is refused.
+    pub name: ShardName,
+    /// Where it is.
+    pub address: Address,
+    /// Anything but the system's clock is a test's, and goes before the clock of Redis.
+    pub clock: Clock,
+}
+
+/// A Redis shard.
+pub struct RedisStore {
+    name: ShardName,
+    /// Without credentials.
+    address: String,
+    /// What an enqueue does to what it meets, as scripts read it.
+    actions: String,
+    shard: Arc<Shard>,
+    hints: Arc<Hints>,
+    durability: Arc<Reach>,
+    /// One permit per call under way; closed with the store.
+    calls: Semaphore,
+    tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
+}
+
+// === impl RedisStore ===
+
+impl RedisStore {
+    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen.
+    ///
+    /// # Errors
+    /// [`OpenError`]; at most the shard's name has been written then.
+    pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
+        let Config { name, address, clock } = config;
+        let (shard, reach) = start::connect(&name, &address, clock).await?;
+        let (shard, durability) = (Arc::new(shard), Arc::new(reach));
+        let hints = Arc::new(Hints::new());
+        let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
+        let store = RedisStore {
+            actions: enqueue::actions(),
+            address: address.to_string(),
+            calls: Semaphore::new(CALLS_MAX as usize),
+            tasks: std::sync::Mutex::new(vec![listening]),
+            name,
+            shard,
+            hints,
+            durability,
+        };
+        store.shard.identify().await?;
+        let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
+        let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
+        store.with_tasks(|tasks| tasks.push(watching));
+        Ok(store)
+    }
+
+    fn call(&self, verb: Verb) -> Call {
+        self.shard.call(verb)
+    }
+
+    /// Runs a call that is answered with a list.
+    async fn run(&self, lane: Lane, call: &Call) -> Result<reply::Reply> {
+        reply::Reply::new(self.run_raw(lane, call).await?)
+    }
+
+    async fn run_raw(&self, lane: Lane, call: &Call) -> Result<Value> {
+        let _permit = self.permit().await?;
+        self.shard.run(lane, call).await
+    }
+
+    /// Counts a call under way; refused once the store is closed.
+    async fn permit(&self) -> Result<SemaphorePermit<'_>> {
+        self.calls.acquire().await.map_err(|_| Error::Unavailable("the store is closed".into()))
+    }
+
+    fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
+        change(&mut self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    }
+}
+
+/// A state from the number that scripts give it.
+fn state(code: i64) -> Result<State> {
+    let found = usize::try_from(code).ok().and_then(|code| State::ALL.get(code));
+    found.copied().ok_or_else(|| reply::unexpected("a state"))
+}
+
+/// What a failed part of a call means for the whole: once something was written, that is not known not to
+/// have been.
+fn after(error: Error, written: bool) -> Error {
+    if written { Error::Unknown(format!("a part of the call was applied: {error}")) } else { error }
+}
+
+fn damaged(error: codec::Undecodable) -> Error {
+    Error::Corrupt(error.to_string())
+}
+
+impl Store for RedisStore {
+    fn name(&self) -> &ShardName {
+        &self.name
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability.now()
+    }
+
+    fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
+        Box::pin(self.put(jobs))
+    }
+
+    fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
+        Box::pin(self.take(claim))
+    }
+
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
+        Box::pin(self.put_back(what))
+    }
+
+    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>> {
+        Box::pin(self.read_leases(refs))
+    }
+
+    fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>> {
+        Box::pin(self.end(items))
+    }
+
+    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<std::result::Result<Time, Refused>>> {
+        Box::pin(self.prolong(items))
+    }
+
+    fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
+        Box::pin(self.read(keys, full))
+    }
+
+    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
+        Box::pin(self.remove(keys))
+    }
+
+    fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
+        Box::pin(self.shift(items))
+    }
+
+    fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
+        Box::pin(self.bring_back(redrive))
+    }
+
+    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
+        Box::pin(self.let_outlive(refs))
+    }
+
+    fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
+        Box::pin(self.overdue(limit))
+    }
+
+    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
+        Box::pin(self.foreign(owner))
+    }
+
+    fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
+        Box::pin(self.forget(limit))
+    }
+
+    fn list(&self, list: List) -> Reply<'_, Page> {
+        Box::pin(self.page(list))
+    }
+
+    fn topics(
+        &self,
+        prefix: String,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> Reply<'_, Vec<Topic>> {
+        Box::pin(self.list_topics(prefix, after, limit))
+    }
+
+    fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
+        Box::pin(self.numbers(topics))
+    }
+
+    fn info(&self) -> Reply<'_, Info> {
+        Box::pin(self.about())
+    }
+
+    fn events(&self) -> broadcast::Receiver<Event> {
+        self.hints.subscribe()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let all = self.calls.acquire_many(CALLS_MAX);
+            if tokio::time::timeout(CLOSE_MAX, all).await.is_err() {
+                tracing::warn!(shard = %self.name, "calls were under way when the store was closed");
+            }
+            self.calls.close();
+            self.with_tasks(Vec::clear);
+            self.shard.link.close();
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! Reads of many: lists, topics and their numbers, the shard itself.
+
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, Value};
+
+use crate::domain::{Job, JobKey, State, Time, TopicName, limit};
+use crate::store::{Cursor, Info, List, Page, Result, Stats, Topic};
+
+use super::claim::{arrival_of, id_of};
+use super::reply::Reply;
+use super::script::Verb;
+use super::{Lane, RedisStore};
+
+/// Where a job lies in a list.
+type Place = (Cursor, JobKey);
+
+impl RedisStore {
+    /// The verb.
+    pub(super) async fn page(&self, list: List) -> Result<Page> {
+        let mut places = match list.state {
+            State::Running => self.list_running(&list).await?,
+            _ => self.list_places(&list).await?,
+        };
+        let more = places.len() > list.limit;
+        places.truncate(list.limit);
+        let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more);
+        let keys: Vec<_> = places.into_iter().map(|(_, key)| key).collect();
+        let found = self.read(keys, list.full).await?;
+        // One that has left the state since then is not in the list.
+        let in_state = |job: &Job| job.state == list.state;
+        Ok(Page { jobs: found.into_iter().flatten().filter(in_state).collect(), next })
+    }
+
+    async fn list_running(&self, list: &List) -> Result<Vec<Place>> {
+        let runs = self.running_in(&list.topic).await?.into_iter();
+        let places = runs.map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
+        let after = |(cursor, _): &Place| {
+            list.after.is_none_or(|a| (a.due, a.sequence) < (cursor.due, cursor.sequence))
+        };
+        Ok(places.filter(after).take(list.limit + 1).collect())
+    }
+
+    async fn list_places(&self, list: &List) -> Result<Vec<Place>> {
+        let mut call = self.call(Verb::List);
+        call.arg(list.topic.as_str()).arg(state_letter(list.state));
+        match list.after {
+            Some(after) => call.arg(after.due.0).arg(after.sequence),
+            None => call.arg("").arg(""),
+        };
+        call.arg(list.limit + 1);
+        let mut reply = self.run_pruned(&call).await?;
+        let members = reply.list()?.all_bytes()?;
+        let mut dues = reply.list()?;
+        let place = |member: bytes::Bytes| {
+            let cursor = Cursor { due: dues.time()?, sequence: arrival_of(&member) };
+            Ok((cursor, JobKey { topic: list.topic.clone(), id: id_of(&member)? }))
+        };
+        members.into_iter().map(place).collect()
+    }
+
+    /// Runs a read that counts, after everything that is past its time was pruned.
+    async fn run_pruned(&self, call: &super::script::Call) -> Result<Reply> {
+        loop {
+            match self.run_raw(Lane::Read, call).await? {
+                Value::Nil => self.forget(limit::CALL_JOBS_MAX).await?,
+                value => return Reply::new(value),
+            };
+        }
+    }
+
+    /// The verb.
+    pub(super) async fn list_topics(
+        &self,
+        prefix: String,
+        after: Option<TopicName>,
+        limit: usize,
+    ) -> Result<Vec<Topic>> {
+        let place = match after {
+            Some(after) if after.as_str() >= prefix.as_str() => format!("({after}"),
+            _ => format!("[{prefix}"),
+        };
+        let _permit = self.permit().await?;
+        let found = self.shard.topics_from(&place, limit).await?;
+        let found = found.into_iter().map(|(topic, _)| topic);
+        Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())
+    }
+
+    /// The verb.
+    pub(super) async fn numbers(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
+        let mut numbers = Vec::with_capacity(topics.len());
+        for part in topics.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Stats);
+            for topic in part {
+                call.arg(topic.as_str());
+            }
+            let mut reply = self.run_pruned(&call).await?;
+            let now = reply.time()?;
+            for _ in part {
+                numbers.push(match reply.value()? {
+                    Value::Nil => None,
+                    value => Some(stats(Reply::new(value)?, now)?),
+                });
+            }
+        }
+        Ok(numbers)
+    }
+
+    /// The verb.
+    pub(super) async fn about(&self) -> Result<Info> {
+        let _permit = self.permit().await?;
+        let topics = self.shard.topics_with_records().await?;
+        let jobs = topics.iter().map(|(_, records)| records).sum();
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let text: String = self.shard.ask(Lane::Read, &info).await?;
+        let bytes = super::start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
+        Ok(Info { kind: "redis", address: self.address.clone(), jobs, bytes: bytes.unwrap_or(0) })
+    }
+}
+
+fn state_letter(state: State) -> &'static str {
+    match state {
+        State::Ready => "r",
+        State::Backoff => "b",
+        State::Scheduled | State::Running => "s",
+        State::Succeeded => "2",
+        State::Dead => "3",
+        State::Cancelled => "4",
+        State::Expired => "5",
+    }
+}
+
+fn stats(mut reply: Reply, now: Time) -> Result<Stats> {
+    Ok(Stats {
+        create_time: reply.time()?,
+        enqueued_total: reply.count()?,
+        succeeded_total: reply.count()?,
+        dead_total: reply.count()?,
+        scheduled: reply.count()?,
+        ready: reply.count()?,
+        running: reply.count()?,
+        backoff: reply.count()?,
+        dead: reply.count()?,
+        oldest_ready: reply.maybe_time()?.map(|due| -> Duration { now.since(due) }),
+    })
+}

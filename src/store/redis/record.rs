@@ -1,0 +1,242 @@
+//! How a job lies in Redis, and how it reads to the world. The layouts are those of `lib/record.lua`;
+//! all numbers are big-endian. A layout that has landed is only ever added to; the shard's `format`
+//! says which it is.
+//!
+//! **Record**: arrival 6, due 7, created 7, flags 2, bytes 4, phase 1 (0 waits or runs, 2 succeeded,
+//! 3 dead, 4 cancelled, 5 expired), priority 1, generation 4, failures 4, deliveries 4, keep 8 (0 nothing,
+//! above 0 the record for so long, below a tombstone); if flagged expire 7, whether a request is known 1,
+//! its hash 8, own lease 7 and retention 7 (one more than they are, 0: none); if flagged the length 4 of
+//! the terms and they; then the payload, unless it lies apart.
+//!
+//! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it), started 7, deadline 7, duration 7, first start 7, owner 4,
+//! stream 4, grace 7 (one more, 0: none), extended 7 (0: never), then the worker's id.
+//!
+//! **Story**: first start 7, finished 7, forgotten 7 (0: none), then behind their lengths worker 1, error 4,
+//! progress 4, and past 1: for each former lease its token 8 and how it ended 1, newest first.
+//!
+//! **History**: attempts, newest first, each behind its length 4: number 4, start 7, finish 7, outcome 1,
+//! worker behind its length 1, error.
+
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+
+use crate::domain::{Keep, Payload, Spec, Time, Token};
+use crate::store::{Result, codec};
+
+use super::reply::unexpected;
+
+/// Payloads above this size lie apart, so that what only moves a job does not carry them around.
+pub(super) const INLINE_BYTES_MAX: usize = 512;
+/// The latest time: Lua counts in doubles.
+const TIME_MAX: i64 = (1 << 53) - 1;
+
+/// Flags of a record: two bytes, the first of which is 0 for a job of which nothing hangs elsewhere and
+/// nothing is kept.
+pub(super) mod flag {
+    pub(crate) const KEEP: u16 = 1 << 8;
+    pub(crate) const LARGE: u16 = 4 << 8;
+    pub(crate) const BODY: u16 = 1;
+    pub(crate) const TERMS: u16 = 2;
+    pub(crate) const EXTENDED: u16 = 4;
+}
+
+/// The record of a job, without its payload.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) due: Time,
+    pub(super) created: Time,
+    pub(super) phase: u8,
+    pub(super) priority: u8,
+    pub(super) generation: u32,
+    pub(super) failures: u32,
+    pub(super) deliveries: u32,
+    pub(super) keep: i64,
+    pub(super) expire: Option<Time>,
+    pub(super) own_lease: Option<Duration>,
+    pub(super) retention: Option<Duration>,
+    pub(super) terms: Option<Bytes>,
+    /// Where it lies in the record.
+    pub(super) payload: Option<Bytes>,
+    large: bool,
+}
+
+/// A running lease.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) token: Token,
+    pub(super) deadline: Time,
+    pub(super) first_start: Time,
+    pub(super) owner: u32,
+    pub(super) stream: u32,
+    pub(super) grace: Option<Duration>,
+    pub(super) extended: Option<Time>,
+    pub(super) worker: String,
+}
+
+/// Takes fields off a blob; what is too short is an error.
+pub(super) struct Fields(pub(super) Bytes);
+
+// === impl Fields ===
+
+impl Fields {
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
+        if self.0.len() < length {
+            return Err(unexpected("a whole record"));
+        }
+        Ok(self.0.split_to(length))
+    }
+
+    pub(super) fn unsigned(&mut self, length: usize) -> Result<u64> {
+        Ok(self.take(length)?.get_uint(length))
+    }
+
+    pub(super) fn small(&mut self) -> Result<u8> {
+        Ok(self.take(1)?.get_u8())
+    }
+
+    pub(super) fn word(&mut self) -> Result<u32> {
+        Ok(self.take(4)?.get_u32())
+    }
+
+    pub(super) fn time(&mut self) -> Result<Time> {
+        Ok(Time(self.unsigned(7)?.cast_signed()))
+    }
+
+    /// A time, where 0 is none.
+    pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
+        Ok(Some(self.time()?).filter(|time| time.0 != 0))
+    }
+
+    /// A duration that is stored as one more than it is, where 0 is none.
+    pub(super) fn maybe_duration(&mut self) -> Result<Option<Duration>> {
+        Ok(self.unsigned(7)?.checked_sub(1).map(Duration::from_micros))
+    }
+
+    /// Text behind its length of so many bytes.
+    pub(super) fn text(&mut self, length: usize) -> Result<String> {
+        let length = usize::try_from(self.unsigned(length)?).unwrap_or(usize::MAX);
+        Ok(text(&self.take(length)?))
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+// === impl Record ===
+
+impl Record {
+    pub(super) fn read(blob: Bytes) -> Result<Record> {
+        let mut fields = Fields(blob);
+        fields.take(6)?;
+        let (due, created) = (fields.time()?, fields.time()?);
+        let flags = fields.take(2)?.get_u16();
+        fields.take(4)?;
+        let mut record = Record {
+            due,
+            created,
+            phase: fields.small()?,
+            priority: fields.small()?,
+            generation: fields.word()?,
+            failures: fields.word()?,
+            deliveries: fields.word()?,
+            keep: fields.take(8)?.get_i64(),
+            expire: None,
+            own_lease: None,
+            retention: None,
+            terms: None,
+            payload: None,
+            large: flags & flag::LARGE != 0,
+        };
+        if flags & flag::EXTENDED != 0 {
+            record.expire = fields.maybe_time()?;
+            fields.take(9)?;
+            record.own_lease = fields.maybe_duration()?;
+            record.retention = fields.maybe_duration()?;
+        }
+        if flags & flag::TERMS != 0 {
+            let length = usize::try_from(fields.word()?).unwrap_or(usize::MAX);
+            record.terms = Some(fields.take(length)?);
+        }
+        record.payload = (flags & flag::BODY != 0 && !record.large).then_some(fields.0);
+        Ok(record)
+    }
+
+    /// What was asked for; `apart`: the payload, if it lies apart.
+    pub(super) fn spec(&self, apart: Option<Bytes>, full: bool) -> Result<Spec> {
+        let mut spec = terms(self.terms.as_deref());
+        if full {
+            spec.payload = payload(self.payload.clone().or(apart))?;
+        }
+        (spec.lease, spec.retention) = (self.own_lease, self.retention);
+        Ok(spec)
+    }
+
+    /// Until when a job that finished at `finish` is kept; `None`: not at all.
+    pub(super) fn kept_until(&self, finish: Time) -> Option<Time> {
+        let kept = Duration::from_micros(self.keep.unsigned_abs());
+        (self.keep != 0).then(|| finish.plus(kept))
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    pub(super) fn read(blob: Bytes) -> Result<Held> {
+        let mut fields = Fields(blob);
+        let token = Token(fields.unsigned(8)?);
+        fields.take(1 + 7)?;
+        let deadline = fields.time()?;
+        fields.take(7)?;
+        Ok(Held {
+            token,
+            deadline,
+            first_start: fields.time()?,
+            owner: fields.word()?,
+            stream: fields.word()?,
+            grace: fields.maybe_duration()?,
+            extended: fields.maybe_time()?,
+            worker: text(&fields.0),
+        })
+    }
+}
+
+/// A payload as it is stored.
+pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
+    blob.map(codec::decode_payload).transpose().map_err(super::damaged)
+}
+
+/// Headers and retry policy. Damaged ones read as none: a job that waits by the server's own policy is
+/// better than a topic that stands still behind it.
+fn terms(blob: Option<&[u8]>) -> Spec {
+    codec::decode_terms(blob).unwrap_or_else(|error| {
+        tracing::error!(%error, "a job's headers and retry policy are damaged");
+        Spec::default()
+    })
+}
+
+/// A duration as the scripts count, no longer than they can.
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(codec::micros(duration)).unwrap_or(TIME_MAX).min(TIME_MAX)
+}
+
+/// A time as the scripts count, no later than they can.
+pub(super) fn clamped(time: Time) -> i64 {
+    time.0.clamp(0, TIME_MAX)
+}
+
+/// Writes an optional duration: one more than it is, 0 for none.
+pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
+    let micros = duration.map_or(0, |duration| micros(duration) + 1);
+    blob.put_uint(micros.unsigned_abs(), 7);
+}
+
+/// The field for what is kept: positive for a record, negative for a tombstone.
+pub(super) fn keep_code(keep: Keep) -> i64 {
+    match keep {
+        Keep::Nothing => 0,
+        Keep::Record(duration) => micros(duration).max(1),
+        Keep::Tombstone(duration) => -(micros(duration).max(1)),
+    }
+}

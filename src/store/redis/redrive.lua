@@ -1,0 +1,55 @@
+-- flags:
+-- redrive: put terminal jobs back with fresh counters.
+-- ARGV: now, which states can be put back (a 0 or 1 for each), topic, target, delay and spacing in
+--       microseconds, dry run (0 or 1), how many were put back by earlier calls of this redrive; then ids.
+-- Reply: next upkeep (0: none), redriven, skipped.
+--#include clock
+--#include record
+--#include lifecycle
+local takes, name, target, dry = ARGV[2], ARGV[3], ARGV[4], ARGV[7] == '1'
+local delay, spacing, nth = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local k, redriven, skipped, met = topic_of(name), 0, 0, {}
+local to = topic_of(target)
+
+-- The job that can be put back under this id, if there is one.
+local function candidate(id)
+  local j = k and not met[id] and find(k, id)
+  if not j then return nil end
+  met[id] = true
+  local at = state(j)
+  local tombstone = at ~= 5 and j.keep < 0
+  if tombstone or sub(takes, at + 1, at + 1) ~= '1' then return nil end
+  if target ~= name and to and find(to, id) then return nil end
+  return j
+end
+
+local function move_topic(j)
+  to = to or topic_or_create(target)
+  local id = j.id
+  call('HDEL', k.jobs, id)
+  for _, kind in ipairs({ 's', 'h', 'r', 'p' }) do
+    local value = call('HGET', k.more, kind .. id)
+    if value then
+      call('HSET', to.more, kind .. id, value)
+      call('HDEL', k.more, kind .. id)
+    end
+  end
+  j.k = to
+end
+
+for a = 9, #ARGV do
+  local j = candidate(ARGV[a])
+  if not j then
+    skipped = skipped + 1
+  else
+    if not dry then
+      leave(j)
+      j.due = plus(now, delay + spacing * (nth + redriven))
+      j.expire = 0
+      if target ~= name then move_topic(j) end
+      revive(j)
+    end
+    redriven = redriven + 1
+  end
+end
+return { upkeep, redriven, skipped }

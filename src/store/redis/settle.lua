@@ -1,0 +1,203 @@
+-- flags: allow-oom
+-- settle: end leases as decided. The token alone decides whether a settle counts.
+-- ARGV: now, actions (see `meet` in arrive.lua), topics with plain acks; per topic: its name, acks, their
+--       ids, their tokens. Then the other settles; per settle: topic, id, token, step (`a` ack, `w` wait,
+--       `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or 1), error,
+--       delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
+--       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
+-- Reply: now, next upkeep (0: none), then for each settle either when the attempt began (a plain ack
+--        that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale), began, state.
+--#include clock
+local byte, find_in, started_of = string.byte, string.find, struct.unpack
+local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
+
+-- An ack without anything, as the slow way reads it.
+local function ack_slowly(r, name, id, token)
+  reply[r] = false
+  slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+end
+
+-- Makes tombstones of jobs that had one lease, this one, and leave nothing else: `kept` has for each the
+-- place of its answer, id, token and lease.
+local function bury(name, kept)
+  local jobs, sub, ids, n = P .. 'jobs:' .. name, string.sub, {}, 0
+  for i = 2, #kept, 4 do ids[#ids + 1] = kept[i] end
+  local found, global = call('HMGET', jobs, unpack(ids)), name .. '\0'
+  local records, stories, done, alarms, leased, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
+  for i = 1, #ids do
+    local record, r, token, lease = found[i], kept[4 * i - 3], kept[4 * i - 1], kept[4 * i]
+    local keep, due = struct.unpack('>i8', record, 41), struct.unpack('>I7', record, 7)
+    if keep > 0 then
+      ack_slowly(r, name, ids[i], token)
+    else
+      if keep ~= last then
+        last, till = keep, math.min(now - keep, 9007199254740991)
+        times, till = struct.pack('>I7I7', now, till), string.format('%d', till)
+        if soonest == 0 or till + 0 < soonest then soonest = till + 0 end
+      end
+      local id, extended = ids[i], byte(record, 22) >= 4
+      -- What is left of the record: no headers, no payload, one delivery, succeeded.
+      records[n + 1], records[n + 2] = id, sub(record, 1, 20) .. (extended and '\3\4' or '\3\0')
+        .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
+        .. sub(record, 41, extended and 78 or 48)
+      local worker = sub(lease, 60)
+      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, 31, 37) .. times .. string.char(#worker)
+        .. worker .. '\0\0\0\0\0\0\0\0\9' .. token .. '\1'
+      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 6) .. id
+      alarms[n + 1], alarms[n + 2] = till, global .. id
+      leased[#leased + 1], n = id, n + 2
+      reply[r] = started_of('>I7', lease, 10)
+    end
+  end
+  if n == 0 then return end
+  call('HSET', jobs, unpack(records))
+  call('HSET', P .. 'more:' .. name, unpack(stories))
+  call('ZADD', P .. 'done:2:' .. name, unpack(done))
+  call('ZADD', P .. 'alarms', unpack(alarms))
+  call('HDEL', P .. 'leases:' .. name, unpack(leased))
+  for i = 1, #leased do leased[i] = global .. leased[i] end
+  call('ZREM', P .. 'deadlines', unpack(leased))
+  call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #leased)
+end
+
+-- A plain ack: the lease says that nothing hangs on its job, and that nothing stays of it (1) or something
+-- does (2). An id that comes twice in a call is never plain.
+for _ = 1, ARGV[3] do
+  local name, n = ARGV[a], ARGV[a + 1] + 0
+  local ids, tokens, leases_key = a + 1, a + 1 + n, P .. 'leases:' .. name
+  local global, leases = name .. '\0', call('HMGET', leases_key, unpack(ARGV, ids + 1, ids + n))
+  local gone, kept, members, count, r = nil, nil, {}, 0, #reply
+  for i = 1, n do
+    local lease, id, token = leases[i], ARGV[ids + i], ARGV[tokens + i]
+    local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
+    if kind == 1 then
+      count = count + 1
+      members[count] = global .. id
+      if gone then gone[count] = id end
+      reply[r + i] = started_of('>I7', lease, 10)
+    else
+      gone = gone or { unpack(ARGV, ids + 1, ids + count) }
+      reply[r + i] = false
+      if kind == 2 then
+        kept = kept or {}
+        local k = #kept
+        kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = r + i, id, token, lease
+      else
+        ack_slowly(r + i, name, id, token)
+      end
+    end
+  end
+  if count == n then
+    call('HDEL', leases_key, unpack(ARGV, ids + 1, ids + n))
+    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
+  elseif count > 0 then
+    call('HDEL', leases_key, unpack(gone))
+    call('HDEL', P .. 'jobs:' .. name, unpack(gone))
+  end
+  if count > 0 then
+    call('ZREM', P .. 'deadlines', unpack(members))
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count == n and ARGV[a + 1] or count)
+  end
+  if kept then bury(name, kept) end
+  a = tokens + n + 1
+end
+
+while a <= #ARGV do
+  local r = #reply + 1
+  local item = { r }
+  for i = 0, 12 do item[i + 2] = ARGV[a + i] end
+  item.at = a + 13
+  a = a + 13 + 3 * tonumber(item[14])
+  reply[r] = false
+  slow[#slow + 1] = item
+end
+
+if #slow > 0 then
+  --#include record
+  --#include lifecycle
+  --#include arrive
+
+  -- The job that this token leases; or nothing, and what is there instead.
+  local function leased(k, id, token)
+    local j = find(k, id)
+    if not j or j.phase == 4 then return nil, 2 end
+    if j.lease and j.lease.token == token then return j end
+    return nil, 3, j
+  end
+
+  -- A settle that was applied before is success, as far back as the job remembers.
+  local function repeated(j, token, code)
+    local past = story(j).past
+    for at = 1, j.lease and 90 or 99, 9 do
+      if sub(past, at, at + 7) == token and byte(past, at + 8) == code then return true end
+    end
+    return false
+  end
+
+  local function ack(j, ended, result)
+    local lease = j.lease
+    call('HINCRBY', j.k.key, 'succeeded', '1')
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    if j.keep < 0 then
+      -- A tombstone keeps nothing but how it ended.
+      local s = story(j)
+      j.deliv = j.deliv + 1
+      s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, 99)
+    elseif j.keep > 0 then
+      remember(j, lease, ended)
+    end
+    finish(j, 2, now, result)
+  end
+
+  local function die(j, ended, retention)
+    local lease = j.lease
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    call('HINCRBY', j.k.key, 'dead', '1')
+    remember(j, lease, ended)
+    conclude(j, 3, now, plus(now, retention))
+  end
+
+  local function again(j, ended, delay)
+    local lease = j.lease
+    leave(j)
+    if j.next then return hand_on(j, lease, ended.code) end
+    remember(j, lease, ended)
+    if delay ~= '' then j.due = plus(now, tonumber(delay)) end
+    wait(j)
+  end
+
+  local function settle(item)
+    local k = topic_of(item[2])
+    if not k then return { 2, 0, 0 } end
+    local ended = { outcome = tonumber(item[7]), code = tonumber(item[8]),
+                    counted = tonumber(item[9]), error = item[10] }
+    local j, refused, other = leased(k, item[3], item[4])
+    if not j then
+      if other and repeated(other, item[4], ended.code) then return { 1, 0, state(other) } end
+      return { refused, 0, 0 }
+    end
+    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0, 0 } end
+    local step, began, gone = item[5], j.lease.started, 7
+    if step == 'a' then
+      ack(j, ended, item[13] ~= '' and sub(item[13], 2))
+      gone = 4
+    elseif step == 'w' then
+      again(j, ended, item[11])
+    else
+      die(j, ended, tonumber(item[12]))
+    end
+    local at = j.gone and gone or state(j)
+    for f = 0, tonumber(item[14]) - 1 do
+      local to, seq = topic_or_create(ARGV[item.at + 3 * f]), call('INCR', P .. 'seq')
+      arrive(to, ARGV[item.at + 3 * f + 1], ARGV[item.at + 3 * f + 2], seq, actions)
+    end
+    return { 0, began, at }
+  end
+
+  for _, item in ipairs(slow) do reply[item[1]] = settle(item) end
+  if upkeep ~= 0 and (soonest == 0 or upkeep < soonest) then soonest = upkeep end
+end
+reply[2] = soonest
+return reply

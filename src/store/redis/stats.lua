@@ -1,0 +1,42 @@
+-- flags: no-writes
+-- stats: numbers of topics.
+-- ARGV: now, then names.
+-- Reply: when there is something to prune first: false. Else now, then per topic false or: created, enqueued,
+--        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
+--        job became due that is ready longest (0: none is).
+--#include clock
+local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
+if alarm and tonumber(alarm) <= now then return false end
+local reply = { now }
+
+local function count(name, ranks)
+  local ahead, ready, oldest = { 0, 0 }, 0, 0
+  for i = 1, #ranks do
+    local letter = string.byte(ranks, i)
+    local failed = letter >= 97
+    local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
+    local all, due = call('ZCARD', order), call('ZCOUNT', order, '-inf', now_text)
+    local kind = failed and 2 or 1
+    ahead[kind], ready = ahead[kind] + all - due, ready + due
+    if due > 0 then
+      local first = tonumber(call('ZRANGE', order, 0, 0, 'WITHSCORES')[2])
+      if oldest == 0 or first < oldest then oldest = first end
+    end
+  end
+  return ahead[1], ready, ahead[2], oldest
+end
+
+for a = 2, #ARGV do
+  local name = ARGV[a]
+  local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'enqueued', 'succeeded', 'dead', 'ranks')
+  local stats = false
+  if topic[1] then
+    stats = {}
+    for i = 1, 4 do stats[i] = tonumber(topic[i] or 0) end
+    stats[5], stats[6], stats[8], stats[10] = count(name, topic[5])
+    stats[7] = call('HLEN', P .. 'leases:' .. name)
+    stats[9] = call('ZCARD', P .. 'done:3:' .. name)
+  end
+  reply[#reply + 1] = stats
+end
+return reply

@@ -1,0 +1,12 @@
+-- flags: no-writes
+-- topics: the topics whose names come at or after a place, in order, with how many records each has.
+-- ARGV: now, place (as ZRANGEBYLEX has it), limit.
+-- Reply: per topic: name, when it was created, records.
+local P = KEYS[1]
+local reply = {}
+for _, name in ipairs(redis.call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])) do
+  local r = #reply
+  reply[r + 1], reply[r + 2] = name, tonumber(redis.call('HGET', P .. 'topic:' .. name, 'created'))
+  reply[r + 3] = redis.call('HLEN', P .. 'jobs:' .. name)
+end
+return reply

@@ -1,0 +1,25 @@
+-- flags: allow-oom
+-- unclaim: undo leases that reached nobody: back to the old place, nothing counted.
+-- ARGV: now, the nonce of a claim whose answer was lost (4 bytes; empty: of none); per lease: topic, id,
+--       token. That claim may still be on its way: once it is named here it takes nothing any more.
+-- Reply: next upkeep (0: none), how many it found.
+--#include clock
+--#include record
+--#include lifecycle
+local undone = 0
+if ARGV[2] ~= '' then call('SET', P .. 'void:' .. ARGV[2], '1', 'EX', '600') end
+
+for a = 3, #ARGV, 3 do
+  local k = topic_of(ARGV[a])
+  local j = k and load(k, ARGV[a + 1])
+  if j and j.lease and j.lease.token == ARGV[a + 2] then
+    leave(j)
+    local s = story(j)
+    if j.deliv == 0 then s.first, s.worker = 0, '' end
+    -- The claim made the eleventh end before it be forgotten, and that stays so.
+    s.past = sub(s.past, 1, 90)
+    if j.next then begin_next(j) else wait(j) end
+    undone = undone + 1
+  end
+end
+return { upkeep, undone }

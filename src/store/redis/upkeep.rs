@@ -1,0 +1,102 @@
+//! What happens by itself: leases that ran out, jobs that expire or were kept long enough.
+
+use crate::domain::{JobId, JobKey, limit};
+use crate::store::{Lease, Pruned, Reaped, Result};
+
+use super::claim::{arrival_of, topic};
+use super::get::lease_of;
+use super::record::{Held, Record};
+use super::script::Verb;
+use super::{Lane, RedisStore};
+use crate::domain::{Time, TopicName};
+use bytes::Bytes;
+
+/// A running job among all.
+pub(super) struct Run {
+    pub(super) key: JobKey,
+    pub(super) lease: Held,
+    pub(super) due: Time,
+    pub(super) sequence: i64,
+}
+
+impl RedisStore {
+    /// The verb.
+    pub(super) async fn overdue(&self, limit: usize) -> Result<Reaped> {
+        let look = self.hints.reap.begin();
+        let mut call = self.call(Verb::Reap);
+        call.arg(limit.min(limit::CALL_JOBS_MAX));
+        let mut reply = self.run(Lane::Read, &call).await?;
+        let (now, next) = (reply.time()?, reply.maybe_time()?);
+        let mut leases = Vec::new();
+        while !reply.is_empty() {
+            let topic = topic(&reply.text()?);
+            let key = JobKey { topic, id: JobId::stored(&reply.text()?) };
+            let held = Held::read(reply.bytes()?)?;
+            leases.push(lease_of(key, held, &Record::read(reply.bytes()?)?, now)?);
+        }
+        self.hints.looked(&self.hints.reap, look, next);
+        Ok(Reaped { leases, next })
+    }
+
+    /// The verb.
+    pub(super) async fn forget(&self, limit: usize) -> Result<Pruned> {
+        let look = self.hints.prune.begin();
+        let mut call = self.call(Verb::Prune);
+        call.arg(limit.min(limit::CALL_JOBS_MAX));
+        let mut reply = self.run(Lane::Write, &call).await?;
+        let pruned = Pruned { pruned: reply.count()?, next: reply.maybe_time()? };
+        self.hints.looked(&self.hints.prune, look, pruned.next);
+        Ok(pruned)
+    }
+
+    /// The verb.
+    pub(super) async fn foreign(&self, owner: u32) -> Result<Vec<Lease>> {
+        let running = self.running().await?;
+        let foreign =
+            running.into_iter().filter(|run| run.lease.owner != owner && run.lease.grace.is_some());
+        let refs =
+            foreign.map(|run| crate::store::LeaseRef { key: run.key, token: run.lease.token });
+        // One that has ended meanwhile is none any more.
+        let leases = self.read_leases(refs.collect()).await?;
+        Ok(leases.into_iter().flatten().collect())
+    }
+
+    /// Everything that runs on the shard. Long, and seldom: it goes through all leases in portions.
+    pub(super) async fn running(&self) -> Result<Vec<Run>> {
+        let mut all = Vec::new();
+        let topics = {
+            let _permit = self.permit().await?;
+            self.shard.all_topics().await?
+        };
+        for topic in topics {
+            all.extend(self.running_in(&topic).await?);
+        }
+        Ok(all)
+    }
+
+    /// Everything that runs of a topic.
+    pub(super) async fn running_in(&self, topic: &TopicName) -> Result<Vec<Run>> {
+        let (mut runs, mut cursor) = (Vec::new(), Bytes::from_static(b"0"));
+        loop {
+            let mut call = self.call(Verb::Running);
+            call.arg(topic.as_str()).arg(&cursor[..]).arg(limit::CALL_JOBS_MAX);
+            let mut reply = self.run(Lane::Read, &call).await?;
+            cursor = reply.bytes()?;
+            while !reply.is_empty() {
+                let id = JobId::stored(&reply.text()?);
+                let (lease, head) = (Held::read(reply.bytes()?)?, reply.bytes()?);
+                let due = head.iter().skip(6).fold(0, |n, &byte| n << 8 | i64::from(byte));
+                let (due, sequence) = (Time(due), arrival_of(&head));
+                let key = JobKey { topic: topic.clone(), id };
+                runs.push(Run { key, lease, due, sequence });
+            }
+            if &cursor[..] == b"0" {
+                break;
+            }
+        }
+        // A part may come twice.
+        runs.sort_by_key(|run| (run.due, run.sequence));
+        runs.dedup_by(|a, b| a.key == b.key);
+        Ok(runs)
+    }
+}

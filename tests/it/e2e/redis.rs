@@ -1,0 +1,285 @@
+use std::time::Duration;
+
+use ringq::pb::{EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest};
+use tokio::time::Instant;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::harness::{
+    Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack,
+    nack_retry, refusal, request, take, within,
+};
+
+/// A server on this Redis.
+async fn serve(redis: &Redis) -> Server {
+    Setup::new().shard(format!("s0={}", redis.url())).start().await
+}
+
+/// What a server says that cannot start on this Redis.
+async fn refused(redis: &Redis, name: &str) -> String {
+    let failure = Setup::new().shard(format!("{name}={}", redis.url())).fail().await;
+    assert_ne!(failure.code, Some(0));
+    failure.stderr.lines().find(|line| line.starts_with("ringq: ")).unwrap().to_owned()
+}
+
+/// Enqueues until it is accepted.
+async fn enqueue_in_the_end(client: &Client, id: &str) {
+    eventually("jobs are accepted again", async || {
+        client.send(request(job("mail").with_id(id))).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_jobs_life_on_redis() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let mut worker = client.stream(take("mail")).await;
+    let written = client.enqueue(job("mail").with_id("a").with_text("hello")).await;
+    assert_eq!((written.outcome(), written.state()), (EnqueueOutcome::Created, JobState::Ready));
+    let delivery = worker.next().await;
+    assert_eq!((delivery.id.as_str(), delivery.delivery), ("a", 1));
+    client.nack(nack_retry(&delivery.receipt, "not yet")).await;
+    assert_eq!(client.state("mail", "a").await, JobState::Backoff);
+    let again = worker.next().await;
+    assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("a", 2, 2));
+    client.ack(&again.receipt).await;
+    assert_eq!(client.state("mail", "a").await, JobState::Succeeded);
+
+    client.enqueue(job("mail").with_id("b").with_delay(millis(300))).await;
+    let begin = Instant::now();
+    let delivery = worker.next().await;
+    assert!(begin.elapsed() >= millis(250), "a delayed job came after {:?}", begin.elapsed());
+    client.nack(nack(&delivery.receipt, NackAction::DeadLetter)).await;
+    let stats = client.stats("mail").await;
+    assert_eq!((stats.dead, stats.ready, stats.running), (1, 0, 0));
+}
+
+#[tokio::test]
+async fn what_one_replica_takes_in_another_hands_out_at_once() {
+    let Some(redis) = Redis::start().await else { return };
+    let (one, other) = (serve(&redis).await, serve(&redis).await);
+    let (producer, consumer) = (one.connect().await, other.connect().await);
+    let mut worker = consumer.stream(take("mail")).await;
+    worker.quiet(millis(300)).await;
+    for n in 0..20 {
+        let begin = Instant::now();
+        producer.enqueue(job("mail").with_id(format!("j{n}"))).await;
+        let delivery = worker.next().await;
+        assert!(begin.elapsed() < millis(500), "it took {:?}", begin.elapsed());
+        consumer.ack(&delivery.receipt).await;
+    }
+    let begin = Instant::now();
+    producer.enqueue(job("mail").with_id("later").with_delay(millis(400))).await;
+    let delivery = worker.next().await;
+    let took = begin.elapsed();
+    assert!(took >= millis(400) && took < millis(900), "{took:?}");
+    // Settled where it was not handed out: the receipt knows its shard.
+    producer.ack(&delivery.receipt).await;
+    assert_eq!(consumer.state("mail", "later").await, JobState::Succeeded);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_when_redis_is_killed_and_comes_back() {
+    const JOBS: usize = 300;
+    let Some(mut redis) = Redis::durable().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let written = client.enqueue(job("mail").with_id("first")).await;
+    assert_eq!(written.durability(), ringq::pb::Durability::Fsynced);
+    let held = client.pull_one("mail").await;
+    let ids = client.enqueue_all(vec![job("mail"); JOBS]).await;
+    let mut waiting = client.stream(take("other")).await;
+    waiting.quiet(millis(200)).await;
+    redis.kill();
+    let status = client.send(request(job("mail"))).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    let status = client.send(request(job("mail").with_id("meanwhile"))).await.unwrap_err();
+    assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    redis.restart().await;
+    enqueue_in_the_end(&client, "last").await;
+    // A lease of before is one of after.
+    client.ack(&held.receipt).await;
+    let mut worker = client.stream(StreamRequest { max_in_flight: 1_000, ..take("mail") }).await;
+    let deliveries = worker.next_many(JOBS + 1).await;
+    let found: std::collections::HashSet<_> = deliveries.iter().map(|d| d.id.clone()).collect();
+    assert!(ids.iter().all(|id| found.contains(id)), "a job is lost");
+    assert!(found.contains("last") && found.len() == JOBS + 1);
+    // Wake-ups are heard again, too, by streams of before as by those of after.
+    client.enqueue(job("mail").with_id("woken")).await;
+    assert_eq!(worker.next().await.id, "woken");
+    client.enqueue(job("other").with_id("awaited")).await;
+    assert_eq!(waiting.next().await.id, "awaited");
+}
+
+#[tokio::test]
+async fn scripts_are_loaded_again_after_a_flush() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    redis.command(&["SCRIPT", "FLUSH"]).await;
+    client.enqueue(job("mail").with_id("b")).await;
+    redis.command(&["SCRIPT", "FLUSH"]).await;
+    let delivery = client.pull_one("mail").await;
+    redis.command(&["SCRIPT", "FLUSH"]).await;
+    client.ack(&delivery.receipt).await;
+    assert_eq!(client.state("mail", "a").await, JobState::Succeeded);
+    assert_eq!(client.pull_one("mail").await.id, "b");
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_an_unknown_outcome_and_a_repeat_is_safe() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("before").with_delay(millis(600_000))).await;
+    redis.pause();
+    let status = client.send(request(job("mail").with_id("a"))).await.unwrap_err();
+    assert_refused(&status, Code::Unavailable, "OUTCOME_UNKNOWN", "");
+    // Known not to have been sent, from then on.
+    let status = client.send(request(job("mail").with_id("b"))).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    redis.resume();
+    enqueue_in_the_end(&client, "a").await;
+    let stats = client.stats("mail").await;
+    assert_eq!(stats.enqueued_total - i64::from(client.find("mail", "b").await.is_some()), 2);
+    assert_eq!(client.pull_now("mail", 10).await.iter().filter(|d| d.id == "a").count(), 1);
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_undone_and_not_counted() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let mut worker = client.stream(take("mail")).await;
+    worker.quiet(millis(300)).await;
+    redis.pause();
+    // Both are sent, and nobody waits for their answers any more when they come.
+    let (pulled, enqueued) = tokio::join!(
+        client.pull(PullRequest { topics: vec!["mail".into()], max_jobs: 5, ..Default::default() }),
+        client.send(request(job("mail").with_id("a"))),
+    );
+    assert!(enqueued.is_err(), "{enqueued:?}");
+    assert!(pulled.is_err() || pulled.as_ref().is_ok_and(Vec::is_empty), "{pulled:?}");
+    redis.resume();
+    // Applied or not, a repeat with the same id makes sure.
+    enqueue_in_the_end(&client, "a").await;
+    let delivery = worker.next().await;
+    assert_eq!((delivery.id.as_str(), delivery.delivery, delivery.attempt), ("a", 1, 1));
+    client.ack(&delivery.receipt).await;
+}
+
+#[tokio::test]
+async fn a_full_redis_refuses_jobs_settles_those_it_has_and_recovers() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    for id in ["acked", "nacked", "extended", "rest"] {
+        client.enqueue(job("mail").with_id(id).with_retention(millis(600_000))).await;
+    }
+    let used = redis.info("memory", "used_memory").await;
+    redis.command(&["CONFIG", "SET", "maxmemory", &(used + (2 << 20)).to_string()]).await;
+    let mut accepted = 0;
+    let status = loop {
+        match client.send(request(job("bulk").with_bytes(100_000))).await {
+            Ok(_) => accepted += 1,
+            Err(status) => break status,
+        }
+        assert!(accepted < 400, "the memory has no end");
+    };
+    assert_refused(&status, Code::ResourceExhausted, "STORE_FULL", "");
+    assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+    assert_eq!(client.stats("bulk").await.ready, accepted, "what was refused was not written");
+    // Redis that is beyond its limit still takes what makes room, and what leads there.
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let held = client.pull_now("mail", 3).await;
+    assert_eq!(held.len(), 3);
+    client.ack(&held[0].receipt).await;
+    client.nack(nack(&held[1].receipt, NackAction::Release)).await;
+    let item = ExtendItem { receipt: held[2].receipt.clone(), ..Default::default() };
+    let failures = client.extend_items(vec![item]).await;
+    assert!(failures.is_empty(), "{failures:?}");
+    client.ack(&held[2].receipt).await;
+    let status = client.send(request(job("bulk"))).await.unwrap_err();
+    assert_eq!(refusal(&status), "ResourceExhausted STORE_FULL");
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    enqueue_in_the_end(&client, "after").await;
+    assert_eq!(client.state("mail", "acked").await, JobState::Succeeded);
+    assert_eq!(client.state("mail", "nacked").await, JobState::Ready);
+}
+
+#[tokio::test]
+async fn a_redis_that_became_a_replica_is_unavailable_until_it_is_none() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let status = client.send(request(job("mail").with_id("b"))).await.unwrap_err();
+    assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    enqueue_in_the_end(&client, "b").await;
+    assert_eq!(client.pull_now("mail", 5).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_lease_that_runs_out_comes_back_on_time() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let lease = Duration::from_secs(1);
+    client.enqueue(job("mail").with_id("a").with_lease(lease)).await;
+    client.pull_one("mail").await;
+    let begin = Instant::now();
+    client.until("mail", "a", JobState::Backoff).await;
+    assert!(begin.elapsed() < millis(2_500), "{:?}", begin.elapsed());
+    let job = within("the retry", client.until("mail", "a", JobState::Ready)).await;
+    assert_eq!((job.failures, job.deliveries), (1, 1));
+}
+
+#[tokio::test]
+async fn a_redis_that_is_no_safe_place_is_refused_with_the_way_out() {
+    let evicting = ["--save", "", "--maxmemory-policy", "allkeys-lru"];
+    let Some(redis) = Redis::with(&evicting).await else { return };
+    let says = refused(&redis, "s0").await;
+    assert!(says.contains("set maxmemory-policy to noeviction"), "{says}");
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let says = refused(&redis, "s0").await;
+    assert!(says.contains("give the address of its primary"), "{says}");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    let server = serve(&redis).await;
+    assert!(server.log().contains("opened"));
+    drop(server);
+    let says = refused(&redis, "s1").await;
+    assert!(says.contains("it is shard s0, not s1"), "{says}");
+}
+
+#[tokio::test]
+async fn user_password_and_database_come_from_the_url() {
+    let Some(redis) = Redis::start().await else { return };
+    redis
+        .command(&["ACL", "SETUSER", "ringq", "on", ">pa:ss/w", "~ringq:*", "&ringq:*", "+@all"])
+        .await;
+    let url = redis.url().replace("redis://", "redis://ringq:pa%3Ass%2Fw@");
+    let server = Setup::new().shard(format!("s0={url}/3")).start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    client.ack(&client.pull_one("mail").await.receipt).await;
+    assert!(!server.log().contains("pa:ss") && !server.log().contains("pa%3A"), "{}", server.log());
+    assert!(redis.command(&["INFO", "keyspace"]).await.contains("db3:"));
+    let wrong = redis.url().replace("redis://", "redis://ringq:wrong@");
+    let failure = Setup::new().shard(format!("s0={wrong}")).fail().await;
+    assert!(failure.stderr.contains("user and password"), "{}", failure.stderr);
+}
+
+#[tokio::test]
+async fn a_shard_that_is_not_there_is_told_with_the_way_out() {
+    let Some(mut redis) = Redis::start().await else { return };
+    redis.kill();
+    let says = refused(&redis, "s0").await;
+    assert!(says.contains("cannot open shard s0 at redis://127.0.0.1:"), "{says}");
+    assert!(says.contains("check that redis runs there"), "{says}");
+}
