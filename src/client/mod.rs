@@ -9,7 +9,7 @@
 //! neither the server nor the command line:
 //!
 //! ```toml
-//! ringq = { version = "0.1", default-features = false }
+//! ringq = { path = "../ringq", default-features = false }
 //! ```
 //!
 //! # Enqueue
