@@ -50,8 +50,10 @@ pub(super) async fn of_former_lives(
     stop: CancellationToken,
 ) {
     let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
-    let found =
-        repeat(scheduler.clock(), &shard, Time::MAX, &stop, || scheduler.orphans(&shard)).await;
+    let found = repeat(scheduler.clock(), &shard, Time::MAX, &stop, || {
+        scheduler.orphans(&shard, vec![scheduler.replica().nonce])
+    })
+    .await;
     let Some(leases) = found else { return };
     if !leases.is_empty() {
         let leases = leases.len();

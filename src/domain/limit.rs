@@ -106,6 +106,11 @@ pub const PULL_WAIT_DEFAULT: Duration = Duration::from_secs(10);
 /// A Pull ends this long before its caller's deadline, so that what it claimed still arrives.
 pub const PULL_DEADLINE_MARGIN: Duration = Duration::from_millis(200);
 
+/// How often a replica shows each shard that it lives, where others can take its place.
+pub const REPLICA_HEARTBEAT: Duration = Duration::from_secs(2);
+/// A replica that a shard has not heard of for so long is dead: its streams are broken ones.
+pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);
+
 /// Every bound by name, as published by `GetServerInfo`. Durations are in milliseconds and sizes
 /// in bytes; the name says which.
 #[must_use]

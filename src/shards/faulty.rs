@@ -7,12 +7,13 @@ use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Place, SqliteStore};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
-    Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
+    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
+    Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 /// How a shard is.
@@ -142,8 +143,8 @@ impl Store for Faulty {
         self.pass(move |store| store.reap(limit))
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.pass(move |store| store.orphans(owner))
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.pass(move |store| store.orphans(living))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -173,6 +174,18 @@ impl Store for Faulty {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.store.events()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        self.pass(move |store| store.beat(beat))
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.pass(move |store| store.set_state(state))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

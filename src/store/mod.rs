@@ -23,6 +23,8 @@ use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use crate::domain::lifecycle::{LeaseEnd, Record};
+use crate::domain::ring::ShardState;
+use crate::domain::rings::Records;
 use crate::domain::{
     Durability, Job, JobId, JobKey, Keep, OnConflict, Outcome, Payload, ShardName, Spec, State,
     Time, Token, TopicName, When,
@@ -84,8 +86,8 @@ pub trait Store: Send + Sync {
     /// Reads leases whose deadline has passed, at most `limit`, and when the next one passes.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 
-    /// Reads leases that belong to streams of other replicas than `owner` and carry a grace.
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>>;
+    /// Reads leases that carry a grace and belong to streams of other replicas than these.
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.
@@ -110,6 +112,16 @@ pub trait Store: Send + Sync {
 
     /// Hints about what happens on the shard. A receiver that lags must treat every topic as woken.
     fn events(&self) -> broadcast::Receiver<Event>;
+
+    /// Whether other replicas may use the shard at the same time, and hints get lost.
+    fn is_shared(&self) -> bool;
+
+    /// Shows that a replica lives, and reads what all replicas of the shard share.
+    fn beat(&self, beat: Beat) -> Reply<'_, Census>;
+
+    /// Says for all replicas whether the shard takes new jobs; those that are there hear
+    /// [`Event::Configured`].
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()>;
 
     /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
     fn close(&self) -> BoxFuture<'_, ()>;
@@ -493,6 +505,48 @@ pub struct Info {
     pub bytes: u64,
 }
 
+/// A replica's sign of life, and what it brings along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Nonce of the replica.
+    pub owner: u32,
+    /// Fingerprint of the ring that it serves.
+    pub ring: u64,
+    /// Written where no state is yet.
+    pub state: ShardState,
+    /// Written where what is there has a lower version.
+    pub rings: Records,
+    /// Replicas that somebody has met leases of; one that the shard does not know is taken to have shown
+    /// itself now.
+    pub met: Vec<u32>,
+    /// Replicas to be forgotten, because nothing of them is left.
+    pub gone: Vec<u32>,
+}
+
+/// What all replicas of a shard share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// The store's time.
+    pub now: Time,
+    /// Whether the shard takes new jobs.
+    pub state: ShardState,
+    /// What the shard knows of rings.
+    pub rings: Records,
+    /// Who has shown itself, the caller included. Where nobody else can be there, the caller alone.
+    pub replicas: Vec<Sign>,
+}
+
+/// The last sign of life of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sign {
+    /// Its nonce.
+    pub owner: u32,
+    /// Fingerprint of the ring that it serves; 0 when it has not said so itself.
+    pub ring: u64,
+    /// When, on the store's clock.
+    pub at: Time,
+}
+
 /// A hint. It carries no data that anybody relies on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -509,6 +563,8 @@ pub enum Event {
         /// From when on.
         at: Time,
     },
+    /// The shard's state was set.
+    Configured,
     /// Hints may have been lost: anything may be claimable, or to be reaped or pruned.
     Missed,
 }

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
-    Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
+    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
+    Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -112,8 +113,8 @@ impl Store for Flaky {
         self.store.reap(limit)
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.store.orphans(owner)
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.store.orphans(living)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -143,6 +144,18 @@ impl Store for Flaky {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.store.events()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        self.store.beat(beat)
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.store.set_state(state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -129,7 +129,7 @@ impl Server {
 
     /// Leases that the next life would give back.
     pub(super) async fn left_to_the_next_life(&self) -> usize {
-        self.store.orphans(0).await.unwrap().len()
+        self.store.orphans(vec![0]).await.unwrap().len()
     }
 
     pub(super) async fn reap(&self) {

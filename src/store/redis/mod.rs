@@ -6,6 +6,7 @@
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
+mod beat;
 mod change;
 mod claim;
 mod enqueue;
@@ -34,11 +35,12 @@ use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result,
-    Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
+    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
+    Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
 };
 
 use hints::Hints;
@@ -207,8 +209,8 @@ impl Store for RedisStore {
         Box::pin(self.overdue(limit))
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        Box::pin(self.foreign(owner))
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        Box::pin(self.foreign(living))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -238,6 +240,18 @@ impl Store for RedisStore {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.hints.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        Box::pin(self.show(beat))
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        Box::pin(self.configure(state))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

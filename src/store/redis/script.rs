@@ -30,6 +30,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    Beat = "beat",
     Claim = "claim",
     Delete = "delete",
     Detach = "detach",
@@ -44,6 +45,7 @@ scripts! {
     Redrive = "redrive",
     Reschedule = "reschedule",
     Running = "running",
+    SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
     Topics = "topics",

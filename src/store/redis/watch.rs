@@ -72,11 +72,14 @@ async fn hear(subscription: PubSub, hints: &Hints) {
     let (mut sink, mut messages) = subscription.split();
     loop {
         match tokio::time::timeout(PING_EVERY, messages.next()).await {
-            Ok(Some(message)) => {
-                if let Some((topic, at)) = wake_up(message.get_payload_bytes()) {
-                    hints.claimable(topic, at);
+            Ok(Some(message)) => match message.get_payload_bytes() {
+                b"configured" => hints.configured(),
+                message => {
+                    if let Some((topic, at)) = wake_up(message) {
+                        hints.claimable(topic, at);
+                    }
                 }
-            }
+            },
             Ok(None) => return,
             Err(_silence) => {
                 let answer = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;

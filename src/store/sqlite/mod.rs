@@ -8,6 +8,7 @@
 
 #![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
 
+mod beat;
 mod claim;
 mod delete;
 mod enqueue;
@@ -34,11 +35,12 @@ use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use crate::clock::Clock;
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Event, Extend, Info, Lease, LeaseRef, List, NewJob, Page,
-    Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled,
-    Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Info, Lease, LeaseRef, List,
+    NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
+    Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -287,8 +289,8 @@ impl Store for SqliteStore {
         self.writer.call(Sync::Lazy, limit, limit, reap::reap)
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.writer.call(Sync::Lazy, 1, owner, reap::orphans)
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.writer.call(Sync::Lazy, 1, living, reap::orphans)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -325,6 +327,18 @@ impl Store for SqliteStore {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        self.writer.call(Sync::Full, 1, beat, beat::beat)
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.writer.call(Sync::Full, 1, state, beat::set_state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

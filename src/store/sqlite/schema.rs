@@ -10,8 +10,11 @@ use super::OpenError;
 
 /// The migrations, in order; the file's `user_version` counts those it has seen. One that has
 /// landed is never edited.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("migrations/0001_init.sql"), include_str!("migrations/0002_past.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("migrations/0001_init.sql"),
+    include_str!("migrations/0002_past.sql"),
+    include_str!("migrations/0003_rings.sql"),
+];
 
 /// Milliseconds to wait for another process that holds the file's lock.
 const BUSY_TIMEOUT_MS: u32 = 2_000;
@@ -118,7 +121,8 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 10] = [
+    const FILES: [&str; 11] = [
+        include_str!("beat.sql"),
         include_str!("claim.sql"),
         include_str!("delete.sql"),
         include_str!("enqueue.sql"),

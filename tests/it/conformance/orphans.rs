@@ -16,7 +16,7 @@ async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
 }
 
 async fn orphans(q: &Fixture, owner: u32) -> Vec<String> {
-    let leases = q.store.orphans(owner).await.unwrap();
+    let leases = q.store.orphans(vec![owner]).await.unwrap();
     let mut ids: Vec<_> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
     ids.sort();
     ids
@@ -39,7 +39,7 @@ pub(crate) async fn an_orphan_reads_as_its_lease_does(q: Fixture) {
     q.sleep(2);
     q.extend(&leased, None, None).await.unwrap();
     q.sleep(3);
-    let orphan = one(q.store.orphans(OWNER).await.unwrap());
+    let orphan = one(q.store.orphans(vec![OWNER]).await.unwrap());
     assert_eq!(orphan, q.lease(&leased).await.unwrap());
     assert_eq!((orphan.owner, orphan.grace), (8, Some(Duration::from_millis(1))));
 }
