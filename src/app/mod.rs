@@ -125,9 +125,10 @@ impl App {
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let members = config.shards.iter().map(|shard| open(shard, &clock));
         let shards = Shards::new(try_join_all(members).await?, &metrics);
+        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
+        shards.join(replica.nonce).await;
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
-        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
     }

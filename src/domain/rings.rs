@@ -155,6 +155,12 @@ impl Rings {
         &self.newest
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.older.len() + 1
+    }
+
     /// Whether a job can lie elsewhere than on its newest owner.
     #[must_use]
     pub fn is_changing(&self) -> bool {

@@ -94,6 +94,20 @@ pub(super) const CREDIT_WAITING: Metric = Metric {
     unit: Unit::Count,
     help: "Jobs that the open streams of this replica could take at once",
 };
+pub(super) const RINGS_OPEN: Metric = Metric {
+    name: "ringq_rings_open",
+    kind: Kind::Gauge,
+    labels: &[],
+    unit: Unit::Count,
+    help: "Rings under which jobs may lie: 1, and more while jobs of former rings are left",
+};
+pub(super) const RING_DISAGREEMENT: Metric = Metric {
+    name: "ringq_ring_disagreement",
+    kind: Kind::Gauge,
+    labels: &[],
+    unit: Unit::Count,
+    help: "1 while another replica serves another ring: one id may then be created twice, else 0",
+};
 pub(super) const STORE_OP: Metric = Metric {
     name: "ringq_store_op_seconds",
     kind: Kind::Histogram(SHORT),
@@ -145,7 +159,7 @@ pub(super) const RPC: Metric = Metric {
 };
 
 /// All of them.
-pub(super) const ALL: [&Metric; 16] = [
+pub(super) const ALL: [&Metric; 18] = [
     &ENQUEUED,
     &DELIVERED,
     &SETTLED,
@@ -154,6 +168,8 @@ pub(super) const ALL: [&Metric; 16] = [
     &JOBS,
     &OLDEST_READY,
     &STREAMS,
+    &RINGS_OPEN,
+    &RING_DISAGREEMENT,
     &CREDIT_WAITING,
     &STORE_OP,
     &STORE_ERRORS,

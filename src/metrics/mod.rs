@@ -19,7 +19,8 @@ use metrics_exporter_prometheus::{
 use cache::Cache;
 use definitions::{
     ALL, BREAKER_OPEN, BREAKER_OPENED, BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, Kind, LAG,
-    Metric, OLDEST_READY, RPC, RUN, SETTLED, SHARD_UP, STORE_ERRORS, STORE_OP, STREAMS,
+    Metric, OLDEST_READY, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, SETTLED, SHARD_UP, STORE_ERRORS,
+    STORE_OP, STREAMS,
 };
 
 /// Topics that have series of their own: enough to look at, too few to overload a Prometheus.
@@ -59,6 +60,8 @@ struct Inner {
     run: Histogram,
     streams: Gauge,
     credit_waiting: Gauge,
+    rings_open: Gauge,
+    ring_disagreement: Gauge,
 }
 
 #[derive(Debug)]
@@ -112,6 +115,8 @@ impl Metrics {
             run: registry.histogram(&RUN, &[]),
             streams: registry.gauge(&STREAMS, &[]),
             credit_waiting: registry.gauge(&CREDIT_WAITING, &[]),
+            rings_open: registry.gauge(&RINGS_OPEN, &[]),
+            ring_disagreement: registry.gauge(&RING_DISAGREEMENT, &[]),
             registry,
         }))
     }
@@ -161,6 +166,16 @@ impl Metrics {
     /// The open streams could take so many jobs at once.
     pub fn set_credit_waiting(&self, n: usize) {
         self.0.credit_waiting.set(n as f64);
+    }
+
+    /// Jobs may lie where one of so many rings says.
+    pub fn set_rings_open(&self, n: usize) {
+        self.0.rings_open.set(n as f64);
+    }
+
+    /// Whether another replica serves another ring.
+    pub fn set_ring_disagreement(&self, disagrees: bool) {
+        self.0.ring_disagreement.set(f64::from(u8::from(disagrees)));
     }
 
     /// Replaces the gauges of all topics; those of a topic that is not among them become 0.

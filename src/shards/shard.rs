@@ -1,15 +1,16 @@
 //! One shard as the rest of the server sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, Claims, End, Enqueue, Event, NewJob, Refused, Reply, Settle, Settled, Store,
+    self, Census, Claim, Claims, End, Enqueue, Event, NewJob, Refused, Reply, Settle, Settled,
+    Store,
 };
 
 use super::Member;
@@ -25,12 +26,23 @@ pub struct Shard {
 struct Inner {
     store: Arc<dyn Store>,
     weight: u32,
-    /// As configured. Drained shards will say so themselves, for all replicas.
-    state: ShardState,
+    /// As the shard itself says, for all replicas; until it does, as configured.
+    state: Mutex<ShardState>,
+    /// What it has said last of those who share it.
+    census: watch::Sender<Option<Arc<Census>>>,
+    others: Mutex<Others>,
+    nudge: Notify,
     metrics: ShardMetrics,
     guard: Arc<Guard>,
     enqueue: Batcher<NewJob, Enqueue>,
     settle: Batcher<Settle, Result<Settled, Refused>>,
+}
+
+/// Other replicas that the shard is still to be told of.
+#[derive(Default)]
+struct Others {
+    met: Vec<u32>,
+    gone: Vec<u32>,
 }
 
 // === impl Shard ===
@@ -65,7 +77,10 @@ impl Shard {
                 guard.call("settle", answer, async { store.settle(items).await }).await
             })
         });
-        let inner = Inner { store, weight, state, metrics, guard, enqueue, settle };
+        let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
+        let census = watch::Sender::new(None);
+        let inner =
+            Inner { store, weight, state, census, others, nudge, metrics, guard, enqueue, settle };
         Shard { inner: Arc::new(inner) }
     }
 
@@ -84,7 +99,13 @@ impl Shard {
     /// Whether it takes new jobs.
     #[must_use]
     pub fn state(&self) -> ShardState {
-        self.inner.state
+        *lock(&self.inner.state)
+    }
+
+    /// Whether other replicas may use it, too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.store.is_shared()
     }
 
     /// Whether it does not answer, so that its calls fail at once.
@@ -169,10 +190,62 @@ impl Shard {
         }
     }
 
+    /// What those who share it know of each other; `None` until it has answered.
+    #[must_use]
+    pub fn watch_census(&self) -> watch::Receiver<Option<Arc<Census>>> {
+        self.inner.census.subscribe()
+    }
+
+    /// Leases of these replicas lie there; one that is not known is given its time to show itself.
+    pub fn meet(&self, owners: &[u32]) {
+        lock(&self.inner.others).met.extend(owners);
+        self.inner.nudge.notify_one();
+    }
+
+    /// Nothing of these replicas is left there.
+    pub fn forget(&self, owners: &[u32]) {
+        lock(&self.inner.others).gone.extend(owners);
+        self.inner.nudge.notify_one();
+    }
+
+    pub(super) fn census(&self) -> Option<Arc<Census>> {
+        self.inner.census.borrow().clone()
+    }
+
+    pub(super) fn set_census(&self, census: Census) {
+        self.inner.census.send_replace(Some(Arc::new(census)));
+    }
+
+    pub(super) fn set_state(&self, state: ShardState) {
+        *lock(&self.inner.state) = state;
+    }
+
+    /// Somebody has something to tell it.
+    pub(super) async fn nudged(&self) {
+        self.inner.nudge.notified().await;
+    }
+
+    /// Replicas that were met, and those that are gone.
+    pub(super) fn others(&self) -> (Vec<u32>, Vec<u32>) {
+        let others = lock(&self.inner.others);
+        (others.met.clone(), others.gone.clone())
+    }
+
+    /// It has been told of these.
+    pub(super) fn told(&self, met: &[u32], gone: &[u32]) {
+        let mut others = lock(&self.inner.others);
+        others.met.retain(|owner| !met.contains(owner));
+        others.gone.retain(|owner| !gone.contains(owner));
+    }
+
     pub(super) async fn close(&self) {
         self.inner.guard.close();
         self.inner.store.close().await;
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn job_bytes(job: &NewJob) -> usize {

@@ -27,7 +27,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::rings::Records;
 use crate::domain::{
     Durability, Job, JobId, JobKey, Keep, OnConflict, Outcome, Payload, ShardName, Spec, State,
-    Time, Token, TopicName, When,
+    Time, Token, TopicName, When, limit,
 };
 
 pub use error::Error;
@@ -545,6 +545,16 @@ pub struct Sign {
     pub ring: u64,
     /// When, on the store's clock.
     pub at: Time,
+}
+
+// === impl Sign ===
+
+impl Sign {
+    /// Whether the replica lives, at that time of the store.
+    #[must_use]
+    pub fn is_living(&self, now: Time) -> bool {
+        now.since(self.at) < limit::REPLICA_SILENCE_MAX
+    }
 }
 
 /// A hint. It carries no data that anybody relies on.
