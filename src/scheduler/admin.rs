@@ -40,9 +40,8 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(None) };
-        let found = shard.call("get", |store| store.get(vec![key], full)).await?;
-        Ok(found.into_iter().next().flatten())
+        let keys = vec![key.clone()];
+        self.find("get", &key, |store| store.get(keys.clone(), full), |found| found).await
     }
 
     /// Cancels or forgets one job; the state it was in, or `None` when there is none.
@@ -55,9 +54,10 @@ impl Scheduler {
     }
 
     async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(None) };
-        let deleted = shard.call("delete", |store| store.delete(vec![key])).await?;
-        let Some(deleted) = deleted.into_iter().next().flatten() else { return Ok(None) };
+        let keys = vec![key.clone()];
+        let deleted =
+            self.find("delete", &key, |store| store.delete(keys.clone()), |found| found).await?;
+        let Some(deleted) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
             self.hint(owner, Hint::Revoked { stream, token, reason: Revoked::Deleted });
         }
@@ -74,10 +74,13 @@ impl Scheduler {
         due: Option<When>,
         priority: Option<u8>,
     ) -> store::Result<Rescheduled> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(Ok(None)) };
-        let items = vec![Reschedule { key, due, priority }];
-        let moved = shard.call("reschedule", |store| store.reschedule(items)).await?;
-        Ok(moved.into_iter().next().unwrap_or(Ok(None)))
+        let items = vec![Reschedule { key: key.clone(), due, priority }];
+        // Neither a job nor a state that refuses it: it is not there.
+        let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
+        Ok(self
+            .find("reschedule", &key, |store| store.reschedule(items.clone()), found)
+            .await?
+            .unwrap_or(Ok(None)))
     }
 
     /// Topics in the order of their names, of all shards that answer.

@@ -13,6 +13,7 @@ use crate::shards::{RUN_MAX, Shard};
 use crate::store::{self, NewJob};
 
 use super::Scheduler;
+use super::locate::{Doubts, Found};
 use super::run::Run;
 
 /// A job as a producer asks for it, checked but without a place.
@@ -103,7 +104,7 @@ impl Scheduler {
     ) -> Vec<Result<Enqueued, EnqueueError>> {
         let mut results: Results = Vec::new();
         results.resize_with(drafts.len(), || None);
-        let runs = self.route(drafts, &mut results);
+        let runs = self.route(drafts, &mut results).await;
         let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
         for (indexes, answers) in written {
             for (index, answer) in indexes.into_iter().zip(answers) {
@@ -121,8 +122,9 @@ impl Scheduler {
     /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
     /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
     /// here are answered already.
-    fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
+    async fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
         let shards = &self.inner.shards;
+        let mut found = self.look_around(&drafts).await;
         let (mut runs, mut unnamed): (Vec<Run>, Vec<(usize, Draft)>) = (Vec::new(), Vec::new());
         for (index, draft) in drafts.into_iter().enumerate() {
             let Some(id) = draft.id.clone() else {
@@ -130,9 +132,15 @@ impl Scheduler {
                 continue;
             };
             let key = JobKey { topic: draft.topic.clone(), id };
-            match shards.owner(&key) {
-                Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
-                None => results[index] = Some(Err(no_such_shard(&key.id))),
+            match found.remove(&index) {
+                Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id)),
+                Some(Err(error)) => {
+                    results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
+                }
+                None => match shards.owner(&key) {
+                    Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
+                    None => results[index] = Some(Err(no_such_shard(&key.id))),
+                },
             }
         }
         let mut unnamed = unnamed.into_iter().peekable();
@@ -144,6 +152,18 @@ impl Scheduler {
             }
         }
         runs
+    }
+
+    /// Which drafts are there already, on a shard that owned their ids before the ring changed.
+    async fn look_around(&self, drafts: &[Draft]) -> Found {
+        let mut doubts = Doubts::default();
+        for (index, draft) in drafts.iter().enumerate() {
+            if let Some(id) = &draft.id {
+                let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
+                doubts.add(index, &key, self.inner.shards.former_owners(&key));
+            }
+        }
+        doubts.resolve().await
     }
 
     /// A run of jobs that get their ids here, so that it may move.

@@ -2,6 +2,7 @@
 //! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
+//! - `locate`: where a job lies while the ring changes
 //! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
 //! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
@@ -9,6 +10,7 @@
 mod admin;
 mod enqueue;
 mod list;
+mod locate;
 mod rates;
 mod redrive;
 mod run;
