@@ -2,7 +2,7 @@
 //! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
-//! - `locate`: where a job lies while the ring changes
+//! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
 //! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
 //! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
@@ -13,6 +13,7 @@ mod list;
 mod locate;
 mod rates;
 mod redrive;
+mod rings;
 mod run;
 mod split;
 #[cfg(test)]

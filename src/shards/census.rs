@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use futures::future::join_all;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::ring::ShardState;
@@ -24,6 +25,10 @@ const DISAGREEMENTS_MAX: u32 = 3;
 /// Rounds in which shards are told of a change: what one says may be news for the others.
 const ROUNDS_MAX: usize = 4;
 
+/// That all replicas serve one ring, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement(Instant);
+
 /// See the module.
 pub(super) struct Council {
     /// Who this replica is to the others, once it has joined them.
@@ -40,6 +45,8 @@ struct Known {
     records: Records,
     served: Members,
     fingerprint: u64,
+    /// Since when all replicas serve the same ring, as far as known.
+    agreed: Instant,
     /// Readings in a row, see [`DISAGREEMENTS_MAX`].
     disagreements: u32,
     /// Shards that are on an open ring and not configured, as far as that was said.
@@ -58,6 +65,7 @@ impl Council {
             fingerprint: rings.newest().fingerprint(),
             records,
             served,
+            agreed: Instant::now(),
             disagreements: 0,
             strangers: Vec::new(),
         };
@@ -103,6 +111,9 @@ impl Council {
             sign.owner != owner && sign.ring != 0 && sign.ring != ring && sign.is_living(census.now)
         };
         let disagrees = census.replicas.iter().any(is_other);
+        if disagrees {
+            known.agreed = Instant::now();
+        }
         known.disagreements = if disagrees { known.disagreements.saturating_add(1) } else { 0 };
         if known.disagreements == DISAGREEMENTS_MAX {
             tracing::error!(
@@ -122,6 +133,7 @@ impl Council {
         let fingerprint = rings.newest().fingerprint();
         if served != known.served {
             tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
+            known.agreed = Instant::now();
         }
         let strangers = strangers(&known.records, shards);
         for stranger in strangers.iter().filter(|shard| !known.strangers.contains(shard)) {
@@ -196,6 +208,42 @@ impl Shards {
     /// The rings as they are now.
     pub(super) fn rings(&self) -> Arc<Rings> {
         self.inner.council.rings()
+    }
+
+    /// That former rings are open, that all replicas have agreed on the newest one for long enough, and
+    /// that it is for this replica to close the others: of all that live its nonce is the lowest.
+    #[must_use]
+    pub fn agreement(&self) -> Option<Agreement> {
+        let council = &self.inner.council;
+        let (&owner, agreed) = (council.owner.get()?, council.known().agreed);
+        let long = agreed.elapsed() >= self.inner.patience.agreement;
+        let ours = self.all().iter().all(|shard| {
+            shard.census().is_some_and(|census| {
+                let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
+                living.map(|sign| sign.owner).min() == Some(owner)
+            })
+        });
+        (long && ours && self.rings().is_changing()).then_some(Agreement(agreed))
+    }
+
+    /// Closes all rings but the newest one, if what was agreed on still is.
+    pub async fn close_former_rings(&self, agreement: Agreement) {
+        let council = &self.inner.council;
+        {
+            let mut known = council.known();
+            if Agreement(known.agreed) != agreement {
+                return;
+            }
+            let served = known.served.clone();
+            let former: Vec<_> =
+                known.records.keys().filter(|ring| **ring != served).cloned().collect();
+            for ring in former {
+                if rings::close(&mut known.records, &ring) {
+                    tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
+                }
+            }
+        }
+        self.change(council.owner.get().copied().unwrap_or_default()).await;
     }
 
     /// Shows this replica to one shard again and again.

@@ -11,9 +11,9 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Place, SqliteStore};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
-    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
-    Settle, Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
+    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 /// How a shard is.
@@ -162,6 +162,10 @@ impl Store for Faulty {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
         self.pass(move |store| store.topics(prefix, after, limit))
+    }
+
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.pass(move |store| store.ids(topic, from, limit))
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {

@@ -30,6 +30,7 @@ use crate::store::Store;
 use census::Council;
 use placement::Placement;
 
+pub use census::Agreement;
 pub use guard::Patience;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
@@ -141,6 +142,12 @@ impl Shards {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.rings().newest().fingerprint()
+    }
+
+    /// How patient it is.
+    #[must_use]
+    pub fn patience(&self) -> &Patience {
+        &self.inner.patience
     }
 
     /// Every shard, in the order of the configuration.

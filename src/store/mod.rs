@@ -104,6 +104,10 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>>;
 
+    /// A part of the ids of a topic: from where the last part ended, at least `limit` of them looked at. One
+    /// that is there all the time is in some part, or in several.
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids>;
+
     /// Numbers of topics; `None` where there is no such topic.
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>>;
 
@@ -456,6 +460,15 @@ pub struct Page {
     pub jobs: Vec<Job>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
+}
+
+/// A part of the ids of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// In no order.
+    pub ids: Vec<JobId>,
+    /// Where the next part begins, in the store's own words; `None` at the end.
+    pub next: Option<String>,
 }
 
 /// A topic as the shard knows it.

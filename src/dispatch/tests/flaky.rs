@@ -10,9 +10,9 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
-    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
-    Settle, Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
+    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -132,6 +132,10 @@ impl Store for Flaky {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
         self.store.topics(prefix, after, limit)
+    }
+
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.store.ids(topic, from, limit)
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {

@@ -156,6 +156,43 @@ async fn a_former_owner_that_does_not_answer_is_in_the_way_of_its_own_ids_only()
 }
 
 #[tokio::test]
+async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
+    let stores = Ring::stores(3);
+    let jobs = Ring::joined(&stores[..2], 1).await.accept(drafts(0)).await;
+    let ring = Ring::joined(&stores, 2).await;
+    let shards = ring.scheduler.shards();
+    let moved = jobs.iter().map(|job| key("t", job.id.as_str()));
+    let moved: Vec<_> = moved.filter(|key| !shards.former_owners(key).is_empty()).collect();
+    let (last, others) = moved.split_last().unwrap();
+    let forget = async |key: &crate::domain::JobKey| {
+        // Cancelled, and then forgotten.
+        for _ in 0..2 {
+            assert!(ring.scheduler.delete(key.clone()).await.unwrap().is_some());
+        }
+    };
+    for key in others {
+        forget(key).await;
+    }
+    let agreed = async || shards.agreement();
+    soon("they agree", agreed).await;
+    ring.scheduler.close_rings().await.unwrap();
+    assert_eq!(shards.former_owners(last).len(), 1, "one job needs it still");
+    forget(last).await;
+    stores[0].set(Fault::Refuses);
+    assert!(ring.scheduler.close_rings().await.is_err(), "nobody knows");
+    stores[0].set(Fault::None);
+    ring.scheduler.close_rings().await.unwrap();
+    assert!(shards.former_owners(last).is_empty());
+    assert!(ring.scheduler.get(last.clone(), false).await.unwrap().is_none());
+    // It stays closed, until somebody serves it again.
+    let later = Ring::joined(&stores, 3).await;
+    assert!(later.scheduler.shards().former_owners(last).is_empty());
+    Ring::joined(&stores[..2], 4).await;
+    let later = Ring::joined(&stores, 5).await;
+    assert_eq!(later.scheduler.shards().former_owners(last).len(), 1);
+}
+
+#[tokio::test]
 async fn jobs_are_put_back_where_they_lie() {
     let stores = Ring::stores(3);
     let ring = Ring::joined(&stores, 1).await;

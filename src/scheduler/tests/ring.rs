@@ -109,7 +109,13 @@ impl Ring {
 
 pub(crate) fn patience() -> Patience {
     let ms = Duration::from_millis;
-    Patience { answer: ms(600), claim: ms(400), others: ms(200), probes: (ms(20), ms(80)) }
+    Patience {
+        answer: ms(600),
+        claim: ms(400),
+        others: ms(200),
+        agreement: ms(100),
+        probes: (ms(20), ms(80)),
+    }
 }
 
 /// A job without an id.

@@ -38,9 +38,9 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef,
-    List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
-    Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
+    Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
 };
 
 use hints::Hints;
@@ -228,6 +228,10 @@ impl Store for RedisStore {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
         Box::pin(self.list_topics(prefix, after, limit))
+    }
+
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        Box::pin(self.part_of_ids(topic, from, limit))
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {

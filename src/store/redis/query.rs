@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use deadpool_redis::redis::{self, Value};
 
-use crate::domain::{Job, JobKey, State, Time, TopicName, limit};
-use crate::store::{Cursor, Info, List, Page, Result, Stats, Topic};
+use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, limit};
+use crate::store::{Cursor, Ids, Info, List, Page, Result, Stats, Topic};
 
 use super::claim::{arrival_of, id_of};
 use super::reply::Reply;
@@ -30,6 +30,24 @@ impl RedisStore {
         // One that has left the state since then is not in the list.
         let in_state = |job: &Job| job.state == list.state;
         Ok(Page { jobs: found.into_iter().flatten().filter(in_state).collect(), next })
+    }
+
+    /// The verb.
+    pub(super) async fn part_of_ids(
+        &self,
+        topic: TopicName,
+        from: Option<String>,
+        limit: usize,
+    ) -> Result<Ids> {
+        let mut call = self.call(Verb::Ids);
+        call.arg(topic.as_str()).arg(from.unwrap_or_else(|| "0".into())).arg(limit);
+        let mut reply = self.run(Lane::Read, &call).await?;
+        let next = Some(reply.text()?).filter(|cursor| cursor != "0");
+        let mut ids = Vec::new();
+        while !reply.is_empty() {
+            ids.push(JobId::stored(&reply.text()?));
+        }
+        Ok(Ids { ids, next })
     }
 
     async fn list_running(&self, list: &List) -> Result<Vec<Place>> {

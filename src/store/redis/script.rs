@@ -38,6 +38,7 @@ scripts! {
     Extend = "extend",
     Get = "get",
     Heal = "heal",
+    Ids = "ids",
     List = "list",
     Open = "open",
     Prune = "prune",

@@ -38,7 +38,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Info, Lease, LeaseRef, List,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Ids, Info, Lease, LeaseRef, List,
     NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
     Settle, Settled, Stats, Store, Topic, Unclaim,
 };
@@ -308,6 +308,10 @@ impl Store for SqliteStore {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
         self.read(query::Topics { prefix, after, limit }, query::topics)
+    }
+
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.read(query::PartOfIds { topic, from, limit }, query::ids)
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {

@@ -16,3 +16,6 @@ ORDER BY due, key LIMIT ?4;
 SELECT count(*) FROM jobs;
 -- :bytes
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
+-- :ids
+SELECT id FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
+ORDER BY id LIMIT ?3;
