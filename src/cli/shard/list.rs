@@ -1,50 +1,39 @@
-//! `ringq shard`: the shards and their health.
+//! `ringq shard list`.
 
-use clap::{Args, Subcommand};
+use clap::Args;
 
-use super::connect::{self, Connect};
+use super::connect::Connect;
 use super::exit::{self, Failure, complain};
-use super::info::word;
 use super::output::{JsonList, Out, OutputArgs, Table, shorten};
-use crate::pb::{self, ListShardsRequest, ShardState};
+use super::times::Now;
+use super::view::{answers, state};
+use crate::pb::{self, ListShardsRequest};
 
 /// Characters of an error in a column.
 const ERROR_CHARS: usize = 60;
 
-/// What about shards.
-#[derive(Debug, Subcommand)]
-pub(super) enum Shard {
-    /// List the shards with their health
-    #[command(visible_alias = "ls")]
-    List(List),
-}
-
 /// How to print.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  ringq shard list\n\nExit code 4 if one of them does not answer."
-)]
-pub(super) struct List {
+#[command(after_help = "\
+LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished
+one is forgotten: a draining shard is empty after both, once workers have seen to the rest.
+
+Examples:
+  ringq shard list
+  ringq shard list -o json | jq -r '.[] | select(.role == \"SHARD_STATE_DRAINING\") | .name'
+
+Exit code 4 if one of them does not answer.")]
+pub(in crate::cli) struct List {
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
     connect: Connect,
 }
 
-// === impl Shard ===
-
-impl Shard {
-    pub(super) fn run(&self) -> Result<(), Failure> {
-        match self {
-            Shard::List(list) => connect::run(list.run()),
-        }
-    }
-}
-
 // === impl List ===
 
 impl List {
-    async fn run(&self) -> Result<(), Failure> {
+    pub(super) async fn run(&self) -> Result<(), Failure> {
         let connection = self.connect.connection()?;
         let request = connection.request(ListShardsRequest {});
         let mut admin = connection.client().admin();
@@ -67,20 +56,42 @@ impl List {
     }
 }
 
-fn answers(shard: &pb::Shard) -> bool {
-    shard.state() != ShardState::Unreachable
-}
-
 fn table(shards: &[pb::Shard]) -> Table {
-    let mut table =
-        Table::new(["NAME", "STATE", "WEIGHT", "JOBS", "SIZE", "ADDRESS", "LAST ERROR"]);
+    let now = Now::read();
+    let mut table = Table::new([
+        "NAME",
+        "STATE",
+        "WEIGHT",
+        "JOBS",
+        "READY",
+        "RUNNING",
+        "SCHEDULED",
+        "BACKOFF",
+        "DEAD",
+        "FINISHED",
+        "LAST DUE",
+        "KEPT UNTIL",
+        "SIZE",
+        "ADDRESS",
+        "LAST ERROR",
+    ]);
     for shard in shards {
+        // What is not known is left out: a 0 would say that there is nothing.
+        let count = |n: i64| if answers(shard) { n.to_string() } else { String::new() };
         table.row([
             shard.name.clone(),
-            word(shard.state().as_str_name(), "SHARD_STATE_").to_owned(),
+            state(shard),
             shard.weight.to_string(),
-            shard.jobs.to_string(),
-            bytes(shard.used_memory_bytes),
+            count(shard.jobs),
+            count(shard.ready),
+            count(shard.running),
+            count(shard.scheduled),
+            count(shard.backoff),
+            count(shard.dead),
+            count(shard.finished),
+            now.relative(shard.latest_due_time),
+            now.relative(shard.latest_forget_time),
+            if answers(shard) { bytes(shard.used_memory_bytes) } else { String::new() },
             shard.address.clone(),
             shorten(&shard.last_error, ERROR_CHARS),
         ]);
