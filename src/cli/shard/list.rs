@@ -10,7 +10,7 @@ use super::view::{answers, state};
 use crate::pb::{self, ListShardsRequest};
 
 /// Characters of an error in a column.
-const ERROR_CHARS: usize = 60;
+const ERROR_CHARS: usize = 100;
 
 /// How to print.
 #[derive(Debug, Args)]
