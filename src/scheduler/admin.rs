@@ -2,6 +2,7 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
+use crate::shards::Shard;
 use crate::store::{self, Info, Reschedule, Rescheduled, Stats, Topic};
 
 use super::{Hint, Revoked, Scheduler};
@@ -26,10 +27,24 @@ pub struct ShardInfo {
     pub name: String,
     /// Its part of the jobs.
     pub weight: u32,
-    /// Whether it takes new jobs.
+    /// Whether it takes new jobs, also while it does not answer.
     pub state: ShardState,
     /// What it says of itself, or why it does not answer.
     pub info: store::Result<Info>,
+}
+
+/// Why the state of a shard was not set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetShardStateError {
+    /// There is none of that name.
+    #[error("no such shard: {0}")]
+    NotFound(ShardName),
+    /// No other shard takes new jobs.
+    #[error("the last active shard: {0}")]
+    LastActive(ShardName),
+    /// What the shard answers.
+    #[error(transparent)]
+    Store(#[from] store::Error),
 }
 
 // === impl Scheduler ===
@@ -132,10 +147,39 @@ impl Scheduler {
         let failures = asked.failed.into_iter().map(|(name, error)| (name, Err(error)));
         let info = |(name, info): (ShardName, store::Result<Info>)| {
             let shard = shards.named(&name)?;
-            let (weight, state) = (shard.weight(), shard.state());
-            Some(ShardInfo { name: name.to_string(), weight, state, info })
+            Some(about(shard, shard.state(), info))
         };
         answers.chain(failures).filter_map(info).collect()
+    }
+
+    /// Drains a shard or takes it back into use, for all replicas; the shard after it.
+    ///
+    /// # Errors
+    /// [`SetShardStateError`]; nothing has changed then, unless it is [`store::Error::Unknown`].
+    pub async fn set_shard_state(
+        &self,
+        name: ShardName,
+        state: ShardState,
+    ) -> Result<ShardInfo, SetShardStateError> {
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.set_state_of(name, state).await }).await
+    }
+
+    async fn set_state_of(
+        &self,
+        name: ShardName,
+        state: ShardState,
+    ) -> Result<ShardInfo, SetShardStateError> {
+        let shards = &self.inner.shards;
+        let shard = shards.named(&name).ok_or(SetShardStateError::NotFound(name.clone()))?;
+        let is_active = |other: &Shard| other.state() == ShardState::Active;
+        let mut others = shards.all().iter().filter(|other| *other.name() != name);
+        if state == ShardState::Draining && !others.any(is_active) {
+            return Err(SetShardStateError::LastActive(name));
+        }
+        shards.set_state(shard, state).await?;
+        let info = shard.call("info", |store| store.info()).await;
+        Ok(about(shard, state, info))
     }
 
     /// The numbers of topics, summed over the shards that answer, and who does not.
@@ -163,6 +207,13 @@ impl Scheduler {
         };
         Ok((names.into_iter().zip(sums).map(row).collect(), unreachable))
     }
+}
+
+/// A shard that had `state` last, and what it says itself.
+fn about(shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
+    let said = info.as_ref().ok().and_then(|info| info.state);
+    let (name, weight) = (shard.name().to_string(), shard.weight());
+    ShardInfo { name, weight, state: said.unwrap_or(state), info }
 }
 
 /// As answers name shards.

@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::shards::{Shard, Shards};
 use crate::store;
 
-pub use admin::{ShardInfo, TopicRow};
+pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};
 pub use list::{JobsPage, ListJobs, Place, Places};
 pub use rates::Rates;

@@ -512,10 +512,47 @@ pub struct Info {
     pub kind: &'static str,
     /// Where it is, without credentials.
     pub address: String,
+    /// Whether it takes new jobs; `None` until somebody said so.
+    pub state: Option<ShardState>,
     /// Records.
     pub jobs: u64,
+    /// The records by what they are.
+    pub content: Content,
     /// Bytes that it takes, on disk or in memory.
     pub bytes: u64,
+}
+
+/// What lies on a shard, and how long it stays if nobody works on it. Records are counted as they lie there:
+/// what is past its time counts until it is pruned, so that a shard that cannot be written tells it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Jobs whose due time is ahead and that never failed.
+    pub scheduled: u64,
+    /// Jobs that wait for a worker.
+    pub ready: u64,
+    /// Leased jobs.
+    pub running: u64,
+    /// Failed jobs whose next attempt is ahead.
+    pub backoff: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Other finished jobs whose record is kept.
+    pub finished: u64,
+    /// The latest due time that is ahead.
+    pub latest_due: Option<Time>,
+    /// When the last dead or finished job is forgotten; a little later than that where looking closer
+    /// would be work without bounds.
+    pub latest_forget: Option<Time>,
+}
+
+// === impl Content ===
+
+impl Content {
+    /// All records.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.scheduled + self.ready + self.running + self.backoff + self.dead + self.finished
+    }
 }
 
 /// A replica's sign of life, and what it brings along.

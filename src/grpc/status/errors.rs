@@ -5,7 +5,7 @@ use tonic::Status;
 
 use crate::dispatch::OpenError;
 use crate::domain::JobId;
-use crate::scheduler::EnqueueError;
+use crate::scheduler::{EnqueueError, SetShardStateError};
 use crate::store;
 
 use super::super::convert::enums::{from_durability, from_state};
@@ -57,6 +57,26 @@ impl From<store::Error> for Failure {
         };
         let failure = Failure::new(reason, message);
         if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
+    }
+}
+
+impl From<SetShardStateError> for Failure {
+    fn from(error: SetShardStateError) -> Failure {
+        match error {
+            SetShardStateError::NotFound(name) => {
+                let message = "there is no such shard; ListShards has those that are there";
+                Failure::new(Reason::ShardNotFound, message)
+                    .with("shard", name.as_str())
+                    .about("ringq.dev/Shard", format!("shards/{name}"))
+            }
+            SetShardStateError::LastActive(name) => {
+                let message = "no other shard takes new jobs; activate another one first";
+                Failure::new(Reason::LastActiveShard, message)
+                    .with("shard", name.as_str())
+                    .about("ringq.dev/Shard", format!("shards/{name}"))
+            }
+            SetShardStateError::Store(error) => error.into(),
+        }
     }
 }
 

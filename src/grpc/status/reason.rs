@@ -17,12 +17,16 @@ pub(in crate::grpc) enum Reason {
     JobNotFound,
     /// There is no such topic.
     TopicNotFound,
+    /// There is no such shard.
+    ShardNotFound,
     /// The id is taken.
     JobExists,
     /// The state of the job does not allow it.
     WrongJobState,
     /// The shard cannot reach what was asked.
     DurabilityUnsupported,
+    /// No other shard takes new jobs.
+    LastActiveShard,
     /// Too many requests are under way.
     RateLimited,
     /// Too many streams are open.
@@ -54,9 +58,11 @@ impl Reason {
             Reason::FeatureUnsupported => "FEATURE_UNSUPPORTED",
             Reason::JobNotFound => "JOB_NOT_FOUND",
             Reason::TopicNotFound => "TOPIC_NOT_FOUND",
+            Reason::ShardNotFound => "SHARD_NOT_FOUND",
             Reason::JobExists => "JOB_EXISTS",
             Reason::WrongJobState => "WRONG_JOB_STATE",
             Reason::DurabilityUnsupported => "DURABILITY_UNSUPPORTED",
+            Reason::LastActiveShard => "LAST_ACTIVE_SHARD",
             Reason::RateLimited => "RATE_LIMITED",
             Reason::TooManyStreams => "TOO_MANY_STREAMS",
             Reason::StoreFull => "STORE_FULL",
@@ -75,9 +81,11 @@ impl Reason {
             Reason::InvalidField | Reason::TooLarge | Reason::FeatureUnsupported => {
                 Code::InvalidArgument
             }
-            Reason::JobNotFound | Reason::TopicNotFound => Code::NotFound,
+            Reason::JobNotFound | Reason::TopicNotFound | Reason::ShardNotFound => Code::NotFound,
             Reason::JobExists => Code::AlreadyExists,
-            Reason::WrongJobState | Reason::DurabilityUnsupported => Code::FailedPrecondition,
+            Reason::WrongJobState | Reason::DurabilityUnsupported | Reason::LastActiveShard => {
+                Code::FailedPrecondition
+            }
             Reason::RateLimited | Reason::TooManyStreams | Reason::StoreFull => {
                 Code::ResourceExhausted
             }
@@ -102,9 +110,11 @@ impl Reason {
             | Reason::FeatureUnsupported
             | Reason::JobNotFound
             | Reason::TopicNotFound
+            | Reason::ShardNotFound
             | Reason::JobExists
             | Reason::WrongJobState
             | Reason::DurabilityUnsupported
+            | Reason::LastActiveShard
             | Reason::DeadlineExceeded
             | Reason::Internal
             | Reason::StoreCorrupt => None,

@@ -55,7 +55,8 @@ fn name(state: ShardState) -> &'static str {
     }
 }
 
-fn state_named(text: &str) -> Option<ShardState> {
+/// The state that is stored so.
+pub(super) fn state_named(text: &str) -> Option<ShardState> {
     [ShardState::Active, ShardState::Draining].into_iter().find(|&state| name(state) == text)
 }
 

@@ -13,6 +13,7 @@ mod enqueue;
 mod fault;
 mod get;
 mod hints;
+mod info;
 mod keys;
 mod link;
 mod query;

@@ -1,11 +1,11 @@
-//! Reads of many: lists, topics and their numbers, the shard itself.
+//! Reads of many: lists, topics and their numbers.
 
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, Value};
+use deadpool_redis::redis::Value;
 
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, limit};
-use crate::store::{Cursor, Ids, Info, List, Page, Result, Stats, Topic};
+use crate::store::{Cursor, Ids, List, Page, Result, Stats, Topic};
 
 use super::claim::{arrival_of, id_of};
 use super::reply::Reply;
@@ -122,18 +122,6 @@ impl RedisStore {
             }
         }
         Ok(numbers)
-    }
-
-    /// The verb.
-    pub(super) async fn about(&self) -> Result<Info> {
-        let _permit = self.permit().await?;
-        let topics = self.shard.topics_with_records().await?;
-        let jobs = topics.iter().map(|(_, records)| records).sum();
-        let mut info = redis::cmd("INFO");
-        info.arg("memory");
-        let text: String = self.shard.ask(Lane::Read, &info).await?;
-        let bytes = super::start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
-        Ok(Info { kind: "redis", address: self.address.clone(), jobs, bytes: bytes.unwrap_or(0) })
     }
 }
 

@@ -39,6 +39,8 @@ scripts! {
     Get = "get",
     Heal = "heal",
     Ids = "ids",
+    Info = "info",
+    Kept = "kept",
     List = "list",
     Open = "open",
     Prune = "prune",
@@ -144,8 +146,8 @@ impl Call {
 impl Verb {
     /// Whether it changes nothing: its failure leaves no doubt.
     pub(super) fn only_reads(self) -> bool {
-        use Verb::{Get, List, Reap, Running, Stats, Topics};
-        matches!(self, Get | List | Reap | Running | Stats | Topics)
+        use Verb::{Get, Info, Kept, List, Reap, Running, Stats, Topics};
+        matches!(self, Get | Info | Kept | List | Reap | Running | Stats | Topics)
     }
 }
 

@@ -27,9 +27,8 @@ pub(super) fn beat(session: &mut Session<'_>, beat: &Beat) -> Done<Census> {
         session.prepare(RECORD)?.execute(params![members.as_str(), version, mark.open])?;
     }
     rings::merge(&mut known, &news);
-    let state: i64 = session.prepare(STATE)?.query_row([], |row| row.get(0))?;
-    let state =
-        if state == code(ShardState::Draining) { ShardState::Draining } else { ShardState::Active };
+    let state = session.prepare(STATE)?.query_row([], |row| row.get(0))?;
+    let state = self::state(state);
     let caller = Sign { owner: beat.owner, ring: beat.ring, at: session.now };
     Ok(Census { now: session.now, state, rings: known, replicas: vec![caller] })
 }
@@ -58,4 +57,9 @@ fn code(state: ShardState) -> i64 {
         ShardState::Active => 0,
         ShardState::Draining => 1,
     }
+}
+
+/// The state that is stored so.
+pub(super) fn state(code: i64) -> ShardState {
+    if code == self::code(ShardState::Draining) { ShardState::Draining } else { ShardState::Active }
 }

@@ -13,6 +13,7 @@ mod claim;
 mod delete;
 mod enqueue;
 mod fault;
+mod info;
 mod lifecycle;
 mod prune;
 mod query;
@@ -320,12 +321,13 @@ impl Store for SqliteStore {
 
     fn info(&self) -> Reply<'_, Info> {
         Box::pin(async move {
-            let (jobs, bytes) = self.read((), query::size).await?;
+            let info::Found { state, content, bytes } = self.read((), info::info).await?;
             let address = match &self.place {
                 Place::File(path) => format!("sqlite:{}", path.display()),
                 Place::Memory => "sqlite::memory:".to_owned(),
             };
-            Ok(Info { kind: "sqlite", address, jobs, bytes })
+            let jobs = content.jobs();
+            Ok(Info { kind: "sqlite", address, state, jobs, content, bytes })
         })
     }
 

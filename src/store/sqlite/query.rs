@@ -17,8 +17,6 @@ const IDS: &str = statement(FILE, "ids");
 const LIST_WAITING: &str = statement(FILE, "list_waiting");
 const LIST_RUNNING: &str = statement(FILE, "list_running");
 const LIST_FINISHED: &str = statement(FILE, "list_finished");
-const COUNT: &str = statement(FILE, "count");
-const BYTES: &str = statement(FILE, "bytes");
 const TOPICS: &str = include_str!("topics.sql");
 const TOPIC_FIND: &str = statement(TOPICS, "find");
 const TOPIC_LIST: &str = statement(TOPICS, "list");
@@ -222,14 +220,6 @@ fn count_waiting(reader: &Reader<'_>, topic: i64, stats: &mut Stats) -> Done<()>
     stats.oldest_ready =
         oldest.filter(|&due| due <= reader.now).map(|due| -> Duration { reader.now.since(due) });
     Ok(())
-}
-
-/// Records and bytes of the shard.
-pub(super) fn size(reader: &Reader<'_>, _: &()) -> Done<(u64, u64)> {
-    let one = |sql| -> rusqlite::Result<u64> {
-        reader.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
-    };
-    Ok((one(COUNT)?, one(BYTES)?))
 }
 
 // === impl Reader ===

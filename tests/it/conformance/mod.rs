@@ -295,6 +295,11 @@ macro_rules! conformance {
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
                 a_shard_tells_what_it_is
+                a_shard_counts_its_jobs_by_state
+                a_shard_counts_the_jobs_of_all_its_topics
+                a_shard_says_until_when_jobs_stay
+                a_kept_job_is_found_behind_many_that_expire_later
+                a_shard_says_whether_it_takes_new_jobs
                 a_store_says_what_a_write_reaches
             }
             orphans {

@@ -36,5 +36,7 @@ mod refusals;
 mod ring;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
+/// What operators read and set of shards.
+mod shards;
 /// What comes over a stream, when, and how much of it.
 mod stream;
