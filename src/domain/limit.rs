@@ -23,6 +23,9 @@ pub const HEADERS_BYTES_MAX: usize = 8 << 10;
 pub const BATCH_JOBS_MAX: usize = 1_000;
 /// Largest request message in bytes; also tonic's own default for decoding.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Calls that one shard is asked to confirm (by a sync, or by a replica) at once, for each degree of
+/// safety; more are collected for the next ones. Each blocks a connection for up to some seconds.
+pub const CONFIRMED_CALLS_MAX: usize = 8;
 /// Most receipts of one Ack, Nack or Extend.
 pub const SETTLE_ITEMS_MAX: usize = 1_000;
 /// Most follow-up jobs of one `AckItem`.

@@ -37,8 +37,8 @@ use crate::clock::Clock;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
     Claim, Claims, Deleted, Enqueue, Event, Extend, Info, Lease, LeaseRef, List, NewJob, Page,
-    Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled,
-    Stats, Store, Topic, Unclaim,
+    Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
+    Settled, Stats, Store, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -222,11 +222,12 @@ impl Store for SqliteStore {
         &self.name
     }
 
-    fn durability(&self) -> Durability {
-        match self.place {
+    fn reach(&self) -> Reach {
+        let plain = match self.place {
             Place::File(_) => Durability::Fsynced,
             Place::Memory => Durability::Memory,
-        }
+        };
+        Reach { plain, most: plain }
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
@@ -235,7 +236,7 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let mut written = written.await?;
             for answer in &mut written {
-                answer.durability = self.durability();
+                answer.durability = self.reach().plain;
             }
             Ok(written)
         })
