@@ -16,15 +16,13 @@ use deadpool_redis::redis::{self, FromRedisValue, RedisError};
 use tokio::time::Instant;
 
 use crate::domain::Durability;
+use crate::domain::limit::CONFIRM_MAX;
 use crate::store::{Reach, Result};
 
 use super::link::{Connection, Lane};
 use super::shard::Shard;
 use super::start::{field, version};
 
-/// How long a batch waits to be confirmed: a sync every second that is late by another one, and less than an
-/// answer may take.
-const CONFIRM_MAX: Duration = Duration::from_millis(2_500);
 /// The first version with WAITAOF.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// A replica that was not heard of for longer does not count.
@@ -46,8 +44,8 @@ struct State {
     run: String,
     /// Its append-only file was seen to hold everything.
     complete: bool,
-    /// Its WAITAOF was found to be true.
-    believed: bool,
+    /// Its WAITAOF was found to be true, or not.
+    believed: Option<bool>,
 }
 
 /// How a Redis syncs its append-only file.
@@ -86,7 +84,7 @@ impl Observed {
     /// Of a Redis that nobody has looked at: it promises nothing.
     pub(super) fn new() -> Observed {
         let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
-        let state = State { reach, run: String::new(), complete: false, believed: false };
+        let state = State { reach, run: String::new(), complete: false, believed: None };
         Observed(Mutex::new(state))
     }
 
@@ -115,10 +113,10 @@ impl Observed {
         let before = self.state().clone();
         let same = before.run == facts.run;
         let complete = facts.aof && (!facts.rewriting || same && before.complete);
-        let mut believed = same && before.believed;
-        if complete && facts.needs_waitaof() && !believed {
-            believed = is_true(shard).await?;
-            if !believed {
+        let mut believed = before.believed.filter(|_| same);
+        if complete && facts.needs_waitaof() && believed != Some(true) {
+            let known = believed.replace(is_true(shard).await?);
+            if believed == Some(false) && known.is_none() {
                 tracing::warn!(
                     shard = %shard.name,
                     "redis confirms writes that are not synced yet (WAITAOF), so they count as held in \
@@ -126,7 +124,7 @@ impl Observed {
                 );
             }
         }
-        let reach = facts.reach(complete, believed);
+        let reach = facts.reach(complete, believed == Some(true));
         if reach != before.reach && before.run.is_empty() {
             tracing::info!(shard = %shard.name, ?reach, "what a write reaches");
         } else if reach != before.reach {
