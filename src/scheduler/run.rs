@@ -93,8 +93,11 @@ impl Scheduler {
                 Err(refusal) => refusal,
             };
             tried.push(run.shard.name().clone());
-            let moves = run.moves && refusal.is_of_this_shard();
-            let next = moves.then(|| self.inner.shards.place(run.jobs.len(), &tried)).flatten();
+            if !run.moves || !refusal.is_of_this_shard() {
+                // Whatever those before have said: here it may have been written.
+                return run.refuse(&refusal);
+            }
+            let next = self.inner.shards.place(run.jobs.len(), &tried);
             let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
             tracing::debug!(from = %run.shard.name(), to = %next.name(), "new jobs go elsewhere");
             run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
