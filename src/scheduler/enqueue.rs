@@ -73,6 +73,14 @@ pub enum EnqueueError {
         /// What can be had.
         reached: Durability,
     },
+    /// It was not confirmed in time that the job is as safe as was asked; it may have been written.
+    #[error("{asked:?} was not confirmed in time")]
+    DurabilityNotReached {
+        /// What was asked for.
+        asked: Durability,
+        /// With this id a repeat cannot double the job, and waits again.
+        id: JobId,
+    },
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
@@ -95,7 +103,7 @@ type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
 impl Scheduler {
     /// Writes `drafts`; each result answers the draft of its index. Shards are written to at once and
     /// independently: what one refuses does not touch the others. A write whose outcome is unknown is
-    /// repeated until `until`, if it can be.
+    /// repeated until `until`, if it can be. What is `asked` is waited for as long as the shard does.
     pub async fn enqueue(
         &self,
         drafts: Vec<Draft>,
@@ -196,6 +204,7 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
         expire: draft.expire,
         on_conflict: draft.on_conflict,
         request: draft.request_id.as_deref().map(|id| xxh3_64(id.as_bytes())),
+        durability: None,
     }
 }
 

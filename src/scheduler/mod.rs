@@ -141,12 +141,12 @@ impl Scheduler {
         RetryPolicy::default().merge(over)
     }
 
-    /// What a write reaches on every active shard.
+    /// The most that can be asked of a write on every active shard.
     #[must_use]
     pub fn durability(&self) -> Durability {
         let shards = self.inner.shards.all().iter();
         let active = shards.filter(|shard| shard.state() == ShardState::Active);
-        active.map(Shard::durability).min().unwrap_or(Durability::Memory)
+        active.map(|shard| shard.reach().most).min().unwrap_or(Durability::Memory)
     }
 
     fn now(&self) -> Time {

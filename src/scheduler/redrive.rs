@@ -276,5 +276,6 @@ fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
         expire: None,
         on_conflict: OnConflict::Keep,
         request: None,
+        durability: None,
     }
 }

@@ -8,12 +8,12 @@ use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Place, SqliteStore};
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
-    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 /// How a shard is.
@@ -88,8 +88,8 @@ impl Store for Faulty {
         self.store.name()
     }
 
-    fn durability(&self) -> Durability {
-        self.store.durability()
+    fn reach(&self) -> Reach {
+        self.store.reach()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {

@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName};
+use crate::domain::{Durability, ShardName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Census, Claim, Claims, End, Enqueue, Event, NewJob, Refused, Reply, Settle, Settled,
-    Store,
+    self, Census, Claim, Claims, End, Enqueue, Event, NewJob, Reach, Refused, Reply, Settle,
+    Settled, Store,
 };
 
 use super::Member;
-use super::batcher::Batcher;
+use super::batcher::{Batcher, CALLS_MAX};
 use super::guard::{Guard, Patience};
 
 /// One shard and what stands in front of it. Cheap to clone.
@@ -34,7 +34,8 @@ struct Inner {
     nudge: Notify,
     metrics: ShardMetrics,
     guard: Arc<Guard>,
-    enqueue: Batcher<NewJob, Enqueue>,
+    /// By what they have to wait for: those who ask for nothing do not wait with those who do.
+    enqueue: [Batcher<NewJob, Enqueue>; 3],
     settle: Batcher<Settle, Result<Settled, Refused>>,
 }
 
@@ -63,15 +64,18 @@ impl Shard {
             down.clone(),
         ));
         let answer = patience.answer;
-        let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
-        let (settles, settle_guard) = (Arc::clone(&store), Arc::clone(&guard));
-        let enqueue = Batcher::spawn(job_bytes, move |jobs| {
-            let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
-            Box::pin(async move {
-                guard.call("enqueue", answer, async { store.enqueue(jobs).await }).await
+        let confirmed = limit::CONFIRMED_CALLS_MAX;
+        let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| {
+            let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
+            Batcher::spawn(calls, job_bytes, move |jobs| {
+                let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
+                Box::pin(async move {
+                    guard.call("enqueue", answer, async { store.enqueue(jobs).await }).await
+                })
             })
         });
-        let settle = Batcher::spawn(settle_bytes, move |items| {
+        let (settles, settle_guard) = (Arc::clone(&store), Arc::clone(&guard));
+        let settle = Batcher::spawn(CALLS_MAX, settle_bytes, move |items| {
             let (store, guard) = (Arc::clone(&settles), Arc::clone(&settle_guard));
             Box::pin(async move {
                 guard.call("settle", answer, async { store.settle(items).await }).await
@@ -120,10 +124,10 @@ impl Shard {
         &self.inner.metrics
     }
 
-    /// [`Store::durability`].
+    /// [`Store::reach`].
     #[must_use]
-    pub fn durability(&self) -> Durability {
-        self.inner.store.durability()
+    pub fn reach(&self) -> Reach {
+        self.inner.store.reach()
     }
 
     /// [`Store::events`].
@@ -132,13 +136,23 @@ impl Shard {
         self.inner.store.events()
     }
 
-    /// [`Store::enqueue`], together with whatever else waits.
+    /// [`Store::enqueue`], together with whatever else waits and asks for the same durability.
     ///
     /// # Errors
     /// As the store's.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
         self.inner.guard.admit("enqueue")?;
-        self.inner.enqueue.call(jobs).await
+        let asked = jobs.iter().filter_map(|job| job.durability).max();
+        self.inner.enqueue[self.queue(asked)].call(jobs).await
+    }
+
+    /// Which of the queues serves those who ask for so much.
+    fn queue(&self, asked: Option<Durability>) -> usize {
+        match asked.filter(|&asked| asked > self.reach().plain) {
+            None | Some(Durability::Memory) => 0,
+            Some(Durability::Fsynced) => 1,
+            Some(Durability::Replicated) => 2,
+        }
     }
 
     /// [`Store::settle`], together with whatever else waits.

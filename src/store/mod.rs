@@ -43,9 +43,10 @@ pub trait Store: Send + Sync {
     fn name(&self) -> &ShardName;
 
     /// What a write reaches, as last observed. Cheap.
-    fn durability(&self) -> Durability;
+    fn reach(&self) -> Reach;
 
-    /// Writes jobs; each answer says what was found and made.
+    /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job
+    /// asks for where it is not confirmed in time, which undoes nothing.
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>>;
 
     /// Leases ready jobs to those who ask, in the order of each topic.
@@ -150,6 +151,18 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Hash of the request id; the last one applied makes a call a repeat.
     pub request: Option<u64>,
+    /// What to wait for once it is written, also where nothing has to be: what is there may have been
+    /// written a moment ago. `None`: nothing is waited for.
+    pub durability: Option<Durability>,
+}
+
+/// How safe a write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Every write, when it is answered.
+    pub plain: Durability,
+    /// One that asks for it: at least `plain`.
+    pub most: Durability,
 }
 
 /// What an enqueue found or made.

@@ -7,12 +7,12 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, TopicName};
+use crate::domain::{Job, JobKey, ShardName, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
-    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -69,8 +69,8 @@ impl Store for Flaky {
         self.store.name()
     }
 
-    fn durability(&self) -> Durability {
-        self.store.durability()
+    fn reach(&self) -> Reach {
+        self.store.reach()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {

@@ -104,6 +104,16 @@ impl From<EnqueueError> for Failure {
                     .with("reached", reached)
                     .about("durability", "durability")
             }
+            EnqueueError::DurabilityNotReached { asked, id } => {
+                let asked = from_durability(asked).as_str_name();
+                let message = format!(
+                    "{asked} was not confirmed in time and the job may have been written; repeat \
+                     with the same id"
+                );
+                Failure::new(Reason::DurabilityNotReached, message)
+                    .with("asked", asked)
+                    .with("id", id.as_str())
+            }
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
                 let violation = Violation {
@@ -153,6 +163,7 @@ impl From<OpenError> for Status {
 pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
     match error {
         EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
+        EnqueueError::DurabilityNotReached { id, .. } => Some(id),
         EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
     }

@@ -27,6 +27,8 @@ pub(in crate::grpc) enum Reason {
     DurabilityUnsupported,
     /// No other shard takes new jobs.
     LastActiveShard,
+    /// What was asked was not confirmed in time; it may have been written.
+    DurabilityNotReached,
     /// Too many requests are under way.
     RateLimited,
     /// Too many streams are open.
@@ -63,6 +65,7 @@ impl Reason {
             Reason::WrongJobState => "WRONG_JOB_STATE",
             Reason::DurabilityUnsupported => "DURABILITY_UNSUPPORTED",
             Reason::LastActiveShard => "LAST_ACTIVE_SHARD",
+            Reason::DurabilityNotReached => "DURABILITY_NOT_REACHED",
             Reason::RateLimited => "RATE_LIMITED",
             Reason::TooManyStreams => "TOO_MANY_STREAMS",
             Reason::StoreFull => "STORE_FULL",
@@ -89,9 +92,10 @@ impl Reason {
             Reason::RateLimited | Reason::TooManyStreams | Reason::StoreFull => {
                 Code::ResourceExhausted
             }
-            Reason::ShardUnavailable | Reason::Draining | Reason::OutcomeUnknown => {
-                Code::Unavailable
-            }
+            Reason::ShardUnavailable
+            | Reason::Draining
+            | Reason::OutcomeUnknown
+            | Reason::DurabilityNotReached => Code::Unavailable,
             Reason::DeadlineExceeded => Code::DeadlineExceeded,
             Reason::Internal | Reason::StoreCorrupt => Code::Internal,
         }
@@ -102,7 +106,7 @@ impl Reason {
         match self {
             Reason::RateLimited | Reason::Draining => Some(Duration::from_millis(100)),
             Reason::OutcomeUnknown => Some(Duration::from_millis(500)),
-            Reason::ShardUnavailable => Some(Duration::from_secs(1)),
+            Reason::ShardUnavailable | Reason::DurabilityNotReached => Some(Duration::from_secs(1)),
             Reason::TooManyStreams => Some(Duration::from_secs(2)),
             Reason::StoreFull => Some(Duration::from_secs(5)),
             Reason::InvalidField

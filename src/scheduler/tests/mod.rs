@@ -214,6 +214,21 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
     assert_eq!(again.outcome, Outcome::Unchanged);
 }
 
+#[tokio::test]
+async fn an_unknown_outcome_is_told_though_another_shard_has_refused_before() {
+    for (refuses, loses) in [(0, 1), (1, 0)] {
+        let ring = Ring::new(2);
+        ring.stores[refuses].set(Fault::Refuses);
+        ring.stores[loses].set(Fault::Loses);
+        let result = ring.enqueue_for(Duration::from_millis(1), draft("t")).await;
+        let Err(EnqueueError::Store { error: store::Error::Unknown(_), id: Some(id) }) = result
+        else {
+            panic!("{result:?}");
+        };
+        assert_eq!(id.shard().as_ref(), Some(ring.stores[loses].name()));
+    }
+}
+
 fn named_by_server(id: &crate::domain::JobId) -> Draft {
     Draft { id: Some(id.clone()), ..draft("t") }
 }

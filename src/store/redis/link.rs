@@ -11,6 +11,7 @@ use deadpool_redis::redis::{
 };
 use deadpool_redis::{Manager, Pool, Runtime};
 
+use crate::domain::limit;
 use crate::store::{Error, Result};
 
 use super::fault;
@@ -76,7 +77,7 @@ impl Link {
             .set_connection_timeout(Some(CONNECT_MAX))
             .set_push_sender(hear);
         let pool = Pool::builder(Manager::new_with_config(info, config)?)
-            .max_size(LANES + 1)
+            .max_size(LANES + 1 + 2 * limit::CONFIRMED_CALLS_MAX)
             .wait_timeout(Some(CONNECT_MAX))
             .create_timeout(Some(2 * CONNECT_MAX))
             .recycle_timeout(Some(CHECK_MAX))
@@ -109,6 +110,11 @@ impl Link {
         check(&mut connection).await?;
         held.set(Some(pooled));
         Ok(connection)
+    }
+
+    /// A connection for one caller alone, who may block it; given back when it is dropped.
+    pub(super) async fn own(&self) -> Result<deadpool_redis::Connection> {
+        self.pool.get().await.map_err(|error| fault::of_pool(&error))
     }
 
     /// The lane's connection, if there is no doubt about it.

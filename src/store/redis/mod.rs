@@ -9,6 +9,7 @@
 mod beat;
 mod change;
 mod claim;
+mod durability;
 mod enqueue;
 mod fault;
 mod get;
@@ -30,25 +31,25 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::Value;
+use deadpool_redis::redis::{self, Value};
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
-    Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
 };
 
+use durability::Observed;
 use hints::Hints;
 use link::Lane;
 use script::{Call, Verb};
 use shard::Shard;
-use start::Reach;
 
 pub use start::{Address, InvalidAddress, OpenError};
 
@@ -77,7 +78,7 @@ pub struct RedisStore {
     actions: String,
     shard: Arc<Shard>,
     hints: Arc<Hints>,
-    durability: Arc<Reach>,
+    durability: Arc<Observed>,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
@@ -92,8 +93,7 @@ impl RedisStore {
     /// [`OpenError`]; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock } = config;
-        let (shard, reach) = start::connect(&name, &address, clock).await?;
-        let (shard, durability) = (Arc::new(shard), Arc::new(reach));
+        let shard = Arc::new(start::connect(&name, &address, clock).await?);
         let hints = Arc::new(Hints::new());
         let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
         let store = RedisStore {
@@ -104,9 +104,11 @@ impl RedisStore {
             name,
             shard,
             hints,
-            durability,
+            durability: Arc::new(Observed::new()),
         };
         store.shard.identify().await?;
+        let info: String = store.shard.ask(Lane::Read, &redis::cmd("INFO")).await?;
+        store.durability.look(&store.shard, &info).await?;
         let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
         let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
         store.with_tasks(|tasks| tasks.push(watching));
@@ -158,8 +160,8 @@ impl Store for RedisStore {
         &self.name
     }
 
-    fn durability(&self) -> Durability {
-        self.durability.now()
+    fn reach(&self) -> Reach {
+        self.durability.reach()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {

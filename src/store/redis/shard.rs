@@ -44,6 +44,12 @@ impl Shard {
         })
     }
 
+    /// Runs a call on a connection of one's own.
+    pub(super) async fn run_on(&self, connection: &mut Connection, call: &Call) -> Result<Value> {
+        let answer = self.scripts.run(connection, call).await;
+        answer.map_err(|error| fault::of_call(&error, call.verb().only_reads()))
+    }
+
     async fn run_list(&self, lane: Lane, call: &Call) -> Result<Reply> {
         Reply::new(self.run(lane, call).await?)
     }
@@ -66,6 +72,30 @@ impl Shard {
         };
         self.link.get(lane, is_ours).await
     }
+
+    /// A connection of one's own, which leads to this shard.
+    pub(super) async fn own_connection(&self) -> Result<deadpool_redis::Connection> {
+        let mut connection = self.link.own().await?;
+        match self.mark(&mut connection).await {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                drop(deadpool_redis::Connection::take(connection));
+                Err(Error::Unavailable(error.to_string()))
+            }
+        }
+    }
+
+    /// Writes by `connection`, and makes sure of the shard: whoever waits for that waits for everything
+    /// that was written before, by whomever.
+    pub(super) async fn mark(
+        &self,
+        connection: &mut Connection,
+    ) -> std::result::Result<(), OpenError> {
+        if self.ask_name(connection).await? {
+            self.make_due().await?;
+        }
+        Ok(())
+    }
 }
 
 // === impl Shard: identity ===
@@ -74,11 +104,12 @@ impl Shard {
     /// Makes sure of the shard's name, and that no job waits for a clock that went back.
     pub(super) async fn identify(&self) -> std::result::Result<(), OpenError> {
         let mut connection = self.connection(Lane::Write).await?;
-        let behind = self.ask_name(&mut connection).await?;
-        if behind {
-            let healed = self.heal().await?;
-            tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
-        }
+        self.mark(&mut connection).await
+    }
+
+    async fn make_due(&self) -> Result<()> {
+        let healed = self.heal().await?;
+        tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
         Ok(())
     }
 

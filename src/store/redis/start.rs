@@ -1,17 +1,14 @@
-//! Before a Redis is used: whether it is the right one, and a safe one; and what its writes reach.
+//! Before a Redis is used: whether it is the right one, and a safe one.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-use deadpool_redis::redis::{
-    self, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
-};
+use deadpool_redis::redis::{self, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _};
 
 use crate::clock::Clock;
-use crate::domain::{Durability, ShardName};
+use crate::domain::ShardName;
 
 use super::keys;
-use super::link::{Connection, Lane, Link};
+use super::link::{Lane, Link};
 use super::script::Scripts;
 use super::shard::Shard;
 
@@ -69,9 +66,6 @@ pub enum OpenError {
     },
 }
 
-/// What a write reaches, as last observed.
-pub(super) struct Reach(AtomicU8);
-
 // === impl Address ===
 
 impl Address {
@@ -122,24 +116,6 @@ impl PartialEq for Address {
 
 impl Eq for Address {}
 
-// === impl Reach ===
-
-impl Reach {
-    fn new(durability: Durability) -> Reach {
-        let reach = Reach(AtomicU8::new(0));
-        reach.set(durability);
-        reach
-    }
-
-    pub(super) fn now(&self) -> Durability {
-        if self.0.load(Ordering::Relaxed) == 0 { Durability::Memory } else { Durability::Fsynced }
-    }
-
-    pub(super) fn set(&self, durability: Durability) {
-        self.0.store(u8::from(durability >= Durability::Fsynced), Ordering::Relaxed);
-    }
-}
-
 /// The value of a field of INFO.
 pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
@@ -150,24 +126,29 @@ pub(super) async fn connect(
     name: &ShardName,
     address: &Address,
     clock: Clock,
-) -> std::result::Result<(Shard, Reach), OpenError> {
+) -> std::result::Result<Shard, OpenError> {
     let unreachable = |error: redis::RedisError| OpenError::Unreachable(error.to_string());
     let link = Link::new(address.info()).map_err(unreachable)?;
     let mut connection = link.get(Lane::Write, async |_| Ok(())).await?;
     let info: String =
         redis::cmd("INFO").query_async(&mut connection).await.map_err(unreachable)?;
     let version = check(&info)?;
-    let reach = Reach::new(durability(&mut connection, &info).await);
     let scripts = Scripts::new(keys::prefix(name), version);
-    Ok((Shard { link, scripts, name: name.clone(), clock }, reach))
+    Ok(Shard { link, scripts, name: name.clone(), clock })
+}
+
+/// The version that INFO names: major and minor.
+pub(super) fn version(info: &str) -> (u32, u32) {
+    let version = field(info, "redis_version").unwrap_or("0");
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
 fn check(info: &str) -> std::result::Result<u32, OpenError> {
-    let version = field(info, "redis_version").unwrap_or("0");
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let (major, minor) = version(info);
     if (major, minor) < VERSION_MIN {
+        let version = field(info, "redis_version").unwrap_or("of unknown version");
         return Err(OpenError::TooOld(version.to_owned()));
     }
     if field(info, "role") == Some("slave") {
@@ -177,29 +158,6 @@ fn check(info: &str) -> std::result::Result<u32, OpenError> {
         Some(policy) if policy != "noeviction" => Err(OpenError::Evicts(policy.to_owned())),
         _ => Ok(major),
     }
-}
-
-/// What a write reaches by these settings. What cannot be read counts as memory.
-///
-/// This is the place for WAITAOF (since Redis 7.2): it can confirm more than settings promise, for the calls
-/// that went down the same connection before it.
-pub(super) async fn durability(connection: &mut Connection, info: &str) -> Durability {
-    let mut settings = redis::cmd("CONFIG");
-    settings.arg("GET").arg("*append*");
-    let settings: Vec<(String, String)> = match settings.query_async(connection).await {
-        Ok(settings) => pairs(settings),
-        Err(_) => Vec::new(),
-    };
-    let setting = |name: &str| settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-    let synced = field(info, "aof_enabled") == Some("1")
-        && field(info, "aof_last_write_status") == Some("ok")
-        && setting("appendfsync") == Some("always")
-        && setting("no-appendfsync-on-rewrite") == Some("no");
-    if synced { Durability::Fsynced } else { Durability::Memory }
-}
-
-fn pairs(value: redis::Value) -> Vec<(String, String)> {
-    Vec::from_redis_value(value).unwrap_or_default()
 }
 
 #[cfg(test)]

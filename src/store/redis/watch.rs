@@ -11,10 +11,11 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::backoff::Backoff;
 use crate::domain::{ShardName, Time, TopicName};
 
+use super::durability::Observed;
 use super::hints::Hints;
 use super::link::{Lane, tcp_settings};
 use super::shard::Shard;
-use super::start::{Reach, durability, field};
+use super::start::field;
 use super::{Address, OpenError, keys};
 
 /// How often the shard is asked what it can promise.
@@ -101,19 +102,19 @@ fn wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
 pub(super) fn observe(
     shard: Arc<Shard>,
     hints: Arc<Hints>,
-    reach: Arc<Reach>,
+    observed: Arc<Observed>,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
             tokio::time::sleep(OBSERVE_EVERY).await;
-            look(&shard, &reach).await;
+            look(&shard, &observed).await;
             // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
             hints.upkeep(Some(Time(0)));
         }
     }))
 }
 
-async fn look(shard: &Shard, reach: &Reach) {
+async fn look(shard: &Shard, observed: &Observed) {
     // Notes the time, too, so that a clock that goes back is seen.
     if let Err(error) = shard.identify().await {
         tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
@@ -128,10 +129,8 @@ async fn look(shard: &Shard, reach: &Reach) {
             return;
         }
     };
-    let observed = durability(&mut connection, &info).await;
-    if observed != reach.now() {
-        tracing::warn!(shard = %name, before = ?reach.now(), now = ?observed, "what a write reaches has changed");
-        reach.set(observed);
+    if let Err(error) = observed.look(shard, &info).await {
+        tracing::debug!(shard = %name, %error, "what a write reaches cannot be read");
     }
     if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction")
     {

@@ -40,8 +40,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Ids, Info, Lease, LeaseRef, List,
-    NewJob, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled,
-    Settle, Settled, Stats, Store, Topic, Unclaim,
+    NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
+    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -225,11 +225,12 @@ impl Store for SqliteStore {
         &self.name
     }
 
-    fn durability(&self) -> Durability {
-        match self.place {
+    fn reach(&self) -> Reach {
+        let plain = match self.place {
             Place::File(_) => Durability::Fsynced,
             Place::Memory => Durability::Memory,
-        }
+        };
+        Reach { plain, most: plain }
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
@@ -238,7 +239,7 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let mut written = written.await?;
             for answer in &mut written {
-                answer.durability = self.durability();
+                answer.durability = self.reach().plain;
             }
             Ok(written)
         })

@@ -14,7 +14,7 @@ use ringq::store::{
 };
 use tempfile::TempDir;
 
-use crate::harness::Redis;
+use crate::harness::{Program, Redis};
 
 use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
@@ -22,6 +22,9 @@ use super::values::{
 
 /// Where every clock starts: some microsecond that is no round number.
 pub(crate) const START: Time = Time(1_800_000_000_123_457);
+
+/// A server that keeps nothing on disk.
+const WITHOUT_FILES: [&str; 4] = ["--save", "", "--appendonly", "no"];
 
 /// A store, or why it could not be opened.
 pub(crate) type Opened = Result<Arc<dyn Store>, String>;
@@ -35,6 +38,12 @@ pub(crate) enum Backend {
     SqliteMemory,
     /// A Redis of its own, without persistence. It outlives the store, as a server does.
     Redis,
+    /// The same with the oldest Redis that will do.
+    Redis6,
+    /// With a new one.
+    Redis8,
+    /// With Valkey.
+    Valkey,
 }
 
 /// One store of its own for one case.
@@ -62,7 +71,7 @@ impl Backend {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
-            Backend::Redis => "redis",
+            Backend::Redis | Backend::Redis6 | Backend::Redis8 | Backend::Valkey => "redis",
         }
     }
 
@@ -70,7 +79,7 @@ impl Backend {
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
-            Backend::SqliteMemory | Backend::Redis => Durability::Memory,
+            _ => Durability::Memory,
         }
     }
 
@@ -79,13 +88,16 @@ impl Backend {
         self != Backend::SqliteMemory
     }
 
-    /// A place for one store; `None` when there is no redis-server.
+    /// A place for one store; `None` when there is no such server.
     async fn place(self) -> Option<Place> {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => {
                 Some(Place::Dir(TempDir::new().unwrap()))
             }
             Backend::Redis => Redis::start().await.map(Place::Redis),
+            Backend::Redis6 => Redis::of(Program::Redis6, &WITHOUT_FILES).await.map(Place::Redis),
+            Backend::Redis8 => Redis::of(Program::Redis8, &WITHOUT_FILES).await.map(Place::Redis),
+            Backend::Valkey => Redis::valkey().await.map(Place::Redis),
         }
     }
 

@@ -347,3 +347,6 @@ macro_rules! conformance {
 conformance!(sqlite_file, Backend::SqliteFile);
 conformance!(sqlite_memory, Backend::SqliteMemory);
 conformance!(redis, Backend::Redis);
+conformance!(redis_6, Backend::Redis6);
+conformance!(redis_8, Backend::Redis8);
+conformance!(valkey, Backend::Valkey);

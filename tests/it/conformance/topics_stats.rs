@@ -248,7 +248,7 @@ pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
 
 pub(crate) async fn a_store_says_what_a_write_reaches(q: Fixture) {
     let expected = q.backend.durability();
-    assert_eq!(q.store.durability(), expected);
+    assert_eq!(q.store.reach().plain, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected, "also unchanged");
 }

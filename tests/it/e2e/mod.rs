@@ -14,6 +14,8 @@ mod admin;
 mod broken;
 /// Due times, expiry.
 mod delayed;
+/// What a write to Redis reaches.
+mod durability;
 /// What Enqueue answers, and that repeats are safe.
 mod enqueue;
 /// Failures that are not about fields: size, deadlines, what is not there, what was cancelled.

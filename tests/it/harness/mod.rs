@@ -23,7 +23,7 @@ mod worker;
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use job::{JobExt, job, request};
 pub(crate) use raw::{http_get, raw_queue};
-pub(crate) use redis::Redis;
+pub(crate) use redis::{Program, Redis};
 pub(crate) use refusal::{assert_refused, refusal};
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -18,17 +18,74 @@ use super::{PATIENCE, in_ci, millis};
 /// Attempts to find a port that is still free when the server takes it.
 const PORTS_TRIED: u32 = 20;
 
+/// Which server: by the name of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The system's Redis.
+    Redis,
+    /// The oldest one that can be a shard, without WAITAOF.
+    Redis6,
+    /// A new one, whose WAITAOF is true.
+    Redis8,
+    /// Valkey 9, whose WAITAOF is not.
+    Valkey,
+}
+
 /// A running server, or one that has ended and can be started again on the same data and port.
 pub(crate) struct Redis {
+    program: Program,
     dir: TempDir,
     port: u16,
     args: Vec<String>,
     child: Child,
 }
 
+// === impl Program ===
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Redis => "redis-server",
+            Program::Redis6 => "redis-server-6",
+            Program::Redis8 => "redis-server-8",
+            Program::Valkey => "valkey-server",
+        }
+    }
+
+    /// Where `.ci/install-test-tools` puts it, or else wherever the system has it.
+    fn path(self) -> PathBuf {
+        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(self.name());
+        if installed.exists() { installed } else { self.name().into() }
+    }
+}
+
 // === impl Redis ===
 
 impl Redis {
+    /// A Valkey that keeps nothing on disk; `None` as for [`Redis::start`].
+    pub(crate) async fn valkey() -> Option<Redis> {
+        Redis::of(Program::Valkey, &["--save", "", "--appendonly", "no"]).await
+    }
+
+    /// A server of this kind that syncs every second.
+    pub(crate) async fn every_second(program: Program) -> Option<Redis> {
+        let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"];
+        Redis::of(program, &args).await
+    }
+
+    /// A replica of this server, without any file, that follows it already.
+    pub(crate) async fn replica(&self) -> Redis {
+        let primary = self.port.to_string();
+        let args = ["--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", &primary];
+        let replica = Redis::of(self.program, &args).await.expect("the same program again");
+        let begin = Instant::now();
+        while !self.command(&["INFO", "replication"]).await.contains("state=online") {
+            assert!(begin.elapsed() < PATIENCE, "the replica does not follow");
+            tokio::time::sleep(millis(20)).await;
+        }
+        replica
+    }
+
     /// A server that keeps nothing on disk; `None` when there is no redis-server, which is said, and
     /// with CI=true is an error.
     pub(crate) async fn start() -> Option<Redis> {
@@ -42,17 +99,22 @@ impl Redis {
 
     /// A server with these arguments.
     pub(crate) async fn with(args: &[&str]) -> Option<Redis> {
+        Redis::of(Program::Redis, args).await
+    }
+
+    /// A server of this kind with these arguments.
+    pub(crate) async fn of(program: Program, args: &[&str]) -> Option<Redis> {
         let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
         let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
         let port = free_port();
-        let child = spawn(dir.path(), port, &args)?;
-        let mut server = Redis { dir, port, args, child };
+        let child = spawn(program, dir.path(), port, &args)?;
+        let mut server = Redis { program, dir, port, args, child };
         for _ in 0..PORTS_TRIED {
             if server.wait_ready().await {
                 return Some(server);
             }
             server.port = free_port();
-            server.child = spawn(server.dir.path(), server.port, &server.args)?;
+            server.child = spawn(program, server.dir.path(), server.port, &server.args)?;
         }
         panic!("redis-server does not start");
     }
@@ -83,7 +145,7 @@ impl Redis {
 
     /// Starts it again on the same data and port.
     pub(crate) async fn restart(&mut self) {
-        self.child = spawn(self.dir.path(), self.port, &self.args).unwrap();
+        self.child = spawn(self.program, self.dir.path(), self.port, &self.args).unwrap();
         assert!(self.wait_ready().await, "redis-server does not start again");
     }
 
@@ -135,17 +197,21 @@ fn free_port() -> u16 {
     }
 }
 
-fn spawn(dir: &Path, port: u16, args: &[String]) -> Option<Child> {
+fn spawn(program: Program, dir: &Path, port: u16, args: &[String]) -> Option<Child> {
     let log = || File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(program.path());
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
-    command.args(["--daemonize", "no", "--enable-debug-command", "yes"]).args(args);
+    command.args(["--daemonize", "no"]).args(args);
+    if program != Program::Redis6 {
+        command.args(["--enable-debug-command", "yes"]);
+    }
     command.stdin(Stdio::null()).stdout(log()).stderr(log());
     match command.spawn() {
         Ok(child) => Some(child),
         Err(error) => {
-            assert!(!in_ci(), "redis-server is required with CI=true: {error}");
-            println!("skipped: there is no redis-server ({error})");
+            let name = program.name();
+            assert!(!in_ci(), "{name} is required with CI=true: {error}");
+            println!("skipped: there is no {name} ({error})");
             None
         }
     }

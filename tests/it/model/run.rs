@@ -33,7 +33,7 @@ impl Run {
     /// `None` when there is no such store on this machine.
     pub(super) async fn new(backend: Backend, seed: u64) -> Option<Run> {
         let store = Fixture::open(backend).await?;
-        let reference = Reference::new(shard(), store.store.durability(), store.now());
+        let reference = Reference::new(shard(), store.store.reach().plain, store.now());
         Some(Run { seed, store, reference, steps: 0, tail: VecDeque::new() })
     }
 
