@@ -270,15 +270,24 @@ impl Shards {
         council.serve(self.all());
     }
 
-    /// Tells every shared shard that nothing of this replica is left.
+    /// Tells every shared shard that nothing of this replica is left, where that is so: the leases of a
+    /// stream that broke a moment ago are given back by those who find this replica silent.
     pub(super) async fn leave(&self) {
         let council = &self.inner.council;
         council.leaving.cancel();
         let Some(&owner) = council.owner.get() else { return };
         let bye = async |shard: &Shard| {
-            let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
+            let census = shard.census();
+            let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
+            let others = known.filter(|&other| other != owner).collect();
             // What fails is found out by the others.
-            let _ = shard.call("beat", |store| store.beat(beat)).await;
+            let Ok(left) = shard.call("orphans", |store| store.orphans(others)).await else {
+                return;
+            };
+            if left.iter().all(|lease| lease.owner != owner) {
+                let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
+                let _ = shard.call("beat", |store| store.beat(beat)).await;
+            }
         };
         let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());
         join_all(shared.map(bye)).await;
