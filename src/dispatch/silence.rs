@@ -8,6 +8,7 @@
 //! living to have shown themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -56,14 +57,19 @@ struct Watcher<'a> {
 
 /// Gives back, until `stop`, what replicas that do not live have left on the shard.
 pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
-    if !shard.is_shared() {
-        let now = scheduler.clock().now();
-        return orphans::of_former_lives(&scheduler, &shard, now, &stop).await;
-    }
+    let begin = scheduler.clock().now();
     let now = watch::Sender::default();
     let watcher = Watcher { scheduler: &scheduler, shard: &shard, stop: &stop, now };
+    let give_back = async {
+        if shard.is_shared() {
+            watcher.watch().await;
+        } else {
+            orphans::of_former_lives(&scheduler, &shard, begin, &stop).await;
+        }
+    };
+    // A look at all leases may take long, and a call that is given up at the end harms nobody.
     tokio::select! {
-        () = watcher.watch() => {}
+        () = give_back => {}
         () = stop.cancelled() => {}
     }
 }
@@ -97,7 +103,7 @@ impl Watcher<'_> {
 
     /// Gives back the leases of these replicas. Leases of replicas that the shard does not know are met
     /// on the way; those are given their time to show themselves.
-    async fn give_back(&self, mut silence: Silence, census: std::sync::Arc<Census>) {
+    async fn give_back(&self, mut silence: Silence, census: Arc<Census>) {
         let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
         let orphans = Orphans { scheduler, shard, broke: scheduler.clock().now(), stop };
         let known = census.replicas.iter().map(|sign| sign.owner);

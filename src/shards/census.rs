@@ -281,9 +281,7 @@ impl Shards {
             let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
             let others = known.filter(|&other| other != owner).collect();
             // What fails is found out by the others.
-            let Ok(left) = shard.call("orphans", |store| store.orphans(others)).await else {
-                return;
-            };
+            let Ok(left) = shard.orphans(others).await else { return };
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
                 let _ = shard.call("beat", |store| store.beat(beat)).await;

@@ -10,8 +10,7 @@ use ringq::pb::{
 use tokio::time::Instant;
 
 use crate::harness::{
-    Client, JobExt as _, Redis, Server, Setup, Worker, eventually, job, millis, proto, receipts,
-    take,
+    Client, JobExt as _, Redis, Setup, Worker, eventually, job, millis, proto, receipts, take,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
