@@ -37,6 +37,6 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn orphans(&self, shard: &Shard, living: Vec<u32>) -> store::Result<Vec<Lease>> {
-        shard.call("orphans", |store| store.orphans(living)).await
+        shard.orphans(living).await
     }
 }

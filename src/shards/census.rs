@@ -186,7 +186,7 @@ impl Shards {
         if self.inner.council.owner.set(owner).is_err() {
             return;
         }
-        join_all(self.all().iter().map(|shard| self.beat(owner, shard))).await;
+        join_all(self.all().iter().map(|shard| self.ask(owner, shard))).await;
         self.change(owner).await;
         for shard in self.all() {
             tokio::spawn(self.clone().attend(owner, shard.clone()));
@@ -270,11 +270,13 @@ impl Shards {
         }
     }
 
-    /// Shows this replica to one shard, and does what follows from the answer; whether there was one.
+    /// Shows this replica to one shard; whether that has answered. What follows from the answer is done
+    /// beside: it may have to wait for other shards, and the next sign of life must not.
     async fn beat(&self, owner: u32, shard: &Shard) -> bool {
         let follows = self.ask(owner, shard).await;
         if follows == Some(true) {
-            self.change(owner).await;
+            let shards = self.clone();
+            tokio::spawn(async move { shards.change(owner).await });
         }
         follows.is_some()
     }
@@ -318,15 +320,22 @@ impl Shards {
         council.serve(self.all());
     }
 
-    /// Tells every shared shard that nothing of this replica is left.
+    /// Tells every shared shard that nothing of this replica is left, where that is so: the leases of a
+    /// stream that broke a moment ago are given back by those who find this replica silent.
     pub(super) async fn leave(&self) {
         let council = &self.inner.council;
         council.leaving.cancel();
         let Some(&owner) = council.owner.get() else { return };
         let bye = async |shard: &Shard| {
-            let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
+            let census = shard.census();
+            let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
+            let others = known.filter(|&other| other != owner).collect();
             // What fails is found out by the others.
-            let _ = shard.call("beat", |store| store.beat(beat)).await;
+            let Ok(left) = shard.orphans(others).await else { return };
+            if left.iter().all(|lease| lease.owner != owner) {
+                let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
+                let _ = shard.call("beat", |store| store.beat(beat)).await;
+            }
         };
         let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());
         join_all(shared.map(bye)).await;

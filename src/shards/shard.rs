@@ -9,13 +9,16 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Census, Claim, Claims, End, Enqueue, Event, NewJob, Reach, Refused, Reply, Settle,
+    self, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply, Settle,
     Settled, Store,
 };
 
 use super::Member;
 use super::batcher::{Batcher, CALLS_MAX};
 use super::guard::{Guard, Patience};
+
+/// How long a look at all leases may take.
+const ORPHANS_MAX: Duration = Duration::from_secs(60);
 
 /// One shard and what stands in front of it. Cheap to clone.
 #[derive(Clone)]
@@ -171,6 +174,16 @@ impl Shard {
     pub async fn claim(&self, claim: Claim) -> store::Result<Claims> {
         let Inner { store, guard, .. } = &*self.inner;
         guard.call("claim", guard.patience().claim, async { store.claim(claim).await }).await
+    }
+
+    /// [`Store::orphans`], which goes through all leases of the shard in many small steps: what takes long
+    /// because they are many has not failed.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn orphans(&self, living: Vec<u32>) -> store::Result<Vec<Lease>> {
+        let Inner { store, guard, .. } = &*self.inner;
+        guard.call("orphans", ORPHANS_MAX, async { store.orphans(living).await }).await
     }
 
     /// Any other verb, `op` by name.

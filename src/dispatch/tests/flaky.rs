@@ -1,18 +1,20 @@
-//! A store whose claims can be held back on their way, or lost, and whose detaches can fail.
+//! A store whose claims can be held back on their way, or lost, and whose detaches can fail; and which
+//! other replicas seem to use, too.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, TopicName};
+use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
     LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -20,12 +22,32 @@ pub(super) struct Flaky {
     gate: Arc<Semaphore>,
     lost: AtomicUsize,
     failing: AtomicUsize,
+    /// The signs of replicas, where there can be several.
+    signs: Mutex<Option<BTreeMap<u32, Sign>>>,
 }
 
 impl Flaky {
     pub(super) fn new(store: SqliteStore) -> Flaky {
         let gate = Arc::new(Semaphore::new(1));
-        Flaky { store, gate, lost: AtomicUsize::new(0), failing: AtomicUsize::new(0) }
+        let (lost, failing) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Flaky { store, gate, lost, failing, signs: Mutex::default() }
+    }
+
+    /// From now on it is a shard that others may use.
+    pub(super) fn share(&self) {
+        self.signs.lock().unwrap().get_or_insert_default();
+    }
+
+    /// Another replica has shown itself then.
+    pub(super) fn show(&self, owner: u32, at: Time) {
+        let mut signs = self.signs.lock().unwrap();
+        signs.get_or_insert_default().insert(owner, Sign { owner, ring: 0, at });
+    }
+
+    /// Whether it knows the replica.
+    pub(super) fn knows(&self, owner: u32) -> bool {
+        let signs = self.signs.lock().unwrap();
+        signs.as_ref().is_some_and(|signs| signs.contains_key(&owner))
     }
 
     /// No claim is answered as long as this lives.
@@ -89,7 +111,7 @@ impl Store for Flaky {
         self.store.settle(items)
     }
 
-    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<crate::domain::Time, Refused>>> {
+    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
         self.store.extend(items)
     }
 
@@ -151,11 +173,25 @@ impl Store for Flaky {
     }
 
     fn is_shared(&self) -> bool {
-        self.store.is_shared()
+        self.signs.lock().unwrap().is_some()
     }
 
     fn beat(&self, beat: Beat) -> Reply<'_, Census> {
-        self.store.beat(beat)
+        Box::pin(async move {
+            let (owner, ring) = (beat.owner, beat.ring);
+            let (met, gone) = (beat.met.clone(), beat.gone.clone());
+            let mut census = self.store.beat(beat).await?;
+            if let Some(signs) = &mut *self.signs.lock().unwrap() {
+                let at = census.now;
+                signs.insert(owner, Sign { owner, ring, at });
+                for owner in met {
+                    signs.entry(owner).or_insert(Sign { owner, ring: 0, at });
+                }
+                signs.retain(|owner, _| !gone.contains(owner));
+                census.replicas = signs.values().copied().collect();
+            }
+            Ok(census)
+        })
     }
 
     fn set_state(&self, state: ShardState) -> Reply<'_, ()> {

@@ -3,6 +3,7 @@
 //! lists every case once, and every store once.
 
 mod attempts;
+mod beat;
 mod claim;
 mod conflict;
 mod delete;
@@ -307,6 +308,19 @@ macro_rules! conformance {
                 an_orphan_reads_as_its_lease_does
                 ended_leases_are_no_orphans
                 a_lease_past_its_deadline_is_an_orphan_still
+                leases_of_several_living_replicas_are_no_orphans
+                a_detached_lease_is_no_orphan_whoever_extends_it
+                many_orphans_are_found_in_every_topic
+            }
+            beat {
+                the_caller_finds_itself_and_the_time
+                replicas_of_a_shared_shard_find_each_other
+                replicas_are_met_once_and_gone_when_that_is_said
+                the_first_state_stays_until_another_is_set
+                a_state_that_is_set_first_is_the_first
+                a_set_state_is_announced
+                of_two_records_of_a_ring_the_newer_one_stays
+                state_and_rings_survive_reopening
             }
             events {
                 a_ready_job_is_announced

@@ -12,6 +12,8 @@
 mod admin;
 /// Streams that break, servers that die, callers that leave.
 mod broken;
+/// Servers on one Redis that are killed, stand still or end, and what becomes of their leases.
+mod dead;
 /// Due times, expiry.
 mod delayed;
 /// What a write to Redis reaches.

@@ -232,6 +232,16 @@ impl Server {
         signal(self.pid(), "TERM");
     }
 
+    /// Lets it stand still, sockets open, until [`Server::resume`].
+    pub(crate) fn pause(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        signal(self.pid(), "CONT");
+    }
+
     /// Waits for its end.
     pub(crate) async fn exit(&mut self) -> ExitStatus {
         within("the server's end", self.child.wait()).await.unwrap()
