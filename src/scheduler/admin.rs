@@ -24,10 +24,14 @@ pub struct TopicRow {
 pub struct ShardInfo {
     /// Its name.
     pub name: String,
+    /// Where it is, without credentials.
+    pub address: String,
     /// Its part of the jobs.
     pub weight: u32,
     /// Whether it takes new jobs.
     pub state: ShardState,
+    /// Why it takes none though it answers, if that is so.
+    pub refuses_jobs: Option<String>,
     /// What it says of itself, or why it does not answer.
     pub info: store::Result<Info>,
 }
@@ -130,7 +134,9 @@ impl Scheduler {
         let info = |(name, info): (ShardName, store::Result<Info>)| {
             let shard = shards.named(&name)?;
             let (weight, state) = (shard.weight(), shard.state());
-            Some(ShardInfo { name: name.to_string(), weight, state, info })
+            let refuses_jobs = shard.refuses_jobs();
+            let (name, address) = (name.to_string(), shard.address());
+            Some(ShardInfo { name, address, weight, state, refuses_jobs, info })
         };
         answers.chain(failures).filter_map(info).collect()
     }

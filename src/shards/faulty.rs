@@ -87,6 +87,10 @@ impl Store for Faulty {
         self.store.name()
     }
 
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
     fn durability(&self) -> Durability {
         self.store.durability()
     }

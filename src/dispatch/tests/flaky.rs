@@ -68,6 +68,10 @@ impl Store for Flaky {
         self.store.name()
     }
 
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
     fn durability(&self) -> Durability {
         self.store.durability()
     }

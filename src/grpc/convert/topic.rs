@@ -114,11 +114,16 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
         ShardState::Active => pb::ShardState::Active,
         ShardState::Draining => pb::ShardState::Draining,
     };
-    let known = pb::Shard { name: shard.name, weight: int(shard.weight), ..pb::Shard::default() };
+    let known = pb::Shard {
+        name: shard.name,
+        address: shard.address,
+        weight: int(shard.weight),
+        ..pb::Shard::default()
+    };
     match shard.info {
         Ok(info) => pb::Shard {
-            address: info.address,
             state: state.into(),
+            last_error: shard.refuses_jobs.unwrap_or_default(),
             jobs: long(info.jobs),
             used_memory_bytes: long(info.bytes),
             ..known
@@ -165,9 +170,11 @@ mod tests {
     #[test]
     fn a_shard_that_does_not_answer_is_unreachable() {
         let info = Err(store::Error::Unavailable("connection refused".into()));
-        let (name, state) = ("s0".into(), ShardState::Active);
-        let shard = to_shard(ShardInfo { name, weight: 3, state, info });
+        let (name, address, state) = ("s0".into(), "redis://h:6379".into(), ShardState::Active);
+        let shard =
+            to_shard(ShardInfo { name, address, weight: 3, state, refuses_jobs: None, info });
         assert_eq!(shard.state(), pb::ShardState::Unreachable);
         assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
+        assert_eq!(shard.address, "redis://h:6379");
     }
 }

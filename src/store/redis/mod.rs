@@ -6,8 +6,10 @@
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
+mod address;
 mod change;
 mod claim;
+mod contact;
 mod enqueue;
 mod fault;
 mod get;
@@ -17,6 +19,7 @@ mod link;
 mod query;
 mod record;
 mod reply;
+mod route;
 mod script;
 mod settle;
 mod shard;
@@ -38,16 +41,18 @@ use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
     Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
     Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result,
-    Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
 };
 
 use hints::Hints;
-use link::Lane;
+use link::{Lane, Link};
+use route::Route;
 use script::{Call, Verb};
 use shard::Shard;
 use start::Reach;
 
-pub use start::{Address, InvalidAddress, OpenError};
+pub use address::{Address, InvalidAddress, Tls};
+pub use start::OpenError;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
@@ -83,31 +88,39 @@ pub struct RedisStore {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen.
+    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
+    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
+    /// [`Store::trouble`].
     ///
     /// # Errors
-    /// [`OpenError`]; at most the shard's name has been written then.
+    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock } = config;
-        let (shard, reach) = start::connect(&name, &address, clock).await?;
-        let (shard, durability) = (Arc::new(shard), Arc::new(reach));
+        let route = Route::try_new(address.clone())?;
+        let shard = Arc::new(Shard::new(name.clone(), Link::new(route), clock));
+        match shard.identify().await {
+            Err(error) if error.is_certain() => return Err(error),
+            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
+            Ok(()) => {}
+        }
         let hints = Arc::new(Hints::new());
-        let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
-        let store = RedisStore {
+        let mut tasks = vec![
+            watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
+            watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
+        ];
+        if shard.link.route().asks_sentinels() {
+            tasks.push(watch::follow(Arc::clone(&shard)));
+        }
+        Ok(RedisStore {
             actions: enqueue::actions(),
             address: address.to_string(),
             calls: Semaphore::new(CALLS_MAX as usize),
-            tasks: std::sync::Mutex::new(vec![listening]),
+            tasks: std::sync::Mutex::new(tasks),
             name,
+            durability: Arc::clone(&shard.reach),
             shard,
             hints,
-            durability,
-        };
-        store.shard.identify().await?;
-        let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
-        let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
-        store.with_tasks(|tasks| tasks.push(watching));
-        Ok(store)
+        })
     }
 
     fn call(&self, verb: Verb) -> Call {
@@ -159,8 +172,19 @@ impl Store for RedisStore {
         self.durability.now()
     }
 
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.shard.contact.trouble()
+    }
+
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
-        Box::pin(self.put(jobs))
+        Box::pin(async {
+            self.shard.contact.admit_jobs()?;
+            self.put(jobs).await
+        })
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {

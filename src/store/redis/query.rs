@@ -115,7 +115,7 @@ impl RedisStore {
         info.arg("memory");
         let text: String = self.shard.ask(Lane::Read, &info).await?;
         let bytes = super::start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
-        Ok(Info { kind: "redis", address: self.address.clone(), jobs, bytes: bytes.unwrap_or(0) })
+        Ok(Info { kind: "redis", jobs, bytes: bytes.unwrap_or(0) })
     }
 }
 

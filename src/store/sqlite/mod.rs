@@ -222,6 +222,13 @@ impl Store for SqliteStore {
         &self.name
     }
 
+    fn address(&self) -> String {
+        match &self.place {
+            Place::File(path) => format!("sqlite:{}", path.display()),
+            Place::Memory => "sqlite::memory:".to_owned(),
+        }
+    }
+
     fn durability(&self) -> Durability {
         match self.place {
             Place::File(_) => Durability::Fsynced,
@@ -315,11 +322,7 @@ impl Store for SqliteStore {
     fn info(&self) -> Reply<'_, Info> {
         Box::pin(async move {
             let (jobs, bytes) = self.read((), query::size).await?;
-            let address = match &self.place {
-                Place::File(path) => format!("sqlite:{}", path.display()),
-                Place::Memory => "sqlite::memory:".to_owned(),
-            };
-            Ok(Info { kind: "sqlite", address, jobs, bytes })
+            Ok(Info { kind: "sqlite", jobs, bytes })
         })
     }
 
