@@ -120,7 +120,7 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         (
             "SHARDS",
             "s0",
-            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory: or redis:",
+            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory:, redis:",
         ),
         (
             "LISTEN",

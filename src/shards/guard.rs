@@ -160,6 +160,8 @@ impl Guard {
             let limit = self.patience.claim;
             match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
                 Ok(Err(error)) if !answers(&error) => {
+                    // What it says may have changed: nobody there, then somebody wrong.
+                    self.breaker.failed(Access::Write, Kind::Failed, words(&error));
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }
                 Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),

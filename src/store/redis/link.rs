@@ -96,10 +96,11 @@ impl Link {
         }
         // Given back, it is tried when the pool hands it out again, or another is made.
         held.set(None);
+        let times = *self.left.borrow();
         let mut failure = None;
         for way in self.route.ways().await? {
             self.suspects[lane as usize].store(false, Ordering::Release);
-            match self.try_way(way, check.clone()).await {
+            match self.try_way(way, times, check.clone()).await {
                 Ok(pooled) => {
                     let connection = Connection::clone(&pooled);
                     held.set(Some(pooled));
@@ -116,6 +117,7 @@ impl Link {
     async fn try_way(
         &self,
         way: ConnectionInfo,
+        times: u64,
         check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError>,
     ) -> Result<deadpool_redis::Connection, OpenError> {
         let unreachable = |error: RedisError| OpenError::Unreachable(fault::in_words(&error));
@@ -132,18 +134,27 @@ impl Link {
             drop(deadpool_redis::Connection::take(pooled));
             return Err(error);
         }
-        self.follow(target);
+        if !self.follow(target, times) {
+            drop(deadpool_redis::Connection::take(pooled));
+            let text = "another redis became the primary meanwhile";
+            return Err(OpenError::Unreachable(text.to_owned()));
+        }
         Ok(pooled)
     }
 
-    /// From now on connections lead there. What is held of another one is let go of.
-    fn follow(&self, new: Target) {
+    /// From now on connections lead there. What is held of another one is let go of. Not so when others
+    /// were let go of since `times`: whoever found this way may not have heard why.
+    fn follow(&self, new: Target, times: u64) -> bool {
         let mut target = self.target();
+        if *self.left.borrow() != times {
+            return false;
+        }
         let is_other = target.as_ref().is_some_and(|old| !old.leads(&new.way));
         if is_other {
             self.let_go(target.take());
         }
         target.get_or_insert(new);
+        true
     }
 
     fn pool(&self, way: ConnectionInfo) -> Result<Pool, RedisError> {
@@ -193,7 +204,8 @@ impl Link {
     /// Lets go of connections that are well but lead to the wrong Redis, which is no primary any more: by
     /// now the address may stand for another, or a sentinel name another.
     pub(super) fn leave(&self) {
-        self.let_go(self.target().take());
+        let mut target = self.target();
+        self.let_go(target.take());
     }
 
     fn let_go(&self, target: Option<Target>) {
@@ -212,6 +224,17 @@ impl Link {
     /// By which way the last connection was made.
     pub(super) fn way(&self) -> Option<ConnectionInfo> {
         self.target().as_ref().map(|target| target.way.clone())
+    }
+
+    /// Whether sentinels agree on another primary than the one that is used: the news of it was missed.
+    pub(super) async fn is_astray(&self) -> bool {
+        if !self.route.asks_sentinels() {
+            return false;
+        }
+        match (self.way(), self.route.ways().await.as_deref()) {
+            (Some(used), Ok([named])) => used.addr() != named.addr(),
+            _ => false,
+        }
     }
 
     pub(super) fn route(&self) -> &Route {

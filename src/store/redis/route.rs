@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::PubSub;
@@ -13,14 +14,20 @@ use deadpool_redis::redis::{
 };
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
 
 use super::address::{Address, Host, Place, Tls};
 use super::{OpenError, fault};
 
 /// How long a sentinel may take to answer, and to connect before that.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How often a silent sentinel is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(5);
 /// Data that is not acknowledged for so long breaks the connection.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long the news of a failover may take to all sentinels: they tell one another every 2 s. Until then the
+/// old primary may not know either.
+const NEWS_SPREAD: Duration = Duration::from_secs(4);
 /// What a sentinel says when another Redis became a primary.
 const SWITCH: &str = "+switch-master";
 
@@ -29,6 +36,8 @@ pub(super) struct Route {
     address: Address,
     /// With TLS: what connections are like, but for the host.
     sample: Option<ConnectionAddr>,
+    /// Who was the primary until a sentinel said otherwise, and when.
+    demoted: Mutex<Option<(Host, Instant)>>,
 }
 
 // === impl Route ===
@@ -40,7 +49,7 @@ impl Route {
     /// [`OpenError::Tls`].
     pub(super) fn try_new(address: Address) -> Result<Route, OpenError> {
         let sample = address.secure.then(|| with_certificates(&address.tls)).transpose()?;
-        Ok(Route { address, sample })
+        Ok(Route { address, sample, demoted: Mutex::default() })
     }
 
     /// Whether sentinels know the way.
@@ -72,19 +81,26 @@ impl Route {
             return None;
         };
         for sentinel in sentinels {
-            let Ok(mut subscription) = self.listen(sentinel, login).await else { continue };
-            let mut messages = subscription.on_message();
-            // `<name> <old ip> <old port> <new ip> <new port>`
-            let ours = |message: &redis::Msg| {
-                let text = message.get_payload_bytes();
-                text.split(|byte| *byte == b' ').next() == Some(primary.as_bytes())
-            };
-            while let Some(message) = messages.next().await {
-                if ours(&message) {
-                    return Some(());
+            let Ok(subscription) = self.listen(sentinel, login).await else { continue };
+            let (mut sink, mut messages) = subscription.split();
+            loop {
+                match tokio::time::timeout(PING_EVERY, messages.next()).await {
+                    Ok(Some(message)) => {
+                        if let Some(old) = demoted(message.get_payload_bytes(), primary) {
+                            *self.demoted() = Some((old, Instant::now()));
+                            return Some(());
+                        }
+                    }
+                    Ok(None) => return None,
+                    Err(_silence) => {
+                        let pong = sink.ping::<redis::Value>();
+                        let pong = tokio::time::timeout(ANSWER_MAX, pong).await;
+                        if !matches!(pong, Ok(Ok(_))) {
+                            return None;
+                        }
+                    }
                 }
             }
-            return None;
         }
         None
     }
@@ -121,6 +137,11 @@ impl Route {
         let (mut said, mut failure): (Vec<(Host, usize)>, _) = (Vec::new(), String::new());
         while let Some(answer) = answers.next().await {
             let host = match answer {
+                Ok(host) if self.is_old_news(&host) => {
+                    failure =
+                        format!("{host} is the primary no more, the next one is not known yet");
+                    continue;
+                }
                 Ok(host) => host,
                 Err(error) => {
                     failure = error;
@@ -142,6 +163,16 @@ impl Route {
             true => Err(OpenError::Unreachable(failure)),
             false => Ok(said.into_iter().map(|(host, _)| host).collect()),
         }
+    }
+
+    /// Whether that was the primary until a moment ago: the other sentinels may not have heard.
+    fn is_old_news(&self, host: &Host) -> bool {
+        let demoted = self.demoted();
+        demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < NEWS_SPREAD)
+    }
+
+    fn demoted(&self) -> MutexGuard<'_, Option<(Host, Instant)>> {
+        self.demoted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn ask_one(
@@ -192,6 +223,13 @@ impl Route {
     }
 }
 
+/// Who was the primary of that name: `<name> <old ip> <old port> <new ip> <new port>`.
+fn demoted(news: &[u8], primary: &str) -> Option<Host> {
+    let mut words = std::str::from_utf8(news).ok()?.split(' ');
+    let (name, host, port) = (words.next()?, words.next()?, words.next()?);
+    (name == primary).then_some(Host { name: host.to_owned(), port: port.parse().ok()? })
+}
+
 /// Small writes go out at once; a peer that has gone silent is noticed.
 fn tcp_settings() -> TcpSettings {
     let settings = TcpSettings::default().set_nodelay(true);
@@ -231,4 +269,29 @@ fn pem(path: &Path) -> Result<Vec<u8>, OpenError> {
 
 fn unreachable(error: RedisError) -> OpenError {
     OpenError::Unreachable(fault::in_words(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_news_of_a_failover_names_who_was_the_primary() {
+        let told = |news: &str| demoted(news.as_bytes(), "main").map(|host| host.to_string());
+        assert_eq!(told("main 10.0.0.1 6379 10.0.0.2 6380").as_deref(), Some("10.0.0.1:6379"));
+        assert_eq!(told("other 10.0.0.1 6379 10.0.0.2 6380"), None);
+        assert_eq!(told("main"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_primary_is_not_believed_in_until_the_news_has_spread() {
+        let url = "redis+sentinel://h/main";
+        let route = Route::try_new(Address::try_new(url).unwrap()).unwrap();
+        let host = |name: &str| Host { name: name.to_owned(), port: 6379 };
+        assert!(!route.is_old_news(&host("a")));
+        *route.demoted() = Some((host("a"), Instant::now()));
+        assert!(route.is_old_news(&host("a")) && !route.is_old_news(&host("b")));
+        tokio::time::advance(NEWS_SPREAD).await;
+        assert!(!route.is_old_news(&host("a")));
+    }
 }

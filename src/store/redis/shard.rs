@@ -1,6 +1,7 @@
 //! What it takes to call scripts on one Redis, and to know that it is the right one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_redis::redis::{self, Cmd, FromRedisValue, Value};
 
@@ -20,6 +21,8 @@ pub(super) struct Shard {
     pub(super) link: Link,
     pub(super) contact: Contact,
     pub(super) reach: Arc<Reach>,
+    /// Whether the clock went back since jobs were last put right for that.
+    behind: AtomicBool,
     scripts: Scripts,
     pub(super) name: ShardName,
     clock: Clock,
@@ -34,6 +37,7 @@ impl Shard {
             link,
             contact: Contact::new(name.clone()),
             reach: Arc::new(Reach::new(Durability::Memory)),
+            behind: AtomicBool::new(false),
             scripts: Scripts::new(keys::prefix(&name)),
             name,
             clock,
@@ -97,9 +101,11 @@ impl Shard {
     /// Makes sure of the shard's name, and that no job waits for a clock that went back.
     pub(super) async fn identify(&self) -> std::result::Result<(), OpenError> {
         let mut connection = self.connect(Lane::Write).await?;
-        let behind = self.ask_name(&mut connection).await?;
-        if behind {
-            let healed = self.heal().await?;
+        self.ask_name(&mut connection).await?;
+        if self.behind.swap(false, Ordering::Relaxed) {
+            let healed = self.heal().await;
+            self.behind.store(healed.is_err(), Ordering::Relaxed);
+            let healed = healed?;
             tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
         }
         Ok(())
@@ -128,9 +134,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Writes the shard's name at first contact and compares it ever after; whether the clock is behind
-    /// what was noted last.
-    async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<bool, OpenError> {
+    /// Writes the shard's name at first contact and compares it ever after; sees whether the clock is
+    /// behind what was noted last.
+    async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let mut call = self.call(Verb::Open);
         call.arg(self.name.as_str()).arg(FORMAT);
         let answer = self.scripts.run(connection, &call).await;
@@ -143,7 +149,10 @@ impl Shard {
             return Err(OpenError::Newer { found: format });
         }
         let (before, now) = (reply.time()?, reply.time()?);
-        Ok(now < before)
+        if now < before {
+            self.behind.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Makes every job that was enqueued without a delay due now, after the clock went back.

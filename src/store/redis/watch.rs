@@ -139,6 +139,10 @@ pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle
 }
 
 async fn look(shard: &Shard) {
+    if shard.link.is_astray().await {
+        tracing::warn!(shard = %shard.name, "sentinel names another primary");
+        shard.link.leave();
+    }
     // Notes the time, too, so that a clock that goes back is seen.
     if let Err(error) = shard.identify().await {
         tracing::debug!(shard = %shard.name, %error, "the shard does not answer");

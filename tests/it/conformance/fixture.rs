@@ -13,8 +13,9 @@ use ringq::store::{
     Store, Taker, Unclaim, redis, sqlite,
 };
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
-use crate::harness::Redis;
+use crate::harness::{Redis, Sentinel};
 
 use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
@@ -35,6 +36,8 @@ pub(crate) enum Backend {
     SqliteMemory,
     /// A Redis of its own, without persistence. It outlives the store, as a server does.
     Redis,
+    /// A database of its own on the Redis behind Sentinel that all cases share.
+    Sentinel,
 }
 
 /// One store of its own for one case.
@@ -53,7 +56,13 @@ pub(crate) struct Fixture {
 enum Place {
     Dir(TempDir),
     Redis(Redis),
+    /// The url of a server that others use, too.
+    Shared(String),
 }
+
+/// The Redis behind Sentinel, and how many databases of it were given away.
+static SENTINEL: OnceCell<Option<Sentinel>> = OnceCell::const_new();
+static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 // === impl Backend ===
 
@@ -62,7 +71,7 @@ impl Backend {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
-            Backend::Redis => "redis",
+            Backend::Redis | Backend::Sentinel => "redis",
         }
     }
 
@@ -70,7 +79,7 @@ impl Backend {
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
-            Backend::SqliteMemory | Backend::Redis => Durability::Memory,
+            Backend::SqliteMemory | Backend::Redis | Backend::Sentinel => Durability::Memory,
         }
     }
 
@@ -86,18 +95,25 @@ impl Backend {
                 Some(Place::Dir(TempDir::new().unwrap()))
             }
             Backend::Redis => Redis::start().await.map(Place::Redis),
+            Backend::Sentinel => {
+                let sentinel = SENTINEL.get_or_init(shared_sentinel).await.as_ref()?;
+                let database = DATABASES.fetch_add(1, Ordering::Relaxed);
+                Some(Place::Shared(format!("{}/{database}", sentinel.url())))
+            }
         }
     }
 
     async fn open(self, name: &str, place: &Place, clock: &ManualClock) -> Opened {
         let name = ShardName::try_new(name).unwrap();
         let clock = Clock::Manual(clock.clone());
+        let on_redis = async |url: &str| {
+            let (name, clock) = (name.clone(), clock.clone());
+            let address = redis::Address::try_new(url).unwrap();
+            opened(redis::RedisStore::open(redis::Config { name, address, clock }).await)
+        };
         let dir = match place {
-            Place::Redis(server) => {
-                let address = redis::Address::try_new(&server.url()).unwrap();
-                let store = redis::RedisStore::open(redis::Config { name, address, clock }).await;
-                return opened(store);
-            }
+            Place::Redis(server) => return on_redis(&server.url()).await,
+            Place::Shared(url) => return on_redis(url).await,
             Place::Dir(dir) => dir,
         };
         let place = match self {
@@ -106,6 +122,12 @@ impl Backend {
         };
         opened(sqlite::SqliteStore::open(sqlite::Config { name, place, clock }))
     }
+}
+
+async fn shared_sentinel() -> Option<Sentinel> {
+    let sentinel = Sentinel::start().await?;
+    sentinel.outlive_tests();
+    Some(sentinel)
 }
 
 fn opened<S: Store + 'static, E: std::fmt::Display>(store: Result<S, E>) -> Opened {
@@ -121,6 +143,13 @@ impl Fixture {
         let place = backend.place().await?;
         let store = backend.open("s0", &place, &clock).await.unwrap();
         Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
+    }
+
+    /// A store on the Redis at this url, which is empty.
+    pub(crate) async fn at(backend: Backend, url: &str) -> Fixture {
+        let (clock, place) = (ManualClock::new(START), Place::Shared(url.to_owned()));
+        let store = backend.open("s0", &place, &clock).await.unwrap();
+        Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) }
     }
 
     /// Whether what was written survives [`Fixture::reopen`].

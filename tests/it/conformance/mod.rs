@@ -342,3 +342,4 @@ macro_rules! conformance {
 conformance!(sqlite_file, Backend::SqliteFile);
 conformance!(sqlite_memory, Backend::SqliteMemory);
 conformance!(redis, Backend::Redis);
+conformance!(sentinel, Backend::Sentinel);

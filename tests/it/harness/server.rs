@@ -93,6 +93,12 @@ impl Setup {
         self
     }
 
+    /// One more shard, `NAME=URL`.
+    pub(crate) fn and_shard(mut self, shard: impl Into<String>) -> Setup {
+        self.shards.push(shard.into());
+        self
+    }
+
     /// The address of its gRPC port.
     pub(crate) fn listen(mut self, address: impl Into<String>) -> Setup {
         self.listen = address.into();
