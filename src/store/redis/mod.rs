@@ -21,6 +21,7 @@ mod record;
 mod reply;
 mod route;
 mod script;
+mod sentinel;
 mod settle;
 mod shard;
 mod start;
@@ -108,9 +109,8 @@ impl RedisStore {
             watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
             watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
         ];
-        if shard.link.route().asks_sentinels() {
-            tasks.push(watch::follow(Arc::clone(&shard)));
-        }
+        let sentinels = 0..shard.link.route().sentinels();
+        tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
         Ok(RedisStore {
             actions: enqueue::actions(),
             address: address.to_string(),

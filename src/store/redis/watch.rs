@@ -68,19 +68,20 @@ async fn join(shard: &Shard) -> Result<PubSub, Error> {
     subscribe(&client, &keys::wake_channel(&shard.name)).await.map_err(unavailable)
 }
 
-/// Lets go of the connections as soon as Sentinel makes another Redis the primary: the old one may not know
-/// that yet, and what is written to it is lost.
-pub(super) fn follow(shard: Arc<Shard>) -> AbortOnDropHandle<()> {
+/// Listens to one of the sentinels, and lets go of the connections as soon as their Redis is the primary no
+/// more: that one may not know it yet, and what is written to it is lost.
+pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let (mut backoff, link) = (Backoff::new(PAUSES.0, PAUSES.1), &shard.link);
         loop {
-            match shard.link.route().switched().await {
-                Some(()) => {
-                    tracing::info!(shard = %shard.name, "sentinel made another redis the primary");
-                    shard.link.leave();
-                    backoff.reset();
-                }
-                None => tokio::time::sleep(backoff.pause()).await,
+            let Some(old) = link.route().news(sentinel).await else {
+                tokio::time::sleep(backoff.pause()).await;
+                continue;
+            };
+            backoff.reset();
+            if link.way().is_some_and(|way| link.route().is_at(&way, &old)) {
+                tracing::info!(shard = %shard.name, %old, "sentinel makes another redis the primary");
+                link.leave();
             }
         }
     }))

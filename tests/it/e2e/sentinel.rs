@@ -97,3 +97,32 @@ async fn a_sentinel_that_knows_no_such_primary_is_told() {
     let log = server.log();
     assert!(log.contains("watches no primary called other"), "{log}");
 }
+
+#[tokio::test]
+async fn sentinels_and_their_redis_have_logins_of_their_own() {
+    let Some(sentinel) = Sentinel::start().await else { return };
+    let primary = sentinel.primary().await.unwrap();
+    primary.command(&["ACL", "SETUSER", "ringq", "on", ">pa:ss", "~*", "&*", "+@all"]).await;
+    for one in sentinel.sentinels() {
+        one.command(&["ACL", "SETUSER", "watch", "on", ">se@cret", "&*", "+@all"]).await;
+    }
+    let url = sentinel.url().replace("//", "//ringq:pa%3Ass@") + "/2?sentinel_user=watch";
+    let setup =
+        |password: &str| Setup::new().shard(format!("s0={url}&sentinel_password={password}"));
+    let server = setup("se%40cret").start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    assert!(primary.command(&["INFO", "keyspace"]).await.contains("db2:"));
+    assert!(primary.command(&["CLIENT", "LIST"]).await.contains("user=ringq"));
+    eventually("news are listened to", async || {
+        sentinel.sentinels()[0]
+            .command(&["CLIENT", "LIST"])
+            .await
+            .contains("user=watch")
+            .then_some(())
+    })
+    .await;
+    let log = setup("wrong").start().await.log();
+    assert!(log.contains("does not help") && log.contains("WRONGPASS"), "{log}");
+    assert!(!log.contains("pa%3A") && !log.contains("pa:ss"), "{log}");
+}

@@ -52,6 +52,11 @@ impl Sentinel {
         format!("redis+sentinel://{}/{PRIMARY}", hosts.collect::<Vec<_>>().join(","))
     }
 
+    /// The sentinels themselves.
+    pub(crate) fn sentinels(&self) -> &[Redis] {
+        &self.sentinels
+    }
+
     /// Waits until every sentinel knows all others and a replica that can take over.
     pub(crate) async fn settled(&self) {
         eventually("the replica has a copy", async || {

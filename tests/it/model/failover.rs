@@ -55,7 +55,12 @@ impl Run {
         let mut was = vec![self.reference.clone()];
         let (mut failed, mut undo) = (None, None);
         let mut strike = Box::pin(fault.strike(sentinel));
-        while failed.is_none() && futures::poll!(strike.as_mut()).is_pending() {
+        let mut is_over = false;
+        while failed.is_none() {
+            is_over = futures::poll!(strike.as_mut()).is_ready();
+            if is_over {
+                break;
+            }
             let step = self.throw(dice);
             if let Step::Claim(claim) = &step {
                 undo = Some(claim.nonce);
@@ -66,7 +71,10 @@ impl Run {
             was.push(self.reference.clone());
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        strike.await;
+        if !is_over {
+            strike.as_mut().await;
+        }
+        drop(strike);
         self.until_moved(sentinel).await;
         // A claim whose answer was lost is undone, as its caller does it.
         if let Some(nonce) = undo.filter(|_| failed.is_some()) {
