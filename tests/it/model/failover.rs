@@ -30,7 +30,7 @@ struct Loss {
     steps: usize,
     /// Those of them that the new primary does not know of.
     lost: usize,
-    /// Whether one step failed, and is among them or not.
+    /// What ended the steps early; one with an unknown outcome may be among the lost.
     failed: Option<Error>,
 }
 
@@ -65,10 +65,15 @@ impl Run {
             if let Step::Claim(claim) = &step {
                 undo = Some(claim.nonce);
             }
-            // Reads are compared with what was taken back, too: the reference is that of before.
             failed = self.apply(step).await.err();
             self.steps += 1;
-            was.push(self.reference.clone());
+            match &failed {
+                // Known not to have happened, so it cannot be lost.
+                Some(error) if !error.outcome_unknown() => {
+                    self.reference = was.last().expect("that of before").clone();
+                }
+                _ => was.push(self.reference.clone()),
+            }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         if !is_over {
