@@ -143,6 +143,13 @@ pub(super) const BREAKER_OPENED: Metric = Metric {
     unit: Unit::Count,
     help: "How often the shard was left alone because it did not answer",
 };
+pub(super) const REFUSES_JOBS: Metric = Metric {
+    name: "ringq_shard_refuses_jobs",
+    kind: Kind::Gauge,
+    labels: &["shard"],
+    unit: Unit::Count,
+    help: "1 while the shard takes no new jobs because they would not be safe on it, else 0",
+};
 pub(super) const BUILD: Metric = Metric {
     name: "ringq_build_info",
     kind: Kind::Gauge,
@@ -159,7 +166,7 @@ pub(super) const RPC: Metric = Metric {
 };
 
 /// All of them.
-pub(super) const ALL: [&Metric; 18] = [
+pub(super) const ALL: [&Metric; 19] = [
     &ENQUEUED,
     &DELIVERED,
     &SETTLED,
@@ -176,6 +183,7 @@ pub(super) const ALL: [&Metric; 18] = [
     &SHARD_UP,
     &BREAKER_OPEN,
     &BREAKER_OPENED,
+    &REFUSES_JOBS,
     &BUILD,
     &RPC,
 ];

@@ -19,8 +19,8 @@ use metrics_exporter_prometheus::{
 use cache::Cache;
 use definitions::{
     ALL, BREAKER_OPEN, BREAKER_OPENED, BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, Kind, LAG,
-    Metric, OLDEST_READY, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, SETTLED, SHARD_UP, STORE_ERRORS,
-    STORE_OP, STREAMS,
+    Metric, OLDEST_READY, REFUSES_JOBS, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, SETTLED, SHARD_UP,
+    STORE_ERRORS, STORE_OP, STREAMS,
 };
 
 /// Topics that have series of their own: enough to look at, too few to overload a Prometheus.
@@ -84,6 +84,7 @@ struct ShardInner {
     up: Gauge,
     breaker_open: Gauge,
     breaker_opened: Counter,
+    refuses_jobs: Gauge,
 }
 
 /// Makes handles and renders them.
@@ -209,6 +210,7 @@ impl Metrics {
             up: registry.gauge(&SHARD_UP, &[name]),
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
             breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
+            refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
             registry,
         }))
     }
@@ -260,6 +262,11 @@ impl ShardMetrics {
             self.0.breaker_opened.increment(1);
             self.set_up(false);
         }
+    }
+
+    /// Whether the shard takes no new jobs though it answers.
+    pub fn set_refuses_jobs(&self, refuses: bool) {
+        self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
     }
 
     /// Whether the shard can be used.

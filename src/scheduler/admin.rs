@@ -25,10 +25,14 @@ pub struct TopicRow {
 pub struct ShardInfo {
     /// Its name.
     pub name: String,
+    /// Where it is, without credentials.
+    pub address: String,
     /// Its part of the jobs.
     pub weight: u32,
     /// Whether it takes new jobs, also while it does not answer.
     pub state: ShardState,
+    /// Why it takes none though it answers, if that is so.
+    pub refuses_jobs: Option<String>,
     /// What it says of itself, or why it does not answer.
     pub info: store::Result<Info>,
 }
@@ -213,7 +217,8 @@ impl Scheduler {
 fn about(shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
     let said = info.as_ref().ok().and_then(|info| info.state);
     let (name, weight) = (shard.name().to_string(), shard.weight());
-    ShardInfo { name, weight, state: said.unwrap_or(state), info }
+    let (address, refuses_jobs) = (shard.address(), shard.refuses_jobs());
+    ShardInfo { name, address, weight, state: said.unwrap_or(state), refuses_jobs, info }
 }
 
 /// As answers name shards.

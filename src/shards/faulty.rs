@@ -88,6 +88,10 @@ impl Store for Faulty {
         self.store.name()
     }
 
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
     fn reach(&self) -> Reach {
         self.store.reach()
     }

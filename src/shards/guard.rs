@@ -133,13 +133,25 @@ impl Guard {
         if answers(error) {
             self.breaker.succeeded(access(op));
         } else if self.breaker.failed(access(op), kind, words(error)) {
-            tracing::warn!(
-                shard = %self.name(), %error,
-                "the shard does not answer; its calls fail at once until it does"
-            );
-            self.changed(true);
-            tokio::spawn(Arc::clone(self).probe());
+            self.leave_alone(words(error));
         }
+    }
+
+    /// The store is known not to answer: nobody has to find out first. For a breaker that nobody has
+    /// used yet.
+    pub(super) fn begin_down(self: &Arc<Self>, error: &str) {
+        while !self.breaker.failed(Access::Write, Kind::Late, error) {}
+        self.leave_alone(error);
+    }
+
+    /// The breaker has just opened.
+    fn leave_alone(self: &Arc<Self>, error: &str) {
+        tracing::warn!(
+            shard = %self.name(), error,
+            "the shard does not answer; its calls fail at once until it does"
+        );
+        self.changed(true);
+        tokio::spawn(Arc::clone(self).probe());
     }
 
     /// Asks, once at a time, until the shard answers or is closed.
@@ -152,6 +164,8 @@ impl Guard {
             let limit = self.patience.claim;
             match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
                 Ok(Err(error)) if !answers(&error) => {
+                    // What it says may have changed: nobody there, then somebody wrong.
+                    self.breaker.failed(Access::Write, Kind::Failed, words(&error));
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }
                 Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),

@@ -135,7 +135,8 @@ impl Shards {
         let members = &self.inner.members;
         let place =
             |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.next(members, jobs, eligible);
-        place(&|shard| fresh(shard) && !shard.is_down()).or_else(|| place(&fresh))
+        let works = |shard: &Shard| !shard.is_down() && shard.refuses_jobs().is_none();
+        place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
 
     /// What tells this ring from every other: replicas that serve one queue must agree in it.

@@ -10,7 +10,7 @@ use crate::domain::{Durability, ShardName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply, Settle,
-    Settled, Store,
+    Settled, Store, Trouble,
 };
 
 use super::Member;
@@ -66,6 +66,9 @@ impl Shard {
             patience.clone(),
             down.clone(),
         ));
+        if let Some(Trouble::Down(error)) = store.trouble() {
+            guard.begin_down(&error);
+        }
         let answer = patience.answer;
         let confirmed = limit::CONFIRMED_CALLS_MAX;
         let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| {
@@ -121,6 +124,21 @@ impl Shard {
         self.inner.guard.breaker().is_open()
     }
 
+    /// Why it takes no new jobs though it answers, if that is so.
+    #[must_use]
+    pub fn refuses_jobs(&self) -> Option<String> {
+        match self.inner.store.trouble()? {
+            Trouble::NoJobs(why) => Some(why),
+            Trouble::Down(_) => None,
+        }
+    }
+
+    /// [`Store::address`].
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.inner.store.address()
+    }
+
     /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> &ShardMetrics {
@@ -145,6 +163,11 @@ impl Shard {
     /// As the store's.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
         self.inner.guard.admit("enqueue")?;
+        // Known before: its settles must not be held up by a breaker that counts this as a failure.
+        if let Some(why) = self.refuses_jobs() {
+            self.inner.metrics.error("enqueue", "SHARD_UNAVAILABLE");
+            return Err(store::Error::Unavailable(why));
+        }
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         self.inner.enqueue[self.queue(asked)].call(jobs).await
     }

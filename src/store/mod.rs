@@ -42,8 +42,16 @@ pub trait Store: Send + Sync {
     /// The shard's name, as written on it.
     fn name(&self) -> &ShardName;
 
+    /// Where it is, without credentials. Known also while it does not answer.
+    fn address(&self) -> String;
+
     /// What a write reaches, as last observed. Cheap.
     fn reach(&self) -> Reach;
+
+    /// What is known, without asking the shard, to keep it from working. Cheap.
+    fn trouble(&self) -> Option<Trouble> {
+        None
+    }
 
     /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job
     /// asks for where it is not confirmed in time, which undoes nothing.
@@ -130,6 +138,15 @@ pub trait Store: Send + Sync {
 
     /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What keeps a shard from working, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was not reached yet, or must not be used as it is.
+    Down(String),
+    /// Jobs would not be safe on it: it takes no new ones, and goes on with those that it has.
+    NoJobs(String),
 }
 
 /// A job to be written.
@@ -523,8 +540,6 @@ pub struct Stats {
 pub struct Info {
     /// `sqlite` or `redis`.
     pub kind: &'static str,
-    /// Where it is, without credentials.
-    pub address: String,
     /// Whether it takes new jobs; `None` until somebody said so.
     pub state: Option<ShardState>,
     /// Records.

@@ -91,6 +91,10 @@ impl Store for Flaky {
         self.store.name()
     }
 
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
     fn reach(&self) -> Reach {
         self.store.reach()
     }

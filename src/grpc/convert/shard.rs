@@ -36,12 +36,16 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
     };
     let known = pb::Shard {
         name: shard.name,
+        address: shard.address,
         weight: int(shard.weight),
         role: role.into(),
         ..pb::Shard::default()
     };
     match shard.info {
-        Ok(info) => answering(known, info),
+        Ok(info) => pb::Shard {
+            last_error: shard.refuses_jobs.unwrap_or_default(),
+            ..answering(known, info)
+        },
         Err(error) => pb::Shard {
             state: pb::ShardState::Unreachable.into(),
             last_error: error.to_string(),
@@ -53,7 +57,6 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
 fn answering(known: pb::Shard, info: Info) -> pb::Shard {
     let content = info.content;
     pb::Shard {
-        address: info.address,
         state: known.role,
         jobs: long(info.jobs),
         used_memory_bytes: long(info.bytes),
@@ -76,12 +79,23 @@ mod tests {
     use crate::domain::Time;
     use crate::store::{Content, Error};
 
+    fn about(info: crate::store::Result<Info>) -> ShardInfo {
+        ShardInfo {
+            name: "s0".into(),
+            address: "redis://h:6379".into(),
+            weight: 3,
+            state: ShardState::Draining,
+            refuses_jobs: None,
+            info,
+        }
+    }
+
     #[test]
     fn a_shard_that_does_not_answer_is_unreachable_and_keeps_its_role() {
         let info = Err(Error::Unavailable("connection refused".into()));
-        let (name, state) = ("s0".into(), ShardState::Draining);
-        let shard = to_shard(ShardInfo { name, weight: 3, state, info });
+        let shard = to_shard(about(info));
         assert_eq!(shard.state(), pb::ShardState::Unreachable);
+        assert_eq!(shard.address, "redis://h:6379");
         assert_eq!(shard.role(), pb::ShardState::Draining);
         assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
     }
@@ -99,10 +113,9 @@ mod tests {
             latest_due: second(7),
             latest_forget: second(8),
         };
-        let (state, address, jobs) = (Some(ShardState::Draining), "x".into(), content.jobs());
-        let info = Info { kind: "redis", address, state, jobs, content, bytes: 9 };
-        let (name, state, info) = ("s0".into(), ShardState::Draining, Ok(info));
-        let shard = to_shard(ShardInfo { name, weight: 3, state, info });
+        let (state, jobs) = (Some(ShardState::Draining), content.jobs());
+        let info = Info { kind: "redis", state, jobs, content, bytes: 9 };
+        let shard = to_shard(about(Ok(info)));
         assert_eq!((shard.state(), shard.role), (pb::ShardState::Draining, shard.state));
         assert_eq!((shard.jobs, shard.used_memory_bytes), (21, 9));
         assert_eq!(

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, FromRedisValue, RedisError};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::domain::Durability;
@@ -35,7 +36,11 @@ const TRIAL: Duration = Duration::from_millis(40);
 const CONFIRMED_MAX: usize = 1;
 
 /// What was observed last.
-pub(super) struct Observed(Mutex<State>);
+pub(super) struct Observed {
+    state: Mutex<State>,
+    /// Another process has taken the place of the one that was looked at.
+    changed: Notify,
+}
 
 #[derive(Clone, Debug)]
 struct State {
@@ -83,9 +88,23 @@ pub(super) struct Wait {
 impl Observed {
     /// Of a Redis that nobody has looked at: it promises nothing.
     pub(super) fn new() -> Observed {
-        let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
-        let state = State { reach, run: String::new(), complete: false, believed: None };
-        Observed(Mutex::new(state))
+        let state = State::unknown();
+        Observed { state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    /// A connection was made to the Redis with this INFO. One that was not looked at promises nothing until
+    /// it is.
+    pub(super) fn meet(&self, info: &str) {
+        let mut state = self.state();
+        if Some(&*state.run) != field(info, "run_id") {
+            *state = State::unknown();
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until there is something new to look at.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// What a write reaches.
@@ -135,7 +154,17 @@ impl Observed {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Of a Redis that nobody has looked at.
+    fn unknown() -> State {
+        let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
+        State { reach, run: String::new(), complete: false, believed: None }
     }
 }
 

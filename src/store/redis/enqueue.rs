@@ -152,7 +152,7 @@ impl RedisStore {
     /// The verb.
     pub(super) async fn put(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>> {
         let asked = jobs.iter().filter_map(|job| job.durability).max();
-        match asked.and_then(|asked| self.durability.wait_for(asked)) {
+        match asked.and_then(|asked| self.shard.durability.wait_for(asked)) {
             None => self.put_by(None, jobs).await,
             Some(wait) => self.put_and_wait(jobs, wait).await,
         }
@@ -221,7 +221,7 @@ impl RedisStore {
         };
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
-        let durability = self.durability.reach().plain;
+        let durability = self.shard.durability.reach().plain;
         let created = |job: &NewJob| {
             let due = job.due.due(now);
             let state = State::waiting(due, 0, now);

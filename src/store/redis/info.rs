@@ -22,8 +22,8 @@ impl RedisStore {
         if content.dead + content.finished > 0 {
             content.latest_forget = self.latest_forget().await?;
         }
-        let (address, bytes) = (self.address.clone(), self.memory().await?);
-        Ok(Info { kind: "redis", address, state, jobs, content, bytes })
+        let bytes = self.memory().await?;
+        Ok(Info { kind: "redis", state, jobs, content, bytes })
     }
 
     /// What lies in all topics, a part of them at a time.

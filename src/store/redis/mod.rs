@@ -6,9 +6,11 @@
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
+mod address;
 mod beat;
 mod change;
 mod claim;
+mod contact;
 mod durability;
 mod enqueue;
 mod fault;
@@ -20,7 +22,9 @@ mod link;
 mod query;
 mod record;
 mod reply;
+mod route;
 mod script;
+mod sentinel;
 mod settle;
 mod shard;
 mod start;
@@ -31,7 +35,7 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, Value};
+use deadpool_redis::redis::Value;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
@@ -42,16 +46,17 @@ use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
     Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
     LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
 };
 
-use durability::Observed;
 use hints::Hints;
-use link::Lane;
+use link::{Lane, Link};
+use route::Route;
 use script::{Call, Verb};
 use shard::Shard;
 
-pub use start::{Address, InvalidAddress, OpenError};
+pub use address::{Address, InvalidAddress, Tls};
+pub use start::OpenError;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
@@ -78,7 +83,6 @@ pub struct RedisStore {
     actions: String,
     shard: Arc<Shard>,
     hints: Arc<Hints>,
-    durability: Arc<Observed>,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
@@ -87,32 +91,37 @@ pub struct RedisStore {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen.
+    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
+    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
+    /// [`Store::trouble`].
     ///
     /// # Errors
-    /// [`OpenError`]; at most the shard's name has been written then.
+    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock } = config;
-        let shard = Arc::new(start::connect(&name, &address, clock).await?);
+        let route = Route::try_new(address.clone())?;
+        let shard = Arc::new(Shard::new(name.clone(), Link::new(route), clock));
+        match shard.identify().await {
+            Err(error) if error.is_certain() => return Err(error),
+            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
+            Ok(()) => watch::look(&shard).await,
+        }
         let hints = Arc::new(Hints::new());
-        let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
-        let store = RedisStore {
+        let mut tasks = vec![
+            watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
+            watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
+        ];
+        let sentinels = 0..shard.link.route().sentinels();
+        tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
+        Ok(RedisStore {
             actions: enqueue::actions(),
             address: address.to_string(),
             calls: Semaphore::new(CALLS_MAX as usize),
-            tasks: std::sync::Mutex::new(vec![listening]),
+            tasks: std::sync::Mutex::new(tasks),
             name,
             shard,
             hints,
-            durability: Arc::new(Observed::new()),
-        };
-        store.shard.identify().await?;
-        let info: String = store.shard.ask(Lane::Read, &redis::cmd("INFO")).await?;
-        store.durability.look(&store.shard, &info).await?;
-        let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
-        let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
-        store.with_tasks(|tasks| tasks.push(watching));
-        Ok(store)
+        })
     }
 
     fn call(&self, verb: Verb) -> Call {
@@ -161,11 +170,22 @@ impl Store for RedisStore {
     }
 
     fn reach(&self) -> Reach {
-        self.durability.reach()
+        self.shard.durability.reach()
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.shard.contact.trouble()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
-        Box::pin(self.put(jobs))
+        Box::pin(async {
+            self.shard.contact.admit_jobs()?;
+            self.put(jobs).await
+        })
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {

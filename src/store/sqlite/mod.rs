@@ -225,6 +225,13 @@ impl Store for SqliteStore {
         &self.name
     }
 
+    fn address(&self) -> String {
+        match &self.place {
+            Place::File(path) => format!("sqlite:{}", path.display()),
+            Place::Memory => "sqlite::memory:".to_owned(),
+        }
+    }
+
     fn reach(&self) -> Reach {
         let plain = match self.place {
             Place::File(_) => Durability::Fsynced,
@@ -323,12 +330,8 @@ impl Store for SqliteStore {
     fn info(&self) -> Reply<'_, Info> {
         Box::pin(async move {
             let info::Found { state, content, bytes } = self.read((), info::info).await?;
-            let address = match &self.place {
-                Place::File(path) => format!("sqlite:{}", path.display()),
-                Place::Memory => "sqlite::memory:".to_owned(),
-            };
             let jobs = content.jobs();
-            Ok(Info { kind: "sqlite", address, state, jobs, content, bytes })
+            Ok(Info { kind: "sqlite", state, jobs, content, bytes })
         })
     }
 

@@ -364,3 +364,4 @@ conformance!(redis, Backend::Redis);
 conformance!(redis_6, Backend::Redis6);
 conformance!(redis_8, Backend::Redis8);
 conformance!(valkey, Backend::Valkey);
+conformance!(sentinel, Backend::Sentinel);

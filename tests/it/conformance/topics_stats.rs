@@ -150,11 +150,11 @@ pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fix
 pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
     let before = q.store.info().await.unwrap();
     assert_eq!((before.kind, before.jobs), (q.backend.kind(), 0));
-    assert!(!before.address.is_empty());
+    assert!(!q.store.address().is_empty());
     q.put_ids(&["a", "b"]).await;
     q.put(job_in("u", "a")).await;
     let after = q.store.info().await.unwrap();
-    assert_eq!((after.jobs, &after.address), (3, &before.address));
+    assert_eq!(after.jobs, 3);
     assert!(after.bytes > 0);
 }
 

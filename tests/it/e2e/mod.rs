@@ -30,6 +30,8 @@ mod health;
 mod jobs;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
+/// How a server reaches its Redis: schemes, certificates, a Redis that comes later or is wrong.
+mod reach;
 /// A worker that reads slowly.
 mod reader;
 /// A server whose shard is a Redis, and what can happen to that.
@@ -38,6 +40,8 @@ mod redis;
 mod refusals;
 /// Several shards behind one server.
 mod ring;
+/// A Redis behind Sentinel, and its failovers.
+mod sentinel;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
 /// What operators read and set of shards.

@@ -1,5 +1,5 @@
-//! A redis-server of its own for one test: on a free loopback port, in a directory of its own, ended with
-//! the test.
+//! A redis-server of its own for one test: on a free loopback port and a socket, in a directory of its own,
+//! ended with the test. `RINGQ_TEST_REDIS` names another binary than `redis-server`, say `valkey-server`.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -13,6 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::tls::Certificates;
 use super::{PATIENCE, in_ci, millis};
 
 /// Attempts to find a port that is still free when the server takes it.
@@ -33,29 +34,39 @@ pub(crate) enum Program {
 
 /// A running server, or one that has ended and can be started again on the same data and port.
 pub(crate) struct Redis {
-    program: Program,
     dir: TempDir,
     port: u16,
-    args: Vec<String>,
+    setup: Setup,
     child: Child,
+}
+
+/// What is started.
+#[derive(Clone)]
+struct Setup {
+    program: Program,
+    /// Where it gets its settings from before its arguments: a sentinel writes there.
+    config: Option<String>,
+    args: Vec<String>,
 }
 
 // === impl Program ===
 
 impl Program {
-    fn name(self) -> &'static str {
+    #[expect(clippy::disallowed_methods, reason = "which server to test with is no configuration")]
+    fn name(self) -> String {
         match self {
-            Program::Redis => "redis-server",
-            Program::Redis6 => "redis-server-6",
-            Program::Redis8 => "redis-server-8",
-            Program::Valkey => "valkey-server",
+            Program::Redis => std::env::var("RINGQ_TEST_REDIS").unwrap_or("redis-server".into()),
+            Program::Redis6 => "redis-server-6".to_owned(),
+            Program::Redis8 => "redis-server-8".to_owned(),
+            Program::Valkey => "valkey-server".to_owned(),
         }
     }
 
     /// Where `.ci/install-test-tools` puts it, or else wherever the system has it.
     fn path(self) -> PathBuf {
-        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(self.name());
-        if installed.exists() { installed } else { self.name().into() }
+        let name = self.name();
+        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(&name);
+        if installed.exists() { installed } else { name.into() }
     }
 }
 
@@ -77,7 +88,7 @@ impl Redis {
     pub(crate) async fn replica(&self) -> Redis {
         let primary = self.port.to_string();
         let args = ["--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", &primary];
-        let replica = Redis::of(self.program, &args).await.expect("the same program again");
+        let replica = Redis::of(self.setup.program, &args).await.expect("the same program again");
         let begin = Instant::now();
         while !self.command(&["INFO", "replication"]).await.contains("state=online") {
             assert!(begin.elapsed() < PATIENCE, "the replica does not follow");
@@ -104,19 +115,40 @@ impl Redis {
 
     /// A server of this kind with these arguments.
     pub(crate) async fn of(program: Program, args: &[&str]) -> Option<Redis> {
-        let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Redis::launch(Setup { program, config: None, args: owned(args) }).await
+    }
+
+    /// A server that keeps nothing on disk and is reached with TLS, too; the port for that.
+    /// `clients`: whether they must show a certificate.
+    pub(crate) async fn secure(files: &Certificates, clients: bool) -> Option<(Redis, u16)> {
         let port = free_port();
-        let child = spawn(program, dir.path(), port, &args)?;
-        let mut server = Redis { program, dir, port, args, child };
+        let auth = if clients { "yes" } else { "no" };
+        let [ca, cert, key] =
+            [&files.ca, &files.cert, &files.key].map(|file| file.to_str().unwrap());
+        let args = ["--save", "", "--tls-port", &port.to_string(), "--tls-ca-cert-file", ca];
+        let more = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", auth];
+        Some((Redis::with(&[&args[..], &more[..]].concat()).await?, port))
+    }
+
+    /// A sentinel with these settings.
+    pub(super) async fn sentinel(settings: &str) -> Option<Redis> {
+        let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
+        Redis::launch(Setup { program: Program::Redis, config, args }).await
+    }
+
+    async fn launch(setup: Setup) -> Option<Redis> {
+        let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
+        let port = free_port();
+        let child = spawn(dir.path(), port, &setup)?;
+        let mut server = Redis { dir, port, setup, child };
         for _ in 0..PORTS_TRIED {
             if server.wait_ready().await {
                 return Some(server);
             }
             server.port = free_port();
-            server.child = spawn(program, server.dir.path(), server.port, &server.args)?;
+            server.child = spawn(server.dir.path(), server.port, &server.setup)?;
         }
-        panic!("redis-server does not start");
+        panic!("{} does not start", server.setup.program.name());
     }
 
     /// Its address as a url.
@@ -124,10 +156,46 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens, too.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("sock")
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.
     pub(crate) async fn command(&self, words: &[&str]) -> String {
         let answer = tokio::time::timeout(PATIENCE, ask(self.port, words)).await;
         answer.expect("redis does not answer").expect("redis cannot be asked")
+    }
+
+    /// Runs one command that answers a list of strings.
+    pub(super) async fn ask_list(&self, words: &[&str]) -> Vec<String> {
+        let asked = async {
+            let mut stream = send(self.port, words).await?;
+            let head = answer(&mut stream).await?;
+            let length = head.strip_prefix('*').and_then(|length| length.parse().ok());
+            let mut all = Vec::new();
+            for _ in 0..length.unwrap_or(0) {
+                all.push(answer(&mut stream).await?);
+            }
+            std::io::Result::Ok(all)
+        };
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        asked.expect("redis does not answer").expect("redis cannot be asked")
     }
 
     /// A number of its INFO.
@@ -145,7 +213,7 @@ impl Redis {
 
     /// Starts it again on the same data and port.
     pub(crate) async fn restart(&mut self) {
-        self.child = spawn(self.program, self.dir.path(), self.port, &self.args).unwrap();
+        self.child = spawn(self.dir.path(), self.port, &self.setup).unwrap();
         assert!(self.wait_ready().await, "redis-server does not start again");
     }
 
@@ -197,19 +265,32 @@ fn free_port() -> u16 {
     }
 }
 
-fn spawn(program: Program, dir: &Path, port: u16, args: &[String]) -> Option<Child> {
+fn owned(args: &[&str]) -> Vec<String> {
+    args.iter().map(|&arg| arg.to_owned()).collect()
+}
+
+fn spawn(dir: &Path, port: u16, setup: &Setup) -> Option<Child> {
     let log = || File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new(program.path());
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
-    command.args(["--daemonize", "no"]).args(args);
-    if program != Program::Redis6 {
-        command.args(["--enable-debug-command", "yes"]);
+    let mut command = Command::new(setup.program.path());
+    if let Some(settings) = &setup.config {
+        let file = dir.join("config");
+        if !file.exists() {
+            std::fs::write(&file, settings).unwrap();
+        }
+        command.arg(file);
+    } else {
+        command.arg("--unixsocket").arg(dir.join("sock"));
+        if setup.program != Program::Redis6 {
+            command.args(["--enable-debug-command", "yes"]);
+        }
     }
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
+    command.args(["--daemonize", "no"]).args(&setup.args);
     command.stdin(Stdio::null()).stdout(log()).stderr(log());
     match command.spawn() {
         Ok(child) => Some(child),
         Err(error) => {
-            let name = program.name();
+            let name = setup.program.name();
             assert!(!in_ci(), "{name} is required with CI=true: {error}");
             println!("skipped: there is no {name} ({error})");
             None
@@ -219,20 +300,29 @@ fn spawn(program: Program, dir: &Path, port: u16, args: &[String]) -> Option<Chi
 
 /// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
 async fn ask(port: u16, words: &[&str]) -> std::io::Result<String> {
+    answer(&mut send(port, words).await?).await
+}
+
+async fn send(port: u16, words: &[&str]) -> std::io::Result<BufReader<TcpStream>> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
         command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
     stream.write_all(command.as_bytes()).await?;
+    Ok(stream)
+}
+
+async fn answer(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
     let line = line.trim_end().to_owned();
     match line.strip_prefix('$').and_then(|length| length.parse().ok()) {
         None => Ok(line),
         Some(length) => {
-            let mut text = vec![0; length];
+            let mut text = vec![0; length + 2];
             stream.read_exact(&mut text).await?;
+            text.truncate(length);
             Ok(String::from_utf8_lossy(&text).into_owned())
         }
     }

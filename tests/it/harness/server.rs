@@ -93,7 +93,7 @@ impl Setup {
         self
     }
 
-    /// One more shard.
+    /// One more shard, `NAME=URL`.
     pub(crate) fn and_shard(mut self, shard: impl Into<String>) -> Setup {
         self.shards.push(shard.into());
         self

@@ -5,6 +5,7 @@
 //! steps); `RINGQ_MODEL_SEED` runs one seed again.
 
 mod coverage;
+mod failover;
 mod held;
 mod reference;
 mod run;
