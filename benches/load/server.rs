@@ -18,8 +18,10 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Launch {
     /// Where its ready file and its log go; also its working directory.
     pub(crate) scratch: PathBuf,
-    /// The SQLite file of its one shard.
+    /// The SQLite file of its one shard, unless another is named.
     pub(crate) database: PathBuf,
+    /// The url of its shard, if that is no file.
+    pub(crate) url: Option<String>,
     /// Where it listens; port 0 takes a free one.
     pub(crate) listen: String,
     /// A shared library that is loaded before all others.
@@ -32,6 +34,7 @@ impl Launch {
         Self {
             scratch: dir.to_path_buf(),
             database: dir.join("ringq.db"),
+            url: None,
             listen: "127.0.0.1:0".to_owned(),
             preload: None,
         }
@@ -43,12 +46,14 @@ impl Launch {
         let _ = fs::remove_file(&ready);
         let log = self.scratch.join("server.log");
         let sink = File::options().create(true).append(true).open(&log)?;
+        let file = || format!("sqlite:{}", self.database.display());
+        let url = self.url.clone().unwrap_or_else(file);
         let mut command = bounded_by_us();
         command
             .arg("serve")
             .args(["--listen", &self.listen, "--http-listen", "127.0.0.1:0"])
             .arg("--shard")
-            .arg(format!("s0=sqlite:{}", self.database.display()))
+            .arg(format!("s0={url}"))
             .arg("--ready-file")
             .arg(&ready)
             .current_dir(&self.scratch)

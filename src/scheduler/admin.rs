@@ -2,9 +2,9 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
-use crate::store::{self, Info, Reschedule, Rescheduled, Stats, Topic};
+use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
-use super::{Hint, Revoked, Scheduler};
+use super::Scheduler;
 
 /// A topic and its numbers.
 #[derive(Clone, Debug)]
@@ -59,7 +59,8 @@ impl Scheduler {
         let deleted = shard.call("delete", |store| store.delete(vec![key])).await?;
         let Some(deleted) = deleted.into_iter().next().flatten() else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
-            self.hint(owner, Hint::Revoked { stream, token, reason: Revoked::Deleted });
+            let (tokens, reason) = (vec![token], Revoked::Deleted);
+            self.hint(shard, owner, Hint::Revoked { stream, tokens, reason });
         }
         Ok(Some(deleted.previous))
     }

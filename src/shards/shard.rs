@@ -105,6 +105,12 @@ impl Shard {
         self.inner.store.durability()
     }
 
+    /// [`Store::is_shared`].
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.store.is_shared()
+    }
+
     /// [`Store::events`].
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {

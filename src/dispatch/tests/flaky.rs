@@ -1,7 +1,8 @@
-//! A store whose claims can be held back on their way, or lost, and whose detaches can fail.
+//! A store whose claims can be held back on their way, or lost, and whose detaches can fail; and which can
+//! pretend that replicas share it, whose hints do not arrive unless the test sends them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
@@ -19,12 +20,34 @@ pub(super) struct Flaky {
     gate: Arc<Semaphore>,
     lost: AtomicUsize,
     failing: AtomicUsize,
+    shared: AtomicBool,
+    /// Where it is shared: the hints that arrive.
+    pub(super) hints: broadcast::Sender<Event>,
+    asked: AtomicUsize,
 }
 
 impl Flaky {
     pub(super) fn new(store: SqliteStore) -> Flaky {
         let gate = Arc::new(Semaphore::new(1));
-        Flaky { store, gate, lost: AtomicUsize::new(0), failing: AtomicUsize::new(0) }
+        Flaky {
+            store,
+            gate,
+            lost: AtomicUsize::new(0),
+            failing: AtomicUsize::new(0),
+            shared: AtomicBool::new(false),
+            hints: broadcast::Sender::new(16),
+            asked: AtomicUsize::new(0),
+        }
+    }
+
+    /// From now on other replicas use it too, whose hints are lost.
+    pub(super) fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// How often it was asked about leases.
+    pub(super) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// No claim is answered as long as this lives.
@@ -81,6 +104,7 @@ impl Store for Flaky {
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.store.leases(refs)
     }
 
@@ -142,7 +166,11 @@ impl Store for Flaky {
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
-        self.store.events()
+        if self.is_shared() { self.hints.subscribe() } else { self.store.events() }
+    }
+
+    fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -194,10 +194,12 @@ async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     let mut held = worker.jobs(30).await;
     server.enqueue(&[1, 2], 200).await;
     server.ring.stores[0].set(Fault::Refuses);
-    // Its jobs cannot be settled now, but their worker is done with them: the others go on.
-    for _ in 0..2 {
+    // Its jobs cannot be settled now, but their worker is done with them: once it is known that the shard
+    // is dead the others go on.
+    while !server.ring.scheduler.shards().all()[0].is_down() {
         assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
     }
+    assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
     let (mut done, begin) = (0, Instant::now());
     while done < 400 {
         held.extend(worker.some_jobs().await);

@@ -17,6 +17,7 @@
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
 //! | `P void:<nonce>` | string | a claim that was given up before it arrived; gone after ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>` |
+//! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
 //! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end, `HEXISTS 'ringq:{s0}:leases:emails'
@@ -32,6 +33,16 @@ pub(super) fn prefix(shard: &ShardName) -> String {
 /// The channel of wake-ups.
 pub(super) fn wake_channel(shard: &ShardName) -> String {
     format!("{}w", prefix(shard))
+}
+
+/// The channel on which a replica hears of its leases.
+pub(super) fn lease_channel(shard: &ShardName, owner: u32) -> String {
+    format!("{}r:{owner:08x}", prefix(shard))
+}
+
+/// Who calls, as the second key of scripts that tell others: the prefix keeps it in the shard's slot.
+pub(super) fn caller(shard: &ShardName, owner: u32) -> Vec<u8> {
+    [prefix(shard).as_bytes(), &owner.to_be_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -69,5 +80,7 @@ mod tests {
         let shard = ShardName::try_new("s0").unwrap();
         assert_eq!(prefix(&shard), "ringq:{s0}:");
         assert_eq!(wake_channel(&shard), "ringq:{s0}:w");
+        assert_eq!(lease_channel(&shard, 0xbeef), "ringq:{s0}:r:0000beef");
+        assert_eq!(caller(&shard, 0x41), b"ringq:{s0}:\0\0\0A");
     }
 }

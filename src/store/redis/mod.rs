@@ -63,6 +63,8 @@ pub struct Config {
     pub address: Address,
     /// Anything but the system's clock is a test's, and goes before the clock of Redis.
     pub clock: Clock,
+    /// Nonce of this replica, as in its claims: what others make of its leases is heard.
+    pub owner: u32,
 }
 
 /// A Redis shard.
@@ -88,11 +90,11 @@ impl RedisStore {
     /// # Errors
     /// [`OpenError`]; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
-        let Config { name, address, clock } = config;
-        let (shard, reach) = start::connect(&name, &address, clock).await?;
+        let Config { name, address, clock, owner } = config;
+        let (shard, reach) = start::connect(&name, &address, clock, owner).await?;
         let (shard, durability) = (Arc::new(shard), Arc::new(reach));
         let hints = Arc::new(Hints::new());
-        let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
+        let listening = watch::listen(&address, &name, owner, Arc::clone(&hints)).await?;
         let store = RedisStore {
             actions: enqueue::actions(),
             address: address.to_string(),
@@ -238,6 +240,10 @@ impl Store for RedisStore {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.hints.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -51,8 +51,9 @@ scripts! {
 }
 
 /// What scripts include.
-pub(super) const SOURCES: [(&str, &str); 4] = [
+pub(super) const SOURCES: [(&str, &str); 5] = [
     ("clock", include_str!("lib/clock.lua")),
+    ("tell", include_str!("lib/tell.lua")),
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),
@@ -66,6 +67,8 @@ const SHEBANG_SINCE: u32 = 7;
 /// All scripts for one version of Redis.
 pub(super) struct Scripts {
     prefix: String,
+    /// Who calls, for the scripts that tell others.
+    caller: Vec<u8>,
     scripts: Vec<redis::Script>,
     codes: Vec<String>,
 }
@@ -79,17 +82,23 @@ pub(super) struct Call {
 // === impl Scripts ===
 
 impl Scripts {
-    /// The scripts for a server of this major version; `prefix`: of all keys.
-    pub(super) fn new(prefix: String, major: u32) -> Scripts {
+    /// The scripts for a server of this major version; `prefix`: of all keys; `caller`: see
+    /// [`super::keys::caller`].
+    pub(super) fn new(prefix: String, caller: Vec<u8>, major: u32) -> Scripts {
         let codes: Vec<_> = ALL.iter().map(|script| assemble(script.source, major)).collect();
         let scripts = codes.iter().map(|code| redis::Script::new(code)).collect();
-        Scripts { prefix, scripts, codes }
+        Scripts { prefix, caller, scripts, codes }
     }
 
     /// A call of `verb`; `now`: the time, where a test drives the clock.
     pub(super) fn call(&self, verb: Verb, now: Option<i64>) -> Call {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.scripts[verb as usize].get_hash()).arg(1).arg(&self.prefix);
+        command.arg(self.scripts[verb as usize].get_hash());
+        if verb.tells() {
+            command.arg(2).arg(&self.prefix).arg(&self.caller);
+        } else {
+            command.arg(1).arg(&self.prefix);
+        }
         match now {
             Some(now) => command.arg(now),
             None => command.arg(""),
@@ -144,6 +153,11 @@ impl Verb {
         use Verb::{Get, List, Reap, Running, Stats, Topics};
         matches!(self, Get | List | Reap | Running | Stats | Topics)
     }
+
+    /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
+    fn tells(self) -> bool {
+        matches!(self, Verb::Delete | Verb::Extend | Verb::Settle)
+    }
 }
 
 /// The code that a server of this major version is given.
@@ -184,6 +198,26 @@ mod tests {
             assert!(source.contains("\n-- Reply: "), "{name}: does not say what it answers");
             assert!(!assemble(source, 7).contains(INCLUDE), "{name}: an include is left");
             assert!(!assemble(source, 7).contains("nothing is called"), "{name}: a wrong include");
+        }
+    }
+
+    #[test]
+    fn scripts_that_tell_others_know_who_calls_them() {
+        let scripts = Scripts::new("P".into(), b"P1234".to_vec(), 7);
+        for (verb, name) in [
+            (Verb::Delete, "delete"),
+            (Verb::Extend, "extend"),
+            (Verb::Settle, "settle"),
+            (Verb::Claim, "claim"),
+            (Verb::Unclaim, "unclaim"),
+        ] {
+            let source = ALL[verb as usize].source;
+            assert_eq!(ALL[verb as usize].name, name);
+            assert_eq!(verb.tells(), source.contains("--#include tell\n"), "{name}");
+            assert_eq!(verb.tells(), source.contains("tell_all()"), "{name}");
+            let packed = scripts.call(verb, None).command.get_packed_command();
+            let called = packed.windows(5).any(|bytes| bytes == b"P1234");
+            assert_eq!(verb.tells(), called, "{name}");
         }
     }
 

@@ -150,6 +150,7 @@ pub(super) async fn connect(
     name: &ShardName,
     address: &Address,
     clock: Clock,
+    owner: u32,
 ) -> std::result::Result<(Shard, Reach), OpenError> {
     let unreachable = |error: redis::RedisError| OpenError::Unreachable(error.to_string());
     let link = Link::new(address.info()).map_err(unreachable)?;
@@ -158,7 +159,7 @@ pub(super) async fn connect(
         redis::cmd("INFO").query_async(&mut connection).await.map_err(unreachable)?;
     let version = check(&info)?;
     let reach = Reach::new(durability(&mut connection, &info).await);
-    let scripts = Scripts::new(keys::prefix(name), version);
+    let scripts = Scripts::new(keys::prefix(name), keys::caller(name, owner), version);
     Ok((Shard { link, scripts, name: name.clone(), clock }, reach))
 }
 

@@ -89,14 +89,14 @@ impl Backend {
         }
     }
 
-    async fn open(self, name: &str, place: &Place, clock: &ManualClock) -> Opened {
+    async fn open(self, name: &str, place: &Place, clock: &ManualClock, owner: u32) -> Opened {
         let name = ShardName::try_new(name).unwrap();
         let clock = Clock::Manual(clock.clone());
         let dir = match place {
             Place::Redis(server) => {
                 let address = redis::Address::try_new(&server.url()).unwrap();
-                let store = redis::RedisStore::open(redis::Config { name, address, clock }).await;
-                return opened(store);
+                let config = redis::Config { name, address, clock, owner };
+                return opened(redis::RedisStore::open(config).await);
             }
             Place::Dir(dir) => dir,
         };
@@ -119,7 +119,7 @@ impl Fixture {
     pub(crate) async fn open(backend: Backend) -> Option<Fixture> {
         let clock = ManualClock::new(START);
         let place = backend.place().await?;
-        let store = backend.open("s0", &place, &clock).await.unwrap();
+        let store = backend.open("s0", &place, &clock, OWNER).await.unwrap();
         Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
     }
 
@@ -145,7 +145,16 @@ impl Fixture {
 
     /// Opens the same place once more under some name.
     pub(crate) async fn open_as(&self, name: &str) -> Opened {
-        self.backend.open(name, &self.place, &self.clock).await
+        self.backend.open(name, &self.place, &self.clock, OWNER).await
+    }
+
+    /// The store as another replica has it, with this nonce. None where there can be no other one.
+    pub(crate) async fn elsewhere(&self, owner: u32) -> Option<Arc<dyn Store>> {
+        if !self.store.is_shared() {
+            println!("skipped: {:?} is one replica's alone", self.backend);
+            return None;
+        }
+        Some(self.backend.open("s0", &self.place, &self.clock, owner).await.unwrap())
     }
 
     /// The time.

@@ -12,6 +12,8 @@
 mod admin;
 /// Streams that break, servers that die, callers that leave.
 mod broken;
+/// Credit when every Ack goes to another replica, and hints are lost.
+mod credit;
 /// Due times, expiry.
 mod delayed;
 /// What Enqueue answers, and that repeats are safe.
@@ -32,6 +34,8 @@ mod reader;
 mod redis;
 /// Every rule of the contract that refuses a request.
 mod refusals;
+/// Several replicas on one Redis.
+mod replicas;
 /// Several shards behind one server.
 mod ring;
 /// Ack, Nack, Extend, retries, dead letters.

@@ -62,6 +62,11 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.
     pub(crate) async fn command(&self, words: &[&str]) -> String {
         let answer = tokio::time::timeout(PATIENCE, ask(self.port, words)).await;
