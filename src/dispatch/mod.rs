@@ -5,7 +5,7 @@
 //!   shard ◀─claim── feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
 //!     │               ▲                 ▲          │
 //!     └─── events ────┘                 │          └─unsent─▶ returns ──unclaim──▶ shard
-//!   scheduler ── hints ──▶ streams ─────┘          ├─broken─▶ orphans ──release──▶ shard
+//!   scheduler, hear ─ hints ─▶ streams ─┘          ├─broken─▶ orphans ──release──▶ shard
 //!                                                  └─ended──▶ detach ──(keeps)───▶ shard
 //! ```
 //!

@@ -318,7 +318,7 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
 }
 
 pub(crate) async fn an_ack_with_another_deadline_is_only_known_as_a_repeat(q: Fixture) {
-    let never = |leased| Settle { deadline: Some(Time(0)), ..ack(leased) };
+    let never = |leased: &Leased| Settle { deadline: Some(Time(0)), ..ack(leased) };
     for (id, keep) in [("a", Keep::Nothing), ("b", Keep::Tombstone(RETENTION))] {
         let leased = q.run(NewJob { keep, ..new_job(id) }).await;
         assert_eq!(q.settle(never(&leased)).await, Err(Refused::Stale), "{id}");
