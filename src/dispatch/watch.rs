@@ -117,11 +117,7 @@ async fn ask(
         let now = scheduler.clock().now();
         for ((stream, lease), fate) in part.iter().zip(fates) {
             match fate {
-                Fate::Runs(found) => {
-                    // One that is overdue lasts until somebody ends it.
-                    let deadline = now.plus(found.deadline.since(found.now));
-                    streams.extended(*stream, &[lease.token], deadline);
-                }
+                Fate::Runs(left) => streams.extended(*stream, &[lease.token], now.plus(left)),
                 Fate::Done => streams.settle(*stream, &[lease.token]),
                 Fate::Lost => streams.revoke(*stream, &[lease.token], Revoked::LeaseExpired),
             }

@@ -1,6 +1,8 @@
 //! What became of leases of which nothing was heard: the message may have been lost on its way from another
 //! replica.
 
+use std::time::Duration;
+
 use crate::domain::{Time, limit};
 use crate::shards::Shard;
 use crate::store::{self, End, Lease, LeaseRef, Refused, Settle};
@@ -8,10 +10,10 @@ use crate::store::{self, End, Lease, LeaseRef, Refused, Settle};
 use super::Scheduler;
 
 /// How it stands with a lease.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It runs, until this deadline.
-    Runs(Lease),
+    /// It runs, and this is left of it: nothing, if it is overdue and nobody has ended it yet.
+    Runs(Duration),
     /// It was acknowledged, or its job is gone: nobody works on it, or nothing hangs on that.
     Done,
     /// It ran out, was given back or settled otherwise: whoever still works on it must stop.
@@ -35,8 +37,8 @@ impl Scheduler {
 
     async fn fates_of(&self, shard: &Shard, refs: &[LeaseRef]) -> store::Result<Vec<Fate>> {
         let leases = self.leases(shard, refs.to_vec()).await?;
-        let of = |lease| match lease {
-            Ok(lease) => Fate::Runs(lease),
+        let of = |lease: Result<Lease, Refused>| match lease {
+            Ok(lease) => Fate::Runs(lease.deadline.since(lease.now)),
             Err(Refused::NotFound) => Fate::Done,
             Err(Refused::Stale) => Fate::Lost,
         };
