@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench model durability example
+.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -39,6 +39,10 @@ bench: ## Measure against the targets; ARGS="lifecycle unary --rounds 5" chooses
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
 		cargo test --locked --test it -- model --nocapture
+
+credit: ## Settle 1,000,000 jobs through the other of two replicas while hints get lost
+	RINGQ_CREDIT_JOBS=$${RINGQ_CREDIT_JOBS:-1000000} \
+		cargo test --locked --test it -- e2e::credit --nocapture
 
 durability: ## Kill the server 50 times under load, cut its power and that of a Redis 10 times, as root
 	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_JOBS=$${RINGQ_JOBS:-100000} RINGQ_CUTS=$${RINGQ_CUTS:-10} \

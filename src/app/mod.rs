@@ -123,9 +123,9 @@ impl App {
         let grpc = Listener::bind(config.listen, "listen").await?;
         let http = Listener::bind(config.http_listen, "http-listen").await?;
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let members = config.shards.iter().map(|shard| open(shard, &clock));
-        let shards = Shards::new(try_join_all(members).await?, &metrics);
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
+        let members = config.shards.iter().map(|shard| open(shard, &clock, replica.nonce));
+        let shards = Shards::new(try_join_all(members).await?, &metrics);
         shards.join(replica.nonce).await;
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
@@ -225,10 +225,10 @@ impl App {
     }
 }
 
-/// Opens the store of a shard.
-async fn open(shard: &Shard, clock: &Clock) -> Result<Member, Error> {
+/// Opens the store of a shard; `owner`: the nonce of this replica.
+async fn open(shard: &Shard, clock: &Clock, owner: u32) -> Result<Member, Error> {
     let Shard { name, url, weight, state } = shard;
-    let opened = open_store(name.clone(), url, clock.clone()).await;
+    let opened = open_store(name.clone(), url, clock.clone(), owner).await;
     let store = opened.map_err(|error| {
         let (name, url) = (name.clone(), url.clone());
         Error::Shard { name, url, error }
@@ -241,13 +241,15 @@ async fn open_store(
     name: ShardName,
     url: &ShardUrl,
     clock: Clock,
+    owner: u32,
 ) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
     let place = match url {
         ShardUrl::SqliteFile(path) => Place::File(path.clone()),
         ShardUrl::SqliteMemory => Place::Memory,
         ShardUrl::Redis(address) => {
             let address = address.clone();
-            return Ok(Arc::new(RedisStore::open(redis::Config { name, address, clock }).await?));
+            let config = redis::Config { name, address, clock, owner };
+            return Ok(Arc::new(RedisStore::open(config).await?));
         }
     };
     Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::domain::Time;
 use crate::scheduler::Scheduler;
+use crate::shards::Shard;
 
 use super::feed::Feed;
 use super::ledger::{Loose, Mode};
@@ -17,8 +18,8 @@ use super::pull::{self, PullOptions};
 use super::stream::{Home, Stream};
 use super::streams::Streams;
 use super::{
-    Config, Delivery, OpenError, Outbox, StreamOptions, Worker, detach, orphans, returns, silence,
-    watch,
+    Config, Delivery, OpenError, Outbox, StreamOptions, Worker, detach, hear, orphans, returns,
+    silence, watch,
 };
 
 /// Gets the jobs of every shard to the streams and pulls of this replica. Cheap to clone.
@@ -34,7 +35,7 @@ pub(super) struct Hub {
     pub(super) streams: Arc<Streams>,
     places: Arc<Semaphore>,
     runtime: Handle,
-    /// Feeds, watch and orphans.
+    /// Feeds, hearing, watch and orphans.
     claiming: Tasks,
     /// The way back of leases, and their way out of the care of their streams, which end last.
     returning: Tasks,
@@ -54,11 +55,14 @@ impl Dispatcher {
     #[must_use]
     pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
         let shards = scheduler.shards().all();
-        let names = shards.iter().map(|shard| shard.name().clone()).collect();
-        let home = Home { owner: scheduler.replica().nonce, shards: names };
+        let home = Home {
+            owner: scheduler.replica().nonce,
+            shards: shards.iter().map(|shard| shard.name().clone()).collect(),
+            shared: shards.iter().any(Shard::is_shared),
+        };
         let streams = Arc::new(Streams::new(home));
         let listening = Arc::clone(&streams);
-        scheduler.listen(Box::new(move |hint| listening.apply(hint)));
+        scheduler.listen(Box::new(move |shard, hint| listening.apply_named(shard, hint)));
         let hub = Hub {
             places: Arc::new(Semaphore::new(config.streams_max)),
             runtime: Handle::current(),
@@ -201,6 +205,8 @@ impl Hub {
         for (index, shard) in self.scheduler.shards().all().iter().enumerate() {
             let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
+            let hearing = hear::run(shard.clone(), Arc::clone(&streams), index, stop.clone());
+            claiming.tracker.spawn(hearing);
             let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
             claiming.tracker.spawn(feed.run());
             claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop));

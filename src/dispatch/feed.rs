@@ -1,7 +1,8 @@
 //! One feed per shard: hands the shard's jobs to all hungry streams of this replica. One claim is
 //! under way at a time; while it is, streams and events collect. With nothing to ask for the feed
-//! sleeps until a stream, an event or a due time calls it: it never polls. Feeds share nothing but
-//! the books of the streams, so a shard that fails or hangs stops its own feed only.
+//! sleeps until a stream, an event or a due time calls it: it never polls. Only where events can be
+//! lost it asks, each second, about all topics that sleep at once. Feeds share nothing but the books
+//! of the streams, so a shard that fails or hangs stops its own feed only.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,10 +14,10 @@ use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
-use crate::domain::{Time, TopicName};
+use crate::domain::{Time, TopicName, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{self, Claim, Event, Unclaim};
+use crate::store::{self, Ask, Claim, Event, Rest, Unclaim};
 
 use super::ask::{asks, skew, wants_globs};
 use super::board::{Board, Outcome, Plan};
@@ -27,6 +28,10 @@ use super::streams::Streams;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Time between two questions about topics that sleep, where a wake-up can be lost.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+/// So many of them, and topics that nobody names are read again, because of new ones.
+const ASKS_PER_READ: u32 = 10;
 /// Topics of one page when all of them are read.
 const TOPICS_PAGE: usize = 1_000;
 
@@ -44,10 +49,11 @@ pub(super) struct Feed {
     lost: Option<u32>,
     /// Topics that nobody names are not all known.
     unread: bool,
+    /// When topics that sleep are asked about next, and how often they were.
+    ask_at: Time,
+    asked: u32,
     /// Streams that ask for globs and wait for that.
     waiting: Vec<Arc<Stream>>,
-    /// Microseconds that the shard's clock is ahead of this replica's.
-    skew: i64,
     backoff: Backoff,
     stop: CancellationToken,
 }
@@ -64,7 +70,9 @@ impl Feed {
         stop: CancellationToken,
     ) -> Feed {
         Feed {
-            board: Board::new(index, Arc::clone(&streams.awake)),
+            board: Board::new(index, Arc::clone(&streams.awake)).lossy(shard.is_shared()),
+            ask_at: scheduler.clock().now().plus(ASK_EVERY),
+            asked: 0,
             events: shard.events(),
             scheduler,
             shard,
@@ -74,7 +82,6 @@ impl Feed {
             lost: None,
             unread: false,
             waiting: Vec::new(),
-            skew: 0,
             backoff: Backoff::new(PAUSES.0, PAUSES.1),
             stop,
         }
@@ -100,7 +107,9 @@ impl Feed {
         if let Some(nonce) = self.lost {
             self.undo(nonce).await
         } else if self.unread {
-            self.read_topics().await
+            self.read_topics(true).await
+        } else if self.board.has_sleepers() && self.ask_at <= self.scheduler.clock().now() {
+            self.ask_about_sleepers().await
         } else if let Some(plan) = self.board.plan() {
             self.claim(plan).await
         } else {
@@ -148,7 +157,8 @@ impl Feed {
         match event {
             Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
             Event::Missed => self.missed_events(),
-            Event::Upkeep { .. } | Event::Configured => {}
+            // What becomes of leases is heard at once and not between claims, see `hear`.
+            Event::Upkeep { .. } | Event::Lease(_) | Event::Configured => {}
         }
     }
 
@@ -160,13 +170,14 @@ impl Feed {
 
     /// Sleeps until something happens.
     async fn rest(&mut self) {
-        let due = self.board.next_due().map(|at| Time(at.0.saturating_sub(self.skew)));
+        let due = self.board.next_due().map(|at| Time(at.0.saturating_sub(self.skew())));
         let clock = self.scheduler.clock().clone();
         let mailbox = &self.streams.mailboxes[self.index];
         let event = tokio::select! {
             () = self.stop.cancelled() => return,
             () = mailbox.arrived() => return,
             () = clock.sleep_until(due.unwrap_or(Time::MAX)), if due.is_some() => return,
+            () = clock.sleep_until(self.ask_at), if self.board.has_sleepers() => return,
             event = self.events.recv(), if self.live => event,
         };
         match event {
@@ -204,14 +215,14 @@ impl Feed {
         self.hear_events();
         match result {
             Ok(claims) => {
-                self.skew = skew(before, claims.now, now);
-                let at = Origin { shard: self.index, now, skew: self.skew };
+                self.streams.set_skew(self.index, skew(before, claims.now, now));
+                let at = Origin { shard: self.index, now, skew: self.skew() };
                 let outcome = self.board.apply(plan, claims.topics, at);
                 self.finish(outcome);
                 Ok(())
             }
             Err(error) => {
-                let at = Origin { shard: self.index, now, skew: self.skew };
+                let at = Origin { shard: self.index, now, skew: self.skew() };
                 let outcome = self.board.fail(plan, at);
                 self.finish(outcome);
                 self.lost = error.outcome_unknown().then_some(nonce);
@@ -235,8 +246,34 @@ impl Feed {
         Ok(())
     }
 
-    /// Names every topic of the shard to the board.
-    async fn read_topics(&mut self) -> store::Result<()> {
+    /// Asks about topics that sleep, as many as one call takes: a claim for nobody.
+    async fn ask_about_sleepers(&mut self) -> store::Result<()> {
+        self.ask_at = self.scheduler.clock().now().plus(ASK_EVERY);
+        self.asked = (self.asked + 1) % ASKS_PER_READ;
+        if self.asked == 0 && self.board.knows_globs() {
+            self.read_topics(false).await?;
+        }
+        let topics = self.board.sleepers(limit::CALL_JOBS_MAX);
+        if topics.is_empty() {
+            return Ok(());
+        }
+        let ask = |topic: &TopicName| Ask { topic: topic.clone(), takers: Vec::new() };
+        let asks = topics.iter().map(ask).collect();
+        let claim =
+            Claim { nonce: rand::rng().random(), owner: self.scheduler.replica().nonce, asks };
+        let claims = self.scheduler.claim(&self.shard, claim).await?;
+        for (topic, found) in topics.iter().zip(claims.topics) {
+            match found.rest {
+                Rest::More => self.board.wake(topic, claims.now, claims.now),
+                Rest::Until(at) => self.board.wake(topic, at, claims.now),
+                Rest::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Names every topic of the shard to the board, or the new ones.
+    async fn read_topics(&mut self, all: bool) -> store::Result<()> {
         let mut after = None;
         while !self.stop.is_cancelled() {
             let from: Option<TopicName> = after.clone();
@@ -245,7 +282,9 @@ impl Feed {
                 .call("topics", move |store| store.topics(String::new(), from, TOPICS_PAGE));
             let page = read.await?;
             for topic in &page {
-                self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
+                if all || !self.board.knows(&topic.name) {
+                    self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
+                }
             }
             if page.len() < TOPICS_PAGE {
                 break;
@@ -259,6 +298,10 @@ impl Feed {
 
     /// What the shard's clock says, as far as known.
     fn shard_now(&self) -> Time {
-        Time(self.scheduler.clock().now().0.saturating_add(self.skew))
+        Time(self.scheduler.clock().now().0.saturating_add(self.skew()))
+    }
+
+    fn skew(&self) -> i64 {
+        self.streams.skew(self.index)
     }
 }

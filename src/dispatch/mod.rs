@@ -5,14 +5,15 @@
 //!   shard ◀─claim── feed ──grant──▶ stream (ledger, credit) ──take──▶ outbox ──▶ transport
 //!     │               ▲                 ▲          │
 //!     └─── events ────┘                 │          └─unsent─▶ returns ──unclaim──▶ shard
-//!   scheduler ── hints ──▶ streams ─────┘          ├─broken─▶ orphans ──release──▶ shard
+//!   scheduler, hear ─ hints ─▶ streams ─┘          ├─broken─▶ orphans ──release──▶ shard
 //!                                                  └─ended──▶ detach ──(keeps)───▶ shard
 //! ```
 //!
 //! - `feed`, `ask` and `board`: what to ask a shard for, and when; one claim per shard at a time
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
-//! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out
+//! - `hear`: what becomes of leases by other replicas' doing
+//! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out or was not heard of
 //! - `silence`: whose streams are broken because their replica is silent
 //! - `detach`: what outlives its stream, because the server has ended it
 //!
@@ -21,11 +22,13 @@
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
 //! - What was not polled by a transport goes back uncounted.
 
+mod alarm;
 mod ask;
 mod board;
 mod detach;
 mod dispatcher;
 mod feed;
+mod hear;
 mod ledger;
 mod mailbox;
 mod orphans;

@@ -31,6 +31,8 @@ pub(super) struct Home {
     pub(super) owner: u32,
     /// In the order of the feeds.
     pub(super) shards: Vec<ShardName>,
+    /// Whether other replicas use one of them too.
+    pub(super) shared: bool,
 }
 
 /// What follows from credit that came back.
@@ -52,7 +54,7 @@ impl Stream {
         mode: Mode,
         opened: Time,
     ) -> Stream {
-        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len()));
+        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len()).shared(home.shared));
         Stream { id, home, options, mode, opened, ledger, transport: AtomicWaker::new() }
     }
 
@@ -132,8 +134,9 @@ impl Stream {
         granted
     }
 
-    pub(super) fn doze(&self, feed: usize, share: Share) -> bool {
-        self.ledger().doze(feed, share)
+    /// See [`Ledger::doze`].
+    pub(super) fn doze(&self, feed: usize, share: Share, now: Time) -> Option<Time> {
+        self.ledger().doze(feed, share, now)
     }
 
     /// A feed has asked for everything that the stream wants.
@@ -151,10 +154,10 @@ impl Stream {
         Freed::of(&mut ledger)
     }
 
-    /// This lease was taken away.
-    pub(super) fn revoke(&self, token: Token, reason: Revoked) -> Freed {
+    /// These leases were taken away.
+    pub(super) fn revoke(&self, tokens: &[Token], reason: Revoked) -> Freed {
         let mut ledger = self.ledger();
-        ledger.revoke(token, reason);
+        tokens.iter().for_each(|&token| ledger.revoke(token, reason));
         let freed = Freed::of(&mut ledger);
         drop(ledger);
         self.transport.wake();
@@ -172,8 +175,11 @@ impl Stream {
         self.ledger().look(now)
     }
 
-    pub(super) fn extended(&self, token: Token, deadline: Time) {
-        self.ledger().extended(token, deadline);
+    /// These leases last until then, on the clock of this replica. Answers when to look again.
+    pub(super) fn extended(&self, tokens: &[Token], deadline: Time) -> Time {
+        let mut ledger = self.ledger();
+        tokens.iter().for_each(|&token| ledger.extended(token, deadline));
+        ledger.look_at()
     }
 
     /// The books, for as long as the guard lives.

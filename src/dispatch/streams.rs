@@ -2,14 +2,15 @@
 //! hints go.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::domain::{Time, Token};
-use crate::scheduler::{Hint, Revoked};
+use crate::domain::{ShardName, Time, Token};
+use crate::store::{Hint, Revoked};
 
+use super::alarm::Alarm;
 use super::board::Awake;
 use super::ledger::{Loose, Mode};
 use super::mailbox::Mailbox;
@@ -27,6 +28,10 @@ pub(super) struct Streams {
     pub(super) returns: Vec<Returns>,
     /// Of the feeds.
     pub(super) awake: Arc<Awake>,
+    /// By shard: microseconds that its clock is ahead of this replica's.
+    skews: Vec<AtomicI64>,
+    /// By shard: hints may have been lost, so all its leases are to be looked up.
+    doubts: Vec<AtomicBool>,
     /// When some stream needs a look at its deadlines.
     pub(super) alarm: Alarm,
     /// Counts [`Streams::rouse`].
@@ -42,12 +47,6 @@ struct Registry {
     draining: bool,
 }
 
-/// A time that others move forward and one sleeps on.
-pub(super) struct Alarm {
-    at: AtomicI64,
-    moved: Notify,
-}
-
 // === impl Streams ===
 
 impl Streams {
@@ -59,7 +58,9 @@ impl Streams {
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
             returns: (0..shards).map(|_| Returns::default()).collect(),
             awake: Arc::new(Awake::new(shards)),
-            alarm: Alarm { at: AtomicI64::new(i64::MAX), moved: Notify::new() },
+            skews: (0..shards).map(|_| AtomicI64::new(0)).collect(),
+            doubts: (0..shards).map(|_| AtomicBool::new(false)).collect(),
+            alarm: Alarm::default(),
             turn: AtomicUsize::new(0),
             settled: Notify::new(),
         }
@@ -137,25 +138,65 @@ impl Streams {
         }
     }
 
-    /// Applies what the scheduler says about leases of this replica.
-    pub(super) fn apply(&self, hint: Hint) {
+    /// Applies what became of leases of this replica on that shard, by whoever's doing.
+    pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {
             Hint::Settled { stream, tokens } => self.settle(stream, &tokens),
-            Hint::Revoked { stream, token, reason } => self.revoke(stream, token, reason),
+            Hint::Revoked { stream, tokens, reason } => self.revoke(stream, &tokens, reason),
+            Hint::Extended { stream, tokens, deadline } => {
+                let deadline = Time(deadline.0.saturating_sub(self.skew(shard)));
+                self.extended(stream, &tokens, deadline);
+            }
         }
     }
 
-    fn settle(&self, stream: u32, tokens: &[Token]) {
+    /// As [`Streams::apply`], with the shard's name.
+    pub(super) fn apply_named(&self, shard: &ShardName, hint: Hint) {
+        if let Some(shard) = self.home.shards.iter().position(|name| name == shard) {
+            self.apply(shard, hint);
+        }
+    }
+
+    /// These leases have ended.
+    pub(super) fn settle(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
             self.freed(&stream, stream.settle(tokens));
         }
     }
 
-    /// Takes a lease away from its stream.
-    pub(super) fn revoke(&self, stream: u32, token: Token, reason: Revoked) {
+    /// Takes leases away from their stream.
+    pub(super) fn revoke(&self, stream: u32, tokens: &[Token], reason: Revoked) {
         if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.revoke(token, reason));
+            self.freed(&stream, stream.revoke(tokens, reason));
         }
+    }
+
+    /// These leases last until then, on the clock of this replica.
+    pub(super) fn extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
+        if let Some(stream) = self.get(stream) {
+            self.alarm.by(stream.extended(tokens, deadline));
+        }
+    }
+
+    /// Hints of the shard may have been lost: all its leases are looked up, once.
+    pub(super) fn doubt(&self, shard: usize) {
+        self.doubts[shard].store(true, Ordering::Release);
+        self.alarm.by(Time(i64::MIN));
+    }
+
+    /// Whether they are to be looked up, as of now by the caller.
+    pub(super) fn clear_doubt(&self, shard: usize) -> bool {
+        self.doubts[shard].swap(false, Ordering::AcqRel)
+    }
+
+    /// Microseconds that the shard's clock is ahead of this replica's.
+    pub(super) fn skew(&self, shard: usize) -> i64 {
+        self.skews[shard].load(Ordering::Relaxed)
+    }
+
+    /// What the answer to a claim tells of the shard's clock.
+    pub(super) fn set_skew(&self, shard: usize, skew: i64) {
+        self.skews[shard].store(skew, Ordering::Relaxed);
     }
 
     fn freed(&self, stream: &Arc<Stream>, freed: Freed) {
@@ -240,31 +281,5 @@ impl Registry {
                 return self.next;
             }
         }
-    }
-}
-
-// === impl Alarm ===
-
-impl Alarm {
-    /// It must go off at `at`, or earlier.
-    pub(super) fn by(&self, at: Time) {
-        if at.0 < self.at.fetch_min(at.0, Ordering::AcqRel) {
-            self.moved.notify_one();
-        }
-    }
-
-    /// When it goes off.
-    pub(super) fn at(&self) -> Time {
-        Time(self.at.load(Ordering::Acquire))
-    }
-
-    /// It has gone off, and is set by the next [`Alarm::by`].
-    pub(super) fn reset(&self) {
-        self.at.store(i64::MAX, Ordering::Release);
-    }
-
-    /// Waits until it was moved forward.
-    pub(super) async fn moved(&self) {
-        self.moved.notified().await;
     }
 }

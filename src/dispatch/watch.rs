@@ -1,6 +1,8 @@
 //! Looks at deadlines when they come: what waited for its transport for a third of its lease goes
 //! back uncounted, so that no lease runs out in an outbox; and a lease that has run out without a
-//! word is looked up in the store, because memory alone never says that it is over.
+//! word is looked up in the store, because memory alone never says that it is over. So is what a stream
+//! holds that gets nothing more for it, and everything after hints may have been lost: another replica
+//! may have settled it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,14 +12,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::{Time, limit};
-use crate::scheduler::{Revoked, Scheduler};
-use crate::store::LeaseRef;
+use crate::scheduler::{Fate, Scheduler};
+use crate::store::{LeaseRef, Revoked};
 
 use super::stream::Stream;
 use super::streams::Streams;
 
 /// Time between two looks at least, however many deadlines come.
 const LOOKS_APART: Duration = Duration::from_millis(100);
+/// Pause after a failed call, at least.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs until `stop`.
 pub(super) async fn run(scheduler: Scheduler, streams: Arc<Streams>, stop: CancellationToken) {
@@ -27,13 +31,24 @@ pub(super) async fn run(scheduler: Scheduler, streams: Arc<Streams>, stop: Cance
             wait(&scheduler, &streams).await;
             streams.alarm.reset();
             asking.retain(|_, asked| !asked.is_finished());
-            for (shard, leases) in look(&streams, scheduler.clock().now()) {
-                // One call at a time, and beside the others: a shard may hang. What is not asked now
-                // is found again by the next look.
-                asking.entry(shard).or_insert_with(|| {
+            let mut unsure = look(&streams, scheduler.clock().now());
+            for shard in 0..scheduler.shards().all().len() {
+                let asked = asking.contains_key(&shard);
+                if streams.clear_doubt(shard) {
+                    if asked {
+                        streams.doubt(shard);
+                    } else {
+                        unsure.insert(shard, all_on(&streams, shard));
+                    }
+                }
+                // One call at a time, and beside the other shards: one may hang. What is not asked for
+                // now is found again by a later look.
+                if let Some(leases) =
+                    unsure.remove(&shard).filter(|leases| !leases.is_empty() && !asked)
+                {
                     let ask = ask(scheduler.clone(), Arc::clone(&streams), shard, leases);
-                    AbortOnDropHandle::new(tokio::spawn(ask))
-                });
+                    asking.insert(shard, AbortOnDropHandle::new(tokio::spawn(ask)));
+                }
             }
             tokio::time::sleep(LOOKS_APART).await;
         }
@@ -55,11 +70,11 @@ async fn wait(scheduler: &Scheduler, streams: &Streams) {
     }
 }
 
-type Overdue = BTreeMap<usize, Vec<(Arc<Stream>, LeaseRef)>>;
+type Unsure = BTreeMap<usize, Vec<(u32, LeaseRef)>>;
 
-/// Gives back what is stale; answers what is overdue, by shard.
-fn look(streams: &Streams, now: Time) -> Overdue {
-    let mut overdue = Overdue::new();
+/// Gives back what is stale; answers what is to be asked for, by shard.
+fn look(streams: &Streams, now: Time) -> Unsure {
+    let mut unsure = Unsure::new();
     for stream in streams.all() {
         let look = stream.look(now);
         streams.alarm.by(look.next);
@@ -68,32 +83,43 @@ fn look(streams: &Streams, now: Time) -> Overdue {
             tracing::info!(stream, jobs, "jobs go back from a stream that does not read");
         }
         streams.give_back(look.stale);
-        for loose in look.overdue {
-            overdue.entry(loose.shard).or_default().push((Arc::clone(&stream), loose.lease));
+        for loose in look.unsure {
+            unsure.entry(loose.shard).or_default().push((stream.id(), loose.lease));
         }
     }
-    overdue
+    unsure
 }
 
-/// Asks the shard about leases that seem to be over. When it does not answer, the next look does.
+/// Every lease of the shard that a worker has.
+fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
+    let sent = |stream: Arc<Stream>| {
+        let sent = stream.ledger().sent_on(shard);
+        sent.into_iter().map(move |loose| (stream.id(), loose.lease))
+    };
+    streams.all().into_iter().flat_map(sent).collect()
+}
+
+/// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
 async fn ask(
     scheduler: Scheduler,
     streams: Arc<Streams>,
     shard: usize,
-    leases: Vec<(Arc<Stream>, LeaseRef)>,
+    leases: Vec<(u32, LeaseRef)>,
 ) {
-    let shard = &scheduler.shards().all()[shard];
+    let at = &scheduler.shards().all()[shard];
     for part in leases.chunks(limit::CALL_JOBS_MAX) {
-        let refs = part.iter().map(|(_, lease)| lease.clone()).collect();
-        let Ok(found) = scheduler.leases(shard, refs).await else { return };
+        let refs: Vec<_> = part.iter().map(|(_, lease)| lease.clone()).collect();
+        let Ok(fates) = scheduler.fates(at, &refs).await else {
+            at.wait_out(PAUSE).await;
+            streams.doubt(shard);
+            return;
+        };
         let now = scheduler.clock().now();
-        for ((stream, lease), found) in part.iter().zip(found) {
-            match found {
-                Ok(found) => {
-                    let left = found.deadline.0.saturating_sub(found.now.0);
-                    stream.extended(lease.token, Time(now.0.saturating_add(left)));
-                }
-                Err(_) => streams.revoke(stream.id(), lease.token, Revoked::LeaseExpired),
+        for ((stream, lease), fate) in part.iter().zip(fates) {
+            match fate {
+                Fate::Runs(left) => streams.extended(*stream, &[lease.token], now.plus(left)),
+                Fate::Done => streams.settle(*stream, &[lease.token]),
+                Fate::Lost => streams.revoke(*stream, &[lease.token], Revoked::LeaseExpired),
             }
         }
     }

@@ -3,9 +3,9 @@
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
 use crate::shards::Shard;
-use crate::store::{self, Info, Reschedule, Rescheduled, Stats, Topic};
+use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
-use super::{Hint, Revoked, Scheduler};
+use super::Scheduler;
 
 /// A topic and its numbers.
 #[derive(Clone, Debug)]
@@ -60,7 +60,8 @@ impl Scheduler {
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
         let keys = vec![key.clone()];
-        self.find("get", &key, |store| store.get(keys.clone(), full), |found| found).await
+        let found = self.find("get", &key, |store| store.get(keys.clone(), full), |found| found);
+        Ok(found.await?.map(|(_, job)| job))
     }
 
     /// Cancels or forgets one job; the state it was in, or `None` when there is none.
@@ -76,9 +77,10 @@ impl Scheduler {
         let keys = vec![key.clone()];
         let deleted =
             self.find("delete", &key, |store| store.delete(keys.clone()), |found| found).await?;
-        let Some(deleted) = deleted else { return Ok(None) };
+        let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
-            self.hint(owner, Hint::Revoked { stream, token, reason: Revoked::Deleted });
+            let (tokens, reason) = (vec![token], Revoked::Deleted);
+            self.hint(&shard, owner, Hint::Revoked { stream, tokens, reason });
         }
         Ok(Some(deleted.previous))
     }
@@ -96,10 +98,8 @@ impl Scheduler {
         let items = vec![Reschedule { key: key.clone(), due, priority }];
         // Neither a job nor a state that refuses it: it is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
-        Ok(self
-            .find("reschedule", &key, |store| store.reschedule(items.clone()), found)
-            .await?
-            .unwrap_or(Ok(None)))
+        let moved = self.find("reschedule", &key, |store| store.reschedule(items.clone()), found);
+        Ok(moved.await?.map_or(Ok(None), |(_, moved)| moved))
     }
 
     /// Topics in the order of their names, of all shards that answer.

@@ -26,7 +26,7 @@ pub(super) type Found = BTreeMap<usize, store::Result<Shard>>;
 
 impl Scheduler {
     /// Makes a call of `op` about one job on the shards that may have it, beginning with its newest owner,
-    /// until `found` says that one does.
+    /// until `found` says that one does; which one that is.
     ///
     /// # Errors
     /// As the store's, when none has it and one does not answer.
@@ -36,14 +36,14 @@ impl Scheduler {
         key: &JobKey,
         call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, Vec<A>>,
         found: impl Fn(A) -> Option<T>,
-    ) -> store::Result<Option<T>> {
+    ) -> store::Result<Option<(Shard, T)>> {
         let shards = &self.inner.shards;
         let mut failed = None;
         for shard in shards.owner(key).into_iter().chain(shards.former_owners(key)) {
             match shard.call(op, &call).await {
                 Ok(answers) => {
                     if let Some(answer) = answers.into_iter().next().and_then(&found) {
-                        return Ok(Some(answer));
+                        return Ok(Some((shard.clone(), answer)));
                     }
                 }
                 Err(error) => failed = failed.or(Some(error)),

@@ -4,11 +4,13 @@
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
 //! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
 //! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
+//! - `fate`: what became of leases that this replica has not heard of
 //! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
 mod enqueue;
+mod fate;
 mod list;
 mod locate;
 mod rates;
@@ -25,13 +27,15 @@ use std::sync::{Arc, OnceLock};
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time, Token};
+use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
 use crate::metrics::Metrics;
 use crate::shards::{Shard, Shards};
-use crate::store;
+use crate::store::{self, Hint};
 
+pub use crate::store::Revoked;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};
+pub use fate::Fate;
 pub use list::{JobsPage, ListJobs, Place, Places};
 pub use rates::Rates;
 pub use redrive::RedriveJobs;
@@ -61,38 +65,9 @@ pub struct Replica {
     pub nonce: u32,
 }
 
-/// What a stream of this replica must hear.
-#[derive(Clone, Debug)]
-pub enum Hint {
-    /// These leases have ended: their credit is free.
-    Settled {
-        /// The stream.
-        stream: u32,
-        /// Its leases.
-        tokens: Vec<Token>,
-    },
-    /// This lease was taken away: its worker must stop.
-    Revoked {
-        /// The stream.
-        stream: u32,
-        /// Its lease.
-        token: Token,
-        /// Why.
-        reason: Revoked,
-    },
-}
-
-/// Why a lease was taken away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Revoked {
-    /// The job was deleted.
-    Deleted,
-    /// Its deadline passed.
-    LeaseExpired,
-}
-
-/// Hears hints, synchronously and without blocking.
-pub type Listener = Box<dyn Fn(Hint) + Send + Sync>;
+/// Hears what this replica has done to its own leases on a shard, synchronously and without blocking. What
+/// others did to them comes as [`store::Event::Lease`].
+pub type Listener = Box<dyn Fn(&ShardName, Hint) + Send + Sync>;
 
 // === impl Scheduler ===
 
@@ -166,11 +141,11 @@ impl Scheduler {
         }
     }
 
-    fn hint(&self, owner: u32, hint: Hint) {
+    fn hint(&self, shard: &Shard, owner: u32, hint: Hint) {
         if owner == self.inner.replica.nonce
             && let Some(listener) = self.inner.listener.get()
         {
-            listener(hint);
+            listener(shard.name(), hint);
         }
     }
 

@@ -6,13 +6,14 @@ use rand::Rng as _;
 
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, State, Time, limit};
+use crate::domain::{Payload, Receipt, State, Time, Token, limit};
 use crate::shards::Shard;
 use crate::store::{
-    self, Claim, Claims, End, Extend, Lease, LeaseRef, Refused, Settle, Settled, Unclaim,
+    self, Claim, Claims, End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled,
+    Unclaim,
 };
 
-use super::{Draft, EnqueueError, Hint, Revoked, Scheduler};
+use super::{Draft, EnqueueError, Scheduler};
 
 /// Ends an attempt with success.
 #[derive(Clone, Debug)]
@@ -110,7 +111,8 @@ impl Scheduler {
 
     /// Moves deadlines; each result answers the item of its index.
     pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
-        self.split(items, |item| &item.receipt).settle(extend_share).await
+        let split = self.split(items, |item| &item.receipt);
+        split.settle(|shard, items| self.extend_share(shard, items)).await
     }
 
     /// Reads the running leases among `refs`.
@@ -154,8 +156,9 @@ impl Scheduler {
             if let Ok(settled) = result {
                 ended += 1;
                 self.count_end(lease, cause, settled);
-                let (stream, token, reason) = (lease.stream, lease.token, Revoked::LeaseExpired);
-                self.hint(lease.owner, Hint::Revoked { stream, token, reason });
+                let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
+                let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
+                self.hint(shard, lease.owner, hint);
             }
         }
         Ok(ended)
@@ -168,7 +171,9 @@ impl Scheduler {
     ) -> store::Result<Vec<SettleResult>> {
         let refused = match self.hand_over(shard, &mut items).await {
             Ok(refused) => refused,
-            Err(error) => return Err(self.set_down(items.iter().map(|i| &i.receipt), error)),
+            Err(error) => {
+                return Err(self.set_down(shard, items.iter().map(|i| &i.receipt), error));
+            }
         };
         let (mut receipts, mut settles) = (Vec::new(), Vec::new());
         for (item, refused) in items.into_iter().zip(&refused) {
@@ -181,9 +186,9 @@ impl Scheduler {
             }
         }
         let settled = if settles.is_empty() { Ok(Vec::new()) } else { shard.settle(settles).await };
-        let settled = settled.map_err(|error| self.set_down(&receipts, error))?;
+        let settled = settled.map_err(|error| self.set_down(shard, &receipts, error))?;
         self.count_acks(&receipts, &settled);
-        self.release_credit(&receipts);
+        self.release_credit(shard, &receipts);
         let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
         let answer = |refused: Option<SettleError>| match refused {
             Some(error) => Err(error),
@@ -239,7 +244,7 @@ impl Scheduler {
         shard: &Shard,
         items: Vec<NackItem>,
     ) -> store::Result<Vec<SettleResult>> {
-        let set_down = |error| self.set_down(items.iter().map(|item| &item.receipt), error);
+        let set_down = |error| self.set_down(shard, items.iter().map(|item| &item.receipt), error);
         let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
         let leases = self.leases(shard, refs).await.map_err(set_down)?;
         let mut settles = Vec::with_capacity(items.len());
@@ -255,7 +260,7 @@ impl Scheduler {
                 self.count_end(lease, &item.cause, *settled);
             }
         }
-        self.release_credit(items.iter().map(|item| &item.receipt));
+        self.release_credit(shard, items.iter().map(|item| &item.receipt));
         Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
     }
 
@@ -331,21 +336,26 @@ impl Scheduler {
         }
     }
 
-    /// Frees the credit of receipts that their shard did not settle: it will be asked again, but their
-    /// worker is done with them, and would otherwise stand idle for the jobs of all other shards.
+    /// A shard did not take these settles. Their leases hold on to their credit, as far as one knows they still
+    /// run: their workers repeat, or the store is asked. Only if the shard is left alone the credit is free, as
+    /// both can take as long as it is dead: a worker that is done with all it holds would stand idle for the
+    /// jobs of all other shards.
     fn set_down<'a>(
         &self,
+        shard: &Shard,
         receipts: impl IntoIterator<Item = &'a Receipt>,
         error: store::Error,
     ) -> store::Error {
-        self.release_credit(receipts);
+        if shard.is_down() {
+            self.release_credit(shard, receipts);
+        }
         error
     }
 
     /// Frees the credit of settled receipts, once per stream. Also of refused ones: whatever their
     /// fate, their worker is done with them.
-    fn release_credit<'a>(&self, receipts: impl IntoIterator<Item = &'a Receipt>) {
-        let mut streams: Vec<(u32, Vec<crate::domain::Token>)> = Vec::new();
+    fn release_credit<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
+        let mut streams: Vec<(u32, Vec<Token>)> = Vec::new();
         let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
         for receipt in ours {
             match streams.iter_mut().find(|(stream, _)| *stream == receipt.stream) {
@@ -354,19 +364,31 @@ impl Scheduler {
             }
         }
         for (stream, tokens) in streams {
-            self.hint(self.inner.replica.nonce, Hint::Settled { stream, tokens });
+            self.hint(shard, self.inner.replica.nonce, Hint::Settled { stream, tokens });
         }
     }
-}
 
-async fn extend_share(shard: &Shard, items: Vec<ExtendItem>) -> store::Result<Vec<SettleResult>> {
-    let extends = items.into_iter().map(|item| Extend {
-        lease: lease_ref(&item.receipt),
-        duration: item.duration,
-        progress: item.progress,
-    });
-    let extended = shard.call("extend", |store| store.extend(extends.collect())).await?;
-    Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
+    async fn extend_share(
+        &self,
+        shard: &Shard,
+        items: Vec<ExtendItem>,
+    ) -> store::Result<Vec<SettleResult>> {
+        let extend = |item: &ExtendItem| Extend {
+            lease: lease_ref(&item.receipt),
+            duration: item.duration,
+            progress: item.progress.clone(),
+        };
+        let extends = items.iter().map(extend).collect();
+        let extended = shard.call("extend", |store| store.extend(extends)).await?;
+        for (item, deadline) in items.iter().zip(&extended) {
+            if let &Ok(deadline) = deadline {
+                let Receipt { owner, stream, token, .. } = item.receipt;
+                let tokens = vec![token];
+                self.hint(shard, owner, Hint::Extended { stream, tokens, deadline });
+            }
+        }
+        Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
+    }
 }
 
 fn lease_ref(receipt: &Receipt) -> LeaseRef {

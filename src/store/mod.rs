@@ -13,6 +13,7 @@
 
 mod codec;
 mod error;
+mod hint;
 pub mod redis;
 pub mod sqlite;
 
@@ -31,6 +32,7 @@ use crate::domain::{
 };
 
 pub use error::Error;
+pub use hint::{Hint, Revoked};
 
 /// What a call answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -126,7 +128,8 @@ pub trait Store: Send + Sync {
     /// Hints about what happens on the shard. A receiver that lags must treat every topic as woken.
     fn events(&self) -> broadcast::Receiver<Event>;
 
-    /// Whether other replicas may use the shard at the same time, and hints get lost.
+    /// Whether other replicas may use the shard too. What they do is heard of by hints, and hints can be lost:
+    /// whoever relies on them asks again now and then.
     fn is_shared(&self) -> bool;
 
     /// Shows that a replica lives, and reads what all replicas of the shard share.
@@ -211,7 +214,7 @@ pub struct Claim {
 pub struct Ask {
     /// The topic.
     pub topic: TopicName,
-    /// Who gets what is found; jobs go round from taker to taker.
+    /// Who gets what is found; jobs go round from taker to taker. Nobody: only what there is is asked.
     pub takers: Vec<Taker>,
 }
 
@@ -653,6 +656,8 @@ pub enum Event {
     },
     /// The shard's state was set.
     Configured,
-    /// Hints may have been lost: anything may be claimable, or to be reaped or pruned.
+    /// Another replica has ended or changed leases that this one handed out.
+    Lease(Hint),
+    /// Hints may have been lost: anything may be claimable, settled, or to be reaped or pruned.
     Missed,
 }

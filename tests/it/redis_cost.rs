@@ -21,7 +21,9 @@ const BYTES_MAX: f64 = 450.0;
 async fn open(redis: &Redis) -> Arc<dyn Store> {
     let name = ShardName::try_new("s0").unwrap();
     let address = Address::try_new(&redis.url()).unwrap();
-    Arc::new(RedisStore::open(Config { name, address, clock: Clock::system() }).await.unwrap())
+    Arc::new(
+        RedisStore::open(Config { name, address, clock: Clock::system(), owner: 1 }).await.unwrap(),
+    )
 }
 
 /// A job with an id of the server's and a body of 100 bytes, of which nothing stays.

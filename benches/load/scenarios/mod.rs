@@ -1,5 +1,6 @@
 //! The scenarios. Each run has a server of its own on an empty database.
 
+mod cross;
 mod depth;
 mod memory;
 mod presets;
@@ -29,6 +30,9 @@ pub(crate) enum Scenario {
     Both,
     /// One job every 5 ms to an idle worker: from its slot to the delivery.
     Idle,
+    /// One job every 5 ms to a worker that idles on another replica, over one Redis: from the call to the
+    /// delivery.
+    Cross,
     /// Jobs whose due times spread over 5 s: how late they come.
     Delayed,
     /// Jobs that are all due in one instant: how long until the last one is there.
@@ -51,6 +55,7 @@ impl Scenario {
             Self::Lifecycle => "lifecycle",
             Self::Both => "both",
             Self::Idle => "idle",
+            Self::Cross => "cross",
             Self::Delayed => "delayed",
             Self::Burst => "burst",
             Self::Depth => "depth",
@@ -68,6 +73,7 @@ impl Scenario {
             Self::Lifecycle => presets::lifecycle(setting),
             Self::Both => presets::both(setting),
             Self::Idle => presets::idle(setting),
+            Self::Cross => cross::cross(setting),
             Self::Delayed => presets::delayed(setting),
             Self::Burst => presets::burst(setting),
             Self::Depth => depth::depth(setting),

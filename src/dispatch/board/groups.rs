@@ -111,13 +111,14 @@ impl Board {
         }
     }
 
-    /// Drops a topic of which a wake-up would tell all there is to know: asleep without an end, or
-    /// with nobody who could ask for it.
+    /// Drops a topic of which a wake-up would tell all there is to know: asleep without an end (unless
+    /// wake-ups can be lost), or with nobody who could ask for it.
     pub(super) fn forget_if_unneeded(&mut self, name: &TopicName) {
         let Some(topic) = self.topics.get(name) else { return };
         let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
         let empty = topic.status == Status::Asleep(None);
-        if named || !empty && (self.globs || !topic.groups.is_empty()) {
+        let meant = !topic.groups.is_empty();
+        if named || !empty && (self.globs || meant) || self.lossy && meant {
             return;
         }
         self.set(name, Status::Asleep(None));

@@ -16,6 +16,7 @@
 mod awake;
 mod groups;
 mod plan;
+mod sleepers;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +66,10 @@ pub(super) struct Board {
     wakes: u64,
     /// Topics that nobody names are remembered: some stream has asked for a glob.
     globs: bool,
+    /// Wake-ups can be lost: topics that sleep are asked about, and none is forgotten.
+    lossy: bool,
+    /// The topic that was asked about last while it slept.
+    asked_last: Option<TopicName>,
 }
 
 struct Topic {
@@ -130,6 +135,8 @@ impl Board {
             round: 0,
             wakes: 0,
             globs: false,
+            lossy: false,
+            asked_last: None,
         }
     }
 

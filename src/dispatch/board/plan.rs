@@ -101,7 +101,8 @@ impl Board {
                 let jobs = leased.next().unwrap_or_default();
                 let got = !jobs.is_empty();
                 self.grant(asker, jobs, at, &mut outcome);
-                self.learn(&asked.topic, asker, more && !got, progress);
+                let look_at = self.learn(&asked.topic, asker, more && !got, progress, at.now);
+                outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
             }
             self.settle(&asked, found.rest);
         }
@@ -219,17 +220,28 @@ impl Board {
 
     /// Why a stream that got nothing, though there is more, got nothing: its bytes were split, or
     /// the next job is too large for all of them, or others had what there was.
-    fn learn(&mut self, name: &TopicName, asker: &Asker, nothing: bool, progress: bool) {
-        let Some(sub) = self.subs.get_mut(&asker.stream.id()) else { return };
+    /// Answers when to look at a stream that waits for credit from now on.
+    fn learn(
+        &mut self,
+        name: &TopicName,
+        asker: &Asker,
+        nothing: bool,
+        progress: bool,
+        now: Time,
+    ) -> Option<Time> {
+        let sub = self.subs.get_mut(&asker.stream.id())?;
         if sub.solo.as_ref() == Some(name) {
             sub.solo = None;
         }
         if nothing && !asker.full {
             sub.solo = Some(name.clone());
-        } else if nothing && !progress && asker.stream.doze(self.feed, asker.share) {
+        } else if nothing && !progress {
+            let look_at = asker.stream.doze(self.feed, asker.share, now)?;
             sub.blocked.insert(name.clone());
             self.answered(asker.stream.id(), name);
+            return Some(look_at);
         }
+        None
     }
 
     /// What becomes of a topic that was asked.

@@ -41,7 +41,8 @@ fn stream(id: u32, topics: &[&str], jobs: u32) -> Arc<Stream> {
 }
 
 fn stream_of(id: u32, options: StreamOptions, mode: Mode) -> Arc<Stream> {
-    let home = Home { owner: 1, shards: vec![ShardName::try_new("s0").unwrap()] };
+    let shards = vec![ShardName::try_new("s0").unwrap()];
+    let home = Home { owner: 1, shards, shared: false };
     Arc::new(Stream::new(id, Arc::new(home), options, mode, NOW))
 }
 
@@ -396,4 +397,25 @@ fn lines_do_not_grow_with_those_who_left() {
     }
     let group = board.groups.values().next().unwrap();
     assert!(group.line.len() < 32, "{}", group.line.len());
+}
+
+#[test]
+fn topics_that_sleep_are_asked_about_in_turn_where_wake_ups_can_be_lost() {
+    let one = stream(1, &["a", "b", "c", "d", "g.*"], 5);
+    let mut board = Board::new(0, Arc::new(Awake::new(1))).lossy(true);
+    board.learn_globs();
+    board.wake(&name("g.1"), NOW, NOW);
+    board.hear(&one);
+    assert!(board.sleepers(9).is_empty(), "all are awake");
+    let plan = board.plan().unwrap();
+    apply(&mut board, plan, 0, Rest::Nothing);
+    board.wake(&name("b"), NOW, NOW);
+    let of = |names: &[&str]| names.iter().map(|n| name(n)).collect::<Vec<_>>();
+    assert_eq!(board.sleepers(2), of(&["a", "c"]));
+    assert_eq!(board.sleepers(3), of(&["d", "g.1", "a"]));
+    assert_eq!(board.sleepers(9), of(&["c", "d", "g.1", "a"]));
+    assert!(board.has_sleepers());
+    one.close(false);
+    board.hear(&one);
+    assert!(!board.has_sleepers());
 }

@@ -1,6 +1,7 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
 mod harvest;
+mod starved;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -10,12 +11,13 @@ use std::time::Duration;
 
 use crate::domain::credit::Credit;
 use crate::domain::{JobKey, Time, Token, limit};
-use crate::scheduler::Revoked;
-use crate::store::{LeaseRef, Leased};
+use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
 pub(super) use harvest::Harvest;
+use starved::Starved;
+use transport::OVERDUE;
 pub(super) use transport::{Look, Remains, Taken};
 
 /// How a stream gets its jobs.
@@ -57,6 +59,10 @@ pub(super) struct Ledger {
     unanswered: usize,
     /// The transport did not take what waits for it; until it does, nothing more is claimed.
     stuck: bool,
+    /// Since when it waits for credit that other replicas may have freed.
+    starved: Option<Starved>,
+    /// Whether other replicas settle its leases too.
+    shared: bool,
     /// Nothing needs a look before.
     look_at: Time,
     once: bool,
@@ -155,6 +161,8 @@ impl Ledger {
             dozing: vec![None; feeds].into(),
             unanswered: feeds,
             stuck: false,
+            starved: None,
+            shared: false,
             look_at: Time::MAX,
             once: mode == Mode::Pull,
             max_jobs: options.max_jobs.unwrap_or(u64::MAX),
@@ -222,18 +230,22 @@ impl Ledger {
         if !hungry {
             self.dozing[at.shard] = Some(Share::default());
         }
-        let (rouse, look_at) = (self.rouse_others(at.shard), self.look_at);
+        let rouse = self.rouse_others(at.shard);
+        self.starve(at.now);
+        let look_at = self.look_at;
         Granted { hungry, rouse, look_at, refused: Vec::new() }
     }
 
-    /// The next job did not fit `share`: `feed` waits for more. Refused when there is more already.
-    pub(super) fn doze(&mut self, feed: usize, share: Share) -> bool {
+    /// The next job did not fit `share`: `feed` waits for more, and the stream is to be looked at by the time
+    /// that is answered. Refused when there is more already.
+    pub(super) fn doze(&mut self, feed: usize, share: Share, now: Time) -> Option<Time> {
         if self.want().is_some_and(|want| want.exceeds(share)) {
-            return false;
+            return None;
         }
         let least = self.dozing[feed].map_or(share, |other| share.least(other));
         self.dozing[feed] = Some(least);
-        true
+        self.starve(now);
+        Some(self.look_at)
     }
 
     /// Whether feeds must be told that there is credit; they are told once. Also those for which it
@@ -242,6 +254,7 @@ impl Ledger {
         let rouse = self.dozing.iter().any(Option::is_some) && self.want().is_some();
         if rouse {
             self.dozing.fill(None);
+            self.starved = None;
         }
         rouse
     }
@@ -294,7 +307,13 @@ impl Ledger {
     pub(super) fn extended(&mut self, token: Token, deadline: Time) {
         if let Some(held) = self.credit.get_mut(token) {
             held.deadline = deadline;
+            self.look_at = self.look_at.min(deadline.plus(OVERDUE));
         }
+    }
+
+    /// When something needs a look.
+    pub(super) fn look_at(&self) -> Time {
+        self.look_at
     }
 
     /// Leases held, sent or not.

@@ -102,7 +102,7 @@ fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(tokens(&ledger.take(NOW, 64)), [1]);
     ledger.grant(share, Vec::new(), AT);
-    assert!(!ledger.doze(0, share), "there is room by now, and nobody would tell");
+    assert!(ledger.doze(0, share, NOW).is_none(), "there is room by now, and nobody would tell");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_feed_that_waits_for_room_is_told_whatever_it_is_granted_meanwhile() {
     claim(&mut ledger, vec![job(1, 600)]);
     let share = ledger.reserve(0, all).unwrap();
     assert!(ledger.grant(share, Vec::new(), AT).hungry);
-    assert!(ledger.doze(0, share));
+    assert!(ledger.doze(0, share, NOW).is_some());
     let granted = claim(&mut ledger, vec![job(2, 10)]);
     assert!(granted.hungry && granted.rouse.is_empty(), "it knows what it asks for itself");
     ledger.settle(Token(1));
@@ -195,14 +195,14 @@ fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(share.bytes, 400);
     assert!(nothing(&mut ledger, 0, share).is_empty());
-    assert!(ledger.doze(0, share), "the other half is set aside");
+    assert!(ledger.doze(0, share, NOW).is_some(), "the other half is set aside");
     assert_eq!(nothing(&mut ledger, 1, other), [0]);
-    assert!(!ledger.doze(0, share), "there is more by now");
+    assert!(ledger.doze(0, share, NOW).is_none(), "there is more by now");
     // Too large for all there is, on both: they leave each other alone.
     for feed in [0, 1, 0] {
         let share = ledger.reserve(feed, all).unwrap();
         assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
-        assert!(ledger.doze(feed, share), "{feed}");
+        assert!(ledger.doze(feed, share, NOW).is_some(), "{feed}");
     }
     ledger.settle(Token(1));
     assert!(ledger.rouse());
@@ -229,10 +229,10 @@ fn a_lease_that_ran_out_without_a_word_is_looked_up() {
     claim(&mut ledger, vec![job(1, 10)]);
     ledger.take(NOW, 64);
     ledger.look(seconds(10));
-    assert_eq!(ledger.look(seconds(31)).overdue[0].lease.token, Token(1));
+    assert_eq!(ledger.look(seconds(31)).unsure[0].lease.token, Token(1));
     ledger.extended(Token(1), seconds(60));
     let look = ledger.look(seconds(32));
-    assert_eq!((look.overdue.len(), look.next), (0, seconds(61)));
+    assert_eq!((look.unsure.len(), look.next), (0, seconds(61)));
 }
 
 #[test]
@@ -259,4 +259,59 @@ fn deadlines_are_kept_on_the_clock_of_the_replica() {
     ledger.grant(share, vec![job(1, 10)], at);
     let taken = ledger.take(seconds(100), 1);
     assert_eq!(taken.jobs[0].left(seconds(101)), Duration::from_secs(29));
+}
+
+#[test]
+fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_seconds() {
+    let mut ledger = Ledger::new(&options(2, 1_000), Mode::Stream, 1).shared(true);
+    let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(1, 10) }]);
+    assert!(granted.hungry && granted.look_at == seconds(300), "there is credit left");
+    let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(2, 10) }]);
+    assert_eq!(granted.look_at, seconds(1));
+    ledger.take(NOW, 64);
+    let mut asked = Vec::new();
+    let mut now = NOW;
+    while asked.len() < 7 {
+        let look = ledger.look(now);
+        if !look.unsure.is_empty() {
+            assert_eq!(look.unsure.len(), 2);
+            asked.push(now.0 / 1_000_000);
+        }
+        assert!(look.next > now);
+        now = look.next;
+    }
+    assert_eq!(asked, [1, 3, 7, 15, 31, 61, 91]);
+    ledger.settle(Token(1));
+    assert!(ledger.rouse());
+    assert!(ledger.look(seconds(200)).unsure.is_empty(), "there is credit again");
+    let share = ledger.reserve(0, all).unwrap();
+    let at = Origin { now: seconds(200), ..AT };
+    let granted = ledger.grant(share, vec![Leased { deadline: seconds(900), ..job(3, 10) }], at);
+    assert_eq!(granted.look_at, seconds(201), "it begins anew");
+}
+
+#[test]
+fn a_stream_that_waits_for_room_asks_too_and_one_that_nobody_else_settles_does_not() {
+    for shared in [true, false] {
+        let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1).shared(shared);
+        claim(&mut ledger, vec![job(1, 600)]);
+        ledger.take(NOW, 64);
+        let share = ledger.reserve(0, all).unwrap();
+        ledger.grant(share, Vec::new(), AT);
+        let look_at = ledger.doze(0, share, NOW).unwrap();
+        assert_eq!(look_at == seconds(1), shared);
+        assert_eq!(ledger.look(seconds(1)).unsure.len(), usize::from(shared));
+    }
+}
+
+#[test]
+fn an_earlier_deadline_brings_the_look_forward() {
+    let mut ledger = ledger(10);
+    claim(&mut ledger, vec![job(1, 10)]);
+    ledger.take(NOW, 64);
+    ledger.look(seconds(10));
+    assert_eq!(ledger.look_at(), seconds(31));
+    ledger.extended(Token(1), seconds(12));
+    assert_eq!(ledger.look_at(), seconds(13));
+    assert_eq!(ledger.look(seconds(13)).unsure.len(), 1);
 }

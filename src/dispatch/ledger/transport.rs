@@ -9,7 +9,7 @@ use super::{Ledger, Loose, Phase, Revocation, Unsent};
 
 /// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
 /// store: usually the timer has ended it by then.
-const OVERDUE: Duration = Duration::from_secs(1);
+pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 
 /// What the transport gets.
 #[derive(Default)]
@@ -37,8 +37,8 @@ pub(in crate::dispatch) struct Remains {
 pub(in crate::dispatch) struct Look {
     /// Waited too long for the transport; no longer held.
     pub(in crate::dispatch) stale: Vec<Loose>,
-    /// Past their deadline and still held; the store knows more.
-    pub(in crate::dispatch) overdue: Vec<Loose>,
+    /// Past their deadline and still held, or holding up their stream: the store knows more.
+    pub(in crate::dispatch) unsure: Vec<Loose>,
     /// When to look again.
     pub(in crate::dispatch) next: Time,
 }
@@ -106,6 +106,12 @@ impl Ledger {
         unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
+    /// The leases on that shard that a worker has.
+    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<Loose> {
+        let sent = self.credit.iter().filter(|(_, held)| held.sent && held.shard == shard);
+        sent.map(|(token, held)| held.to_loose(token)).collect()
+    }
+
     /// The leases that a worker has and its stream answers for; those of a pull never were.
     fn sent(&self) -> Vec<Loose> {
         let sent = self.credit.iter().filter(|(_, held)| held.sent && !self.once);
@@ -114,7 +120,7 @@ impl Ledger {
 
     /// Looks at deadlines that have come.
     pub(in crate::dispatch) fn look(&mut self, now: Time) -> Look {
-        let mut look = Look { stale: Vec::new(), overdue: Vec::new(), next: self.look_at };
+        let mut look = Look { stale: Vec::new(), unsure: Vec::new(), next: self.look_at };
         if now < self.look_at {
             return look;
         }
@@ -122,13 +128,15 @@ impl Ledger {
         self.stuck |= !look.stale.is_empty();
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         look.next = stale_at.min().unwrap_or(Time::MAX);
+        let starved = self.is_starved(now);
         for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
             let at = held.deadline.plus(OVERDUE);
-            if at <= now {
-                look.overdue.push(held.to_loose(token));
+            if starved || at <= now {
+                look.unsure.push(held.to_loose(token));
             }
             look.next = look.next.min(at.max(now.plus(OVERDUE)));
         }
+        look.next = look.next.min(self.next_if_starved(now, !look.unsure.is_empty()));
         self.look_at = look.next;
         look
     }

@@ -1,8 +1,8 @@
 //! A store whose claims can be held back on their way, or lost, and whose detaches can fail; and which
-//! other replicas seem to use, too.
+//! other replicas seem to use, too, whose hints arrive or not.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
@@ -24,13 +24,36 @@ pub(super) struct Flaky {
     failing: AtomicUsize,
     /// The signs of replicas, where there can be several.
     signs: Mutex<Option<BTreeMap<u32, Sign>>>,
+    /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
+    pub(super) hints: broadcast::Sender<Event>,
+    deaf: AtomicBool,
+    asked: AtomicUsize,
 }
 
 impl Flaky {
     pub(super) fn new(store: SqliteStore) -> Flaky {
         let gate = Arc::new(Semaphore::new(1));
-        let (lost, failing) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Flaky { store, gate, lost, failing, signs: Mutex::default() }
+        Flaky {
+            store,
+            gate,
+            lost: AtomicUsize::new(0),
+            failing: AtomicUsize::new(0),
+            signs: Mutex::default(),
+            hints: broadcast::Sender::new(16),
+            deaf: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+        }
+    }
+
+    /// From now on others use it too, and hints are lost but for those that the test sends.
+    pub(super) fn share_unheard(&self) {
+        self.share();
+        self.deaf.store(true, Ordering::Relaxed);
+    }
+
+    /// How often it was asked about leases.
+    pub(super) fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// From now on it is a shard that others may use.
@@ -108,6 +131,7 @@ impl Store for Flaky {
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.store.leases(refs)
     }
 
@@ -173,7 +197,7 @@ impl Store for Flaky {
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
-        self.store.events()
+        if self.deaf.load(Ordering::Relaxed) { self.hints.subscribe() } else { self.store.events() }
     }
 
     fn is_shared(&self) -> bool {

@@ -40,6 +40,15 @@ impl Server {
         Server::over(store(&time), clock, &time, 1)
     }
 
+    /// One of several replicas on its store: hints of the others do not arrive.
+    pub(super) fn start_among_others() -> Server {
+        let clock = ManualClock::new(Time(1_700_000_000_000_000));
+        let time = Clock::Manual(clock.clone());
+        let store = store(&time);
+        store.share_unheard();
+        Server::over(store, clock, &time, 1)
+    }
+
     /// With the machine's clock.
     pub(super) fn start_in_real_time() -> Server {
         let time = Clock::system();

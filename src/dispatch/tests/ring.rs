@@ -187,6 +187,22 @@ async fn a_shard_that_hangs_or_dies_stops_nobody_else_and_comes_back() {
 }
 
 #[tokio::test]
+async fn a_settle_that_its_shard_did_not_take_frees_no_credit() {
+    let server = Server::start(2);
+    server.enqueue(&[0, 1], 5).await;
+    let mut worker = server.open(4);
+    let held = worker.jobs(4).await;
+    let store = &server.ring.stores;
+    store.iter().for_each(|store| store.set(Fault::Refuses));
+    assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
+    assert_eq!(server.dispatcher.workers()[0].in_flight, 4, "as far as one knows they run");
+    store.iter().for_each(|store| store.set(Fault::None));
+    worker.nothing().await;
+    server.ack(held).await;
+    worker.jobs(4).await;
+}
+
+#[tokio::test]
 async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     let server = Server::start(3);
     let mut worker = server.open(30);
@@ -194,10 +210,12 @@ async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     let mut held = worker.jobs(30).await;
     server.enqueue(&[1, 2], 200).await;
     server.ring.stores[0].set(Fault::Refuses);
-    // Its jobs cannot be settled now, but their worker is done with them: the others go on.
-    for _ in 0..2 {
+    // Its jobs cannot be settled now, but their worker is done with them: once it is known that the shard
+    // is dead the others go on.
+    while !server.ring.scheduler.shards().all()[0].is_down() {
         assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
     }
+    assert!(server.try_ack(held.clone()).await.iter().all(Result::is_err));
     let (mut done, begin) = (0, Instant::now());
     while done < 400 {
         held.extend(worker.some_jobs().await);

@@ -4,12 +4,14 @@
 -- Reply: next upkeep (0: none), then per job: the state before (-1: no such job), and of a running one
 --        its lease, else false.
 --#include clock
+--#include tell
 --#include record
 --#include lifecycle
 local reply = { 0 }
 
 local function delete(j)
   local before, lease = state(j), j.lease
+  if lease then tell(lease.raw, 'deleted') end
   leave(j)
   if j.next then
     call('HDEL', j.k.more, 'n' .. j.id, 'q' .. j.id)
@@ -34,4 +36,5 @@ for a = 2, #ARGV, 2 do
   if j then reply[r + 1], reply[r + 2] = delete(j) end
 end
 reply[1] = upkeep
+tell_all()
 return reply

@@ -4,6 +4,7 @@
 --       the note).
 -- Reply: now, next upkeep (0: none), then per lease its deadline, or -2 not found, -3 stale.
 --#include clock
+--#include tell
 --#include record
 --#include lifecycle
 local reply = { now, 0 }
@@ -24,6 +25,7 @@ local function extend(name, id, token, micros, note)
   call('HSET', k.leases, id, format_lease(l))
   call('ZADD', P .. 'deadlines', text(l.deadline), global_member(j))
   alarm_at(l.deadline)
+  tell(l.raw, 'extended@' .. text(l.deadline))
   return l.deadline
 end
 
@@ -31,4 +33,5 @@ for a = 2, #ARGV, 5 do
   reply[#reply + 1] = extend(ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
 end
 reply[2] = upkeep
+tell_all()
 return reply

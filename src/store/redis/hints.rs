@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::domain::{Time, TopicName};
-use crate::store::Event;
+use crate::store::{Event, Hint};
 
 /// Hints that a slow listener may be behind; a slower one treats everything as woken.
 const EVENTS_MAX: usize = 1_024;
@@ -89,6 +89,11 @@ impl Hints {
     /// The shard's state was set.
     pub(super) fn configured(&self) {
         self.send(Event::Configured);
+    }
+
+    /// Another replica did something to leases of this one.
+    pub(super) fn lease(&self, hint: Hint) {
+        self.send(Event::Lease(hint));
     }
 
     /// Hints may have been lost.

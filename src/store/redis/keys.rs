@@ -20,6 +20,7 @@
 //! | `P state` | string | `active` or `draining` |
 //! | `P void:<nonce>` | string | a claim that was given up before it arrived; gone after ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set |
+//! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
 //! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end, `HEXISTS 'ringq:{s0}:leases:emails'
@@ -35,6 +36,16 @@ pub(super) fn prefix(shard: &ShardName) -> String {
 /// The channel of wake-ups.
 pub(super) fn wake_channel(shard: &ShardName) -> String {
     format!("{}w", prefix(shard))
+}
+
+/// The channel on which a replica hears of its leases.
+pub(super) fn lease_channel(shard: &ShardName, owner: u32) -> String {
+    format!("{}r:{owner:08x}", prefix(shard))
+}
+
+/// Who calls, as the second key of scripts that tell others: the prefix keeps it in the shard's slot.
+pub(super) fn caller(shard: &ShardName, owner: u32) -> Vec<u8> {
+    [prefix(shard).as_bytes(), &owner.to_be_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -72,5 +83,7 @@ mod tests {
         let shard = ShardName::try_new("s0").unwrap();
         assert_eq!(prefix(&shard), "ringq:{s0}:");
         assert_eq!(wake_channel(&shard), "ringq:{s0}:w");
+        assert_eq!(lease_channel(&shard, 0xbeef), "ringq:{s0}:r:0000beef");
+        assert_eq!(caller(&shard, 0x41), b"ringq:{s0}:\0\0\0A");
     }
 }

@@ -72,6 +72,8 @@ pub struct Config {
     pub address: Address,
     /// Anything but the system's clock is a test's, and goes before the clock of Redis.
     pub clock: Clock,
+    /// Nonce of this replica, as in its claims: what others make of its leases is heard.
+    pub owner: u32,
 }
 
 /// A Redis shard.
@@ -98,9 +100,9 @@ impl RedisStore {
     /// # Errors
     /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
-        let Config { name, address, clock } = config;
+        let Config { name, address, clock, owner } = config;
         let route = Route::try_new(address.clone())?;
-        let shard = Arc::new(Shard::new(name.clone(), Link::new(route), clock));
+        let shard = Arc::new(Shard::new(name.clone(), owner, Link::new(route), clock));
         match shard.identify().await {
             Err(error) if error.is_certain() => return Err(error),
             Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),

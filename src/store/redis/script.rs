@@ -58,8 +58,9 @@ scripts! {
 }
 
 /// What scripts include.
-pub(super) const SOURCES: [(&str, &str); 4] = [
+pub(super) const SOURCES: [(&str, &str); 5] = [
     ("clock", include_str!("lib/clock.lua")),
+    ("tell", include_str!("lib/tell.lua")),
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),
@@ -73,6 +74,8 @@ const SHEBANG_SINCE: u32 = 7;
 /// All scripts, as the Redis reads them that is there.
 pub(super) struct Scripts {
     prefix: String,
+    /// Who calls, for the scripts that tell others.
+    caller: Vec<u8>,
     /// For those that do not know a shebang, and for those that want one.
     forms: [Form; 2],
     shebang: AtomicBool,
@@ -94,10 +97,10 @@ pub(super) struct Call {
 // === impl Scripts ===
 
 impl Scripts {
-    /// The scripts; `prefix`: of all keys.
-    pub(super) fn new(prefix: String) -> Scripts {
+    /// The scripts; `prefix`: of all keys; `caller`: see [`super::keys::caller`].
+    pub(super) fn new(prefix: String, caller: Vec<u8>) -> Scripts {
         let forms = [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(Form::new);
-        Scripts { prefix, forms, shebang: AtomicBool::new(true) }
+        Scripts { prefix, caller, forms, shebang: AtomicBool::new(true) }
     }
 
     /// From now on a Redis of this major version runs them.
@@ -109,7 +112,12 @@ impl Scripts {
     pub(super) fn call(&self, verb: Verb, now: Option<i64>) -> Call {
         let shebang = self.shebang.load(Ordering::Relaxed);
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.hash(verb, shebang)).arg(1).arg(&self.prefix);
+        command.arg(self.hash(verb, shebang));
+        if verb.tells() {
+            command.arg(2).arg(&self.prefix).arg(&self.caller);
+        } else {
+            command.arg(1).arg(&self.prefix);
+        }
         match now {
             Some(now) => command.arg(now),
             None => command.arg(""),
@@ -195,6 +203,11 @@ impl Verb {
         use Verb::{Get, Info, Kept, List, Reap, Running, Stats, Topics};
         matches!(self, Get | Info | Kept | List | Reap | Running | Stats | Topics)
     }
+
+    /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
+    fn tells(self) -> bool {
+        matches!(self, Verb::Delete | Verb::Extend | Verb::Settle)
+    }
 }
 
 /// The code that a server of this major version is given.
@@ -239,6 +252,26 @@ mod tests {
     }
 
     #[test]
+    fn scripts_that_tell_others_know_who_calls_them() {
+        let scripts = Scripts::new("P".into(), b"P1234".to_vec());
+        for (verb, name) in [
+            (Verb::Delete, "delete"),
+            (Verb::Extend, "extend"),
+            (Verb::Settle, "settle"),
+            (Verb::Claim, "claim"),
+            (Verb::Unclaim, "unclaim"),
+        ] {
+            let source = ALL[verb as usize].source;
+            assert_eq!(ALL[verb as usize].name, name);
+            assert_eq!(verb.tells(), source.contains("--#include tell\n"), "{name}");
+            assert_eq!(verb.tells(), source.contains("tell_all()"), "{name}");
+            let packed = scripts.call(verb, None).command.get_packed_command();
+            let called = packed.windows(5).any(|bytes| bytes == b"P1234");
+            assert_eq!(verb.tells(), called, "{name}");
+        }
+    }
+
+    #[test]
     fn only_what_may_grow_the_store_stops_when_it_is_full() {
         let flags = |source: &str| source.lines().next().unwrap().to_owned();
         let refused: Vec<_> =
@@ -248,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_call_that_was_made_before_the_redis_was_known_suits_it_then() {
-        let scripts = Scripts::new("p".into());
+        let scripts = Scripts::new("p".into(), b"p1234".to_vec());
         let mut early = scripts.call(Verb::Get, Some(7));
         early.arg("a").arg(2);
         scripts.suit(6);

@@ -7,7 +7,9 @@
 --       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
 -- Reply: now, next upkeep (0: none), then for each settle either when the attempt began (a plain ack
 --        that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale), began, state.
+-- A lease that is guarded by its deadline was ended by a timer or given back: its worker must stop.
 --#include clock
+--#include tell
 local byte, find_in, started_of = string.byte, string.find, struct.unpack
 local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
 
@@ -46,6 +48,7 @@ local function bury(name, kept)
       done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 6) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
       leased[#leased + 1], n = id, n + 2
+      tell(lease, 'settled')
       reply[r] = started_of('>I7', lease, 10)
     end
   end
@@ -73,6 +76,7 @@ for _ = 1, ARGV[3] do
     if kind == 1 then
       count = count + 1
       members[count] = global .. id
+      if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
       if gone then gone[count] = id end
       reply[r + i] = started_of('>I7', lease, 10)
     else
@@ -180,6 +184,7 @@ if #slow > 0 then
     end
     if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0, 0 } end
     local step, began, gone = item[5], j.lease.started, 7
+    tell(j.lease.raw, item[6] ~= '' and 'expired' or 'settled')
     if step == 'a' then
       ack(j, ended, item[13] ~= '' and sub(item[13], 2))
       gone = 4
@@ -200,4 +205,5 @@ if #slow > 0 then
   if upkeep ~= 0 and (soonest == 0 or upkeep < soonest) then soonest = upkeep end
 end
 reply[2] = soonest
+tell_all()
 return reply

@@ -25,6 +25,8 @@ pub(super) struct Shard {
     behind: AtomicBool,
     scripts: Scripts,
     pub(super) name: ShardName,
+    /// Nonce of this replica.
+    pub(super) owner: u32,
     clock: Clock,
 }
 
@@ -32,14 +34,15 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Nothing is connected yet.
-    pub(super) fn new(name: ShardName, link: Link, clock: Clock) -> Shard {
+    pub(super) fn new(name: ShardName, owner: u32, link: Link, clock: Clock) -> Shard {
         Shard {
             link,
             contact: Contact::new(name.clone()),
             durability: Observed::new(),
             behind: AtomicBool::new(false),
-            scripts: Scripts::new(keys::prefix(&name)),
+            scripts: Scripts::new(keys::prefix(&name), keys::caller(&name, owner)),
             name,
+            owner,
             clock,
         }
     }

@@ -1,16 +1,16 @@
-//! What goes on beside the calls: hearing wake-ups, and observing what the shard can promise.
+//! What goes on beside the calls: hearing what other replicas do, and observing what the shard can promise.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::PubSub;
-use deadpool_redis::redis::{self, Client, RedisError};
+use deadpool_redis::redis::{self, Client, Msg, RedisError};
 use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
-use crate::domain::{Time, TopicName};
-use crate::store::Error;
+use crate::domain::{Time, Token, TopicName};
+use crate::store::{Error, Hint, Revoked};
 
 use super::hints::Hints;
 use super::keys;
@@ -27,7 +27,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Pauses between attempts to subscribe: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Subscribes to the shard's wake-ups, and again whenever the subscription is lost or leads to a Redis that
+/// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the subscription is lost or leads to a Redis that
 /// is the primary no more. A shard that is reached already is subscribed to when this returns.
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
@@ -65,7 +65,8 @@ async fn join(shard: &Shard) -> Result<PubSub, Error> {
         return Err(Error::Unavailable("another redis becomes the primary".to_owned()));
     };
     let client = Client::open(way).map_err(unavailable)?;
-    subscribe(&client, &keys::wake_channel(&shard.name)).await.map_err(unavailable)
+    let channels = [keys::wake_channel(&shard.name), keys::lease_channel(&shard.name, shard.owner)];
+    subscribe(&client, &channels).await.map_err(unavailable)
 }
 
 /// Listens to one of the sentinels, and lets go of the connections as soon as their Redis is the primary no
@@ -87,10 +88,10 @@ pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()
     }))
 }
 
-async fn subscribe(client: &Client, channel: &str) -> Result<PubSub, RedisError> {
+async fn subscribe(client: &Client, channels: &[String; 2]) -> Result<PubSub, RedisError> {
     let subscribe = async {
         let mut subscription = client.get_async_pubsub().await?;
-        subscription.subscribe(channel).await?;
+        subscription.subscribe(channels).await?;
         Ok(subscription)
     };
     let in_time = tokio::time::timeout(ANSWER_MAX, subscribe).await;
@@ -102,14 +103,9 @@ async fn hear(subscription: PubSub, hints: &Hints) {
     let (mut sink, mut messages) = subscription.split();
     loop {
         match tokio::time::timeout(PING_EVERY, messages.next()).await {
-            Ok(Some(message)) => match message.get_payload_bytes() {
-                b"configured" => hints.configured(),
-                message => {
-                    if let Some((topic, at)) = wake_up(message) {
-                        hints.claimable(topic, at);
-                    }
-                }
-            },
+            Ok(Some(message)) => {
+                pass_on(&message, hints);
+            }
             Ok(None) => return,
             Err(_silence) => {
                 let answer = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;
@@ -121,7 +117,40 @@ async fn hear(subscription: PubSub, hints: &Hints) {
     }
 }
 
-/// What a message says: `<due time> <topic>`.
+fn pass_on(message: &Msg, hints: &Hints) {
+    let said = message.get_payload_bytes();
+    if !message.get_channel_name().ends_with(":w") {
+        leases(said).for_each(|hint| hints.lease(hint));
+    } else if said == b"configured" {
+        hints.configured();
+    } else if let Some((topic, at)) = wake_up(said) {
+        hints.claimable(topic, at);
+    }
+}
+
+/// What a message of the channel of leases says, as `lib/tell.lua` writes it: words of the form
+/// `<what>:<stream>:<token>[,<token>...]`.
+fn leases(message: &[u8]) -> impl Iterator<Item = Hint> {
+    let text = std::str::from_utf8(message).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|word| {
+        let mut parts = word.splitn(3, ':');
+        let (what, stream) = (parts.next()?, parts.next()?.parse().ok()?);
+        let token = |token| u64::from_str_radix(token, 16).map(Token).ok();
+        let tokens = parts.next()?.split(',').filter_map(token).collect();
+        let revoked = |reason| Hint::Revoked { stream, tokens: Vec::clone(&tokens), reason };
+        Some(match (what, what.strip_prefix("extended@")) {
+            (_, Some(deadline)) => {
+                Hint::Extended { stream, deadline: Time(deadline.parse().ok()?), tokens }
+            }
+            ("settled", _) => Hint::Settled { stream, tokens },
+            ("expired", _) => revoked(Revoked::LeaseExpired),
+            ("deleted", _) => revoked(Revoked::Deleted),
+            _ => return None,
+        })
+    })
+}
+
+/// What a message of the channel of wake-ups says: `<due time> <topic>`.
 fn wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
     let (due, topic) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     Some((TopicName::stored(topic), Time(due.parse().ok()?)))
@@ -188,5 +217,26 @@ mod tests {
         );
         assert_eq!(read("soon emails"), None);
         assert_eq!(read(""), None);
+    }
+
+    #[test]
+    fn a_message_about_leases_names_them_and_what_is_not_known_is_ignored() {
+        let message = "settled:7:00000000000000ff,8000000000000000 extended@1800000000123457:7:1 \
+                       later:7:1 settled:x:1 deleted:4294967295:2 expired:8:3 settled";
+        let said: Vec<_> = leases(message.as_bytes()).collect();
+        let tokens = |tokens: &[u64]| tokens.iter().map(|&token| Token(token)).collect();
+        let revoked =
+            |stream, token, reason| Hint::Revoked { stream, tokens: tokens(&[token]), reason };
+        let want = [
+            Hint::Settled { stream: 7, tokens: tokens(&[0xff, 1 << 63]) },
+            Hint::Extended {
+                stream: 7,
+                tokens: tokens(&[1]),
+                deadline: Time(1_800_000_000_123_457),
+            },
+            revoked(u32::MAX, 2, Revoked::Deleted),
+            revoked(8, 3, Revoked::LeaseExpired),
+        ];
+        assert_eq!(said, want);
     }
 }

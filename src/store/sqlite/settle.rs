@@ -82,7 +82,7 @@ fn settle_one(
     let Settle { lease, end, deadline } = &item.settle;
     let Some(topic) = session.topic(&lease.key.topic)? else { return Ok(Err(Refused::NotFound)) };
     let settled = match end {
-        End::Ack { result, .. } => ack(session, plain, topic, lease, result.as_ref())?,
+        End::Ack { result, .. } => ack(session, plain, topic, &item.settle, result.as_ref())?,
         End::Decided { end, dead_retention } => {
             decided(session, topic, lease, *deadline, end, *dead_retention)?
         }
@@ -97,10 +97,12 @@ fn ack(
     session: &mut Session<'_>,
     plain: &mut Plain<'_>,
     topic: i64,
-    lease: &LeaseRef,
+    Settle { lease, deadline, .. }: &Settle,
     result: Option<&Payload>,
 ) -> Done<Answer<Settled>> {
-    if let Some(started) = plain.ack(topic, lease)? {
+    if deadline.is_none()
+        && let Some(started) = plain.ack(topic, lease)?
+    {
         session.count(topic, Total::Succeeded);
         return Ok(Ok(ended(session, started, State::Succeeded)));
     }
@@ -110,6 +112,9 @@ fn ack(
             return repeat_or(instead, settled_code(AttemptOutcome::Succeeded, false));
         }
     };
+    if deadline.is_some() && *deadline != row.alarm {
+        return Ok(Err(Refused::Stale));
+    }
     lifecycle::succeed(session, &row, result)?;
     session.count(topic, Total::Succeeded);
     let state = state_of(session, &row)?.unwrap_or(State::Succeeded);

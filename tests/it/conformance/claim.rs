@@ -350,3 +350,29 @@ pub(crate) async fn leases_of_unknown_jobs_and_tokens_are_refused(q: Fixture) {
     assert_eq!(refused, [gone, gone, stale, stale, None]);
     assert_ne!(Time(0), found[4].as_ref().unwrap().now);
 }
+
+// === for nobody ===
+
+pub(crate) async fn an_ask_for_nobody_says_what_there_is_and_takes_nothing(q: Fixture) {
+    q.store
+        .enqueue(vec![job_in("ready", "a"), job_in("failed", "b"), job_in("gone", "c")])
+        .await
+        .unwrap();
+    let late = q.put(NewJob { due: after(60), priority: Some(3), ..job_in("later", "d") }).await;
+    for name in ["failed", "gone"] {
+        let leased = one(one(q.claim_for(name, vec![taker()]).await.leased));
+        match name {
+            "gone" => drop(q.ack(&leased).await),
+            _ => drop(q.end(&leased, failed_for(5)).await),
+        }
+    }
+    let ask = |name: &&str| Ask { topic: topic(name), takers: Vec::new() };
+    let names = ["ready", "failed", "gone", "later", "nowhere"];
+    let claim = Claim { nonce: q.nonce(), owner: OWNER, asks: names.iter().map(ask).collect() };
+    let claims = q.store.claim(claim).await.unwrap();
+    let rests: Vec<Rest> = claims.topics.iter().map(|claimed| claimed.rest).collect();
+    let retry = Rest::Until(plus(q.now(), 5));
+    assert_eq!(rests, [Rest::More, retry, Rest::Nothing, Rest::Until(late.due), Rest::Nothing]);
+    assert!(claims.topics.iter().all(|claimed| claimed.leased.is_empty()));
+    assert_eq!(q.stats("ready").await.ready, 1);
+}

@@ -119,13 +119,13 @@ impl Backend {
         }
     }
 
-    async fn open(self, name: &str, place: &Place, clock: &ManualClock) -> Opened {
+    async fn open(self, name: &str, place: &Place, clock: &ManualClock, owner: u32) -> Opened {
         let name = ShardName::try_new(name).unwrap();
         let clock = Clock::Manual(clock.clone());
         let on_redis = async |url: &str| {
             let (name, clock) = (name.clone(), clock.clone());
             let address = redis::Address::try_new(url).unwrap();
-            opened(redis::RedisStore::open(redis::Config { name, address, clock }).await)
+            opened(redis::RedisStore::open(redis::Config { name, address, clock, owner }).await)
         };
         let dir = match place {
             Place::Redis(server) => return on_redis(&server.url()).await,
@@ -157,14 +157,14 @@ impl Fixture {
     pub(crate) async fn open(backend: Backend) -> Option<Fixture> {
         let clock = ManualClock::new(START);
         let place = backend.place().await?;
-        let store = backend.open("s0", &place, &clock).await.unwrap();
+        let store = backend.open("s0", &place, &clock, OWNER).await.unwrap();
         Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
     }
 
     /// A store on the Redis at this url, which is empty.
     pub(crate) async fn at(backend: Backend, url: &str) -> Fixture {
         let (clock, place) = (ManualClock::new(START), Place::Shared(url.to_owned()));
-        let store = backend.open("s0", &place, &clock).await.unwrap();
+        let store = backend.open("s0", &place, &clock, OWNER).await.unwrap();
         Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) }
     }
 
@@ -190,7 +190,16 @@ impl Fixture {
 
     /// Opens the same place once more under some name.
     pub(crate) async fn open_as(&self, name: &str) -> Opened {
-        self.backend.open(name, &self.place, &self.clock).await
+        self.backend.open(name, &self.place, &self.clock, OWNER).await
+    }
+
+    /// The store as another replica has it, with this nonce. None where there can be no other one.
+    pub(crate) async fn elsewhere(&self, owner: u32) -> Option<Arc<dyn Store>> {
+        if !self.store.is_shared() {
+            println!("skipped: {:?} is one replica's alone", self.backend);
+            return None;
+        }
+        Some(self.backend.open("s0", &self.place, &self.clock, owner).await.unwrap())
     }
 
     /// The time.

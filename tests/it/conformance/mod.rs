@@ -7,6 +7,7 @@ mod beat;
 mod claim;
 mod conflict;
 mod delete;
+mod elsewhere;
 mod enqueue;
 mod events;
 mod extend;
@@ -138,6 +139,7 @@ macro_rules! conformance {
                 the_first_start_is_that_of_the_first_attempt
                 a_delivery_tells_what_came_before_it
                 leases_of_unknown_jobs_and_tokens_are_refused
+                an_ask_for_nobody_says_what_there_is_and_takes_nothing
             }
             unclaim {
                 a_nonce_undoes_its_whole_claim_and_no_other
@@ -174,6 +176,7 @@ macro_rules! conformance {
                 a_batch_of_settles_is_answered_in_its_order
                 a_job_or_topic_that_is_not_there_is_not_found
                 a_lease_of_a_former_life_of_the_id_is_stale
+                an_ack_with_another_deadline_is_only_known_as_a_repeat
                 a_guarded_settle_is_refused_once_the_lease_was_extended
                 a_settled_lease_is_no_lease
             }
@@ -334,6 +337,15 @@ macro_rules! conformance {
                 a_deadline_is_announced_and_a_nearer_one_again
                 the_end_of_a_retention_is_announced
                 upkeep_is_announced_again_after_it_was_done
+            }
+            elsewhere {
+                a_settle_elsewhere_tells_the_owner_which_leases_are_over
+                leases_of_many_streams_and_owners_are_told_apart
+                what_a_replica_does_to_its_own_leases_it_is_not_told
+                an_end_by_another_replicas_timer_takes_the_lease_away
+                a_delete_elsewhere_takes_the_lease_away
+                an_extend_elsewhere_tells_the_new_deadline
+                what_is_refused_elsewhere_is_not_told
             }
             together {
                 of_many_enqueues_of_one_id_one_creates_it

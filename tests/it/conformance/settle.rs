@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, OnConflict, State, limit};
+use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, OnConflict, State, Time, limit};
 use ringq::store::{End, Leased, NewJob, Refused, Settle, Settled};
 
 use super::fixture::Fixture;
@@ -315,6 +315,22 @@ pub(crate) async fn a_guarded_settle_is_refused_once_the_lease_was_extended(q: F
     assert_eq!(q.job("a").await.lease_expire_time, Some(moved));
     let settled = q.settle(Settle { deadline: Some(moved), ..reap }).await.unwrap();
     assert_eq!(settled.state, State::Backoff);
+}
+
+pub(crate) async fn an_ack_with_another_deadline_is_only_known_as_a_repeat(q: Fixture) {
+    let never = |leased: &Leased| Settle { deadline: Some(Time(0)), ..ack(leased) };
+    for (id, keep) in [("a", Keep::Nothing), ("b", Keep::Tombstone(RETENTION))] {
+        let leased = q.run(NewJob { keep, ..new_job(id) }).await;
+        assert_eq!(q.settle(never(&leased)).await, Err(Refused::Stale), "{id}");
+        assert_eq!(q.state(id).await, Some(State::Running), "{id}");
+        q.ack(&leased).await;
+        let known = match keep {
+            Keep::Nothing => Err(Refused::NotFound),
+            _ => Ok((true, State::Succeeded)),
+        };
+        let repeated = q.settle(never(&leased)).await.map(|done| (done.repeated, done.state));
+        assert_eq!(repeated, known, "{id}");
+    }
 }
 
 pub(crate) async fn a_settled_lease_is_no_lease(q: Fixture) {

@@ -12,6 +12,8 @@
 mod admin;
 /// Streams that break, servers that die, callers that leave.
 mod broken;
+/// Credit when every Ack goes to another replica, and hints are lost.
+mod credit;
 /// Servers on one Redis that are killed, stand still or end, and what becomes of their leases.
 mod dead;
 /// Due times, expiry.
@@ -38,6 +40,8 @@ mod reader;
 mod redis;
 /// Every rule of the contract that refuses a request.
 mod refusals;
+/// Several replicas on one Redis.
+mod replicas;
 /// Several shards behind one server.
 mod ring;
 /// A Redis behind Sentinel, and its failovers.

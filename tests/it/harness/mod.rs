@@ -13,6 +13,7 @@
 
 mod client;
 mod job;
+mod proxy;
 mod raw;
 mod redis;
 mod refusal;
@@ -24,6 +25,7 @@ mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use job::{JobExt, job, request};
+pub(crate) use proxy::LossyProxy;
 pub(crate) use raw::{http_get, raw_queue};
 pub(crate) use redis::{Program, Redis};
 pub(crate) use refusal::{assert_refused, refusal};

@@ -1,5 +1,5 @@
 -- The store's clock: Redis TIME in microseconds, unless a test drives it. Every script begins with it.
--- KEYS[1] is the prefix of all keys, `ringq:{<shard>}:`; ARGV[1] is the time, or empty. Here and elsewhere
+-- KEYS[1] is the prefix of all keys, `ringq:{<shard>}:` (KEYS[2], where there is one, belongs to tell.lua); ARGV[1] is the time, or empty. Here and elsewhere
 -- numbers go to Redis as text that is at hand where there is some: printing one costs as much as a call.
 local call, P = redis.call, KEYS[1]
 local now_text = ARGV[1]

@@ -1,0 +1,185 @@
+//! One replica of several on a store: what others do to its leases, whether it hears of it or not.
+
+use std::time::Duration;
+
+use super::harness::{Server, Worker, options, settle_down};
+use super::*;
+use crate::domain::lifecycle::Cause;
+use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When};
+use crate::store::{Event, Hint, Lease, NewJob};
+
+/// What another replica does is done to the store, past the server.
+impl Server {
+    async fn enqueue_elsewhere(&self, topic: &str, id: &str) {
+        let key = JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) };
+        let job = NewJob {
+            key,
+            spec: Spec::default(),
+            due: When::Now,
+            priority: None,
+            expire: None,
+            keep: Keep::Tombstone(60 * SECOND),
+            on_conflict: OnConflict::Keep,
+            request: None,
+            durability: None,
+        };
+        self.store.enqueue(vec![job]).await.unwrap();
+    }
+
+    async fn ack_elsewhere(&self, delivery: &Delivery) {
+        let end = End::Ack { result: None, follow_ups: Vec::new() };
+        let settle = Settle { lease: lease(delivery), end, deadline: None };
+        self.store.settle(vec![settle]).await.unwrap()[0].unwrap();
+    }
+
+    fn tell(&self, event: Event) {
+        self.store.hints.send(event).unwrap();
+    }
+
+    /// Lets so many seconds pass one by one, and what they bring about happen.
+    async fn pass(&self, seconds: u32) {
+        for _ in 0..seconds {
+            self.clock.advance(SECOND);
+            tokio::time::sleep(Duration::from_millis(120)).await;
+        }
+    }
+
+    /// Lets so many seconds pass at once.
+    async fn jump(&self, seconds: u32) {
+        self.clock.advance(seconds * SECOND);
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.dispatcher.workers()[0].in_flight
+    }
+
+    async fn until_in_flight(&self, jobs: u32) {
+        let waiting = async {
+            while self.in_flight() != jobs {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let waited = tokio::time::timeout(5 * SECOND, waiting).await;
+        assert!(waited.is_ok(), "{} jobs in flight", self.in_flight());
+    }
+}
+
+fn lease(delivery: &Delivery) -> LeaseRef {
+    LeaseRef { key: delivery.job.key.clone(), token: delivery.job.token }
+}
+
+/// A server, a stream of that credit, and as many jobs on it.
+async fn started(credit: u32) -> (Server, Worker, Vec<Delivery>) {
+    let server = Server::start_among_others();
+    for n in 0..=credit {
+        server.enqueue_elsewhere("t", &n.to_string()).await;
+    }
+    let mut stream = server.open(StreamOptions { max_in_flight: credit, ..options(&["t"]) });
+    let jobs = stream.jobs(credit as usize).await;
+    (server, stream, jobs)
+}
+
+#[tokio::test]
+async fn credit_that_was_freed_elsewhere_is_heard_of_at_once() {
+    let (server, mut stream, jobs) = started(2).await;
+    server.ack_elsewhere(&jobs[0]).await;
+    stream.nothing().await;
+    let (stream_id, tokens) = (jobs[0].receipt.stream, vec![jobs[0].job.token]);
+    server.tell(Event::Lease(Hint::Settled { stream: stream_id, tokens: tokens.clone() }));
+    stream.jobs(1).await;
+    // Told twice it is free once.
+    server.tell(Event::Lease(Hint::Settled { stream: stream_id, tokens }));
+    settle_down().await;
+    assert_eq!(server.in_flight(), 2);
+    assert_eq!(server.store.asked(), 0);
+}
+
+#[tokio::test]
+async fn a_stream_that_waits_for_credit_finds_out_what_it_did_not_hear() {
+    let (server, mut stream, jobs) = started(2).await;
+    server.ack_elsewhere(&jobs[1]).await;
+    server.pass(2).await;
+    let batch = stream.batch().await;
+    assert_eq!((batch.deliveries.len(), batch.in_flight), (1, 2));
+    assert!(batch.revocations.is_empty(), "what was acknowledged has not run out");
+}
+
+#[tokio::test]
+async fn what_was_lost_elsewhere_is_revoked_though_nothing_was_heard() {
+    let (server, mut stream, jobs) = started(1).await;
+    let found = server.store.leases(vec![lease(&jobs[0])]).await.unwrap().remove(0).unwrap();
+    let shard = &server.scheduler.shards().all()[0];
+    // As another replica does that took this one for dead; its own hint goes to nobody.
+    let given_back = Lease { owner: 99, ..found };
+    assert_eq!(server.scheduler.end_leases(shard, &[given_back], &Cause::Broken).await, Ok(1));
+    server.pass(2).await;
+    let batch = stream.batch().await;
+    assert_eq!(batch.revocations, [(jobs[0].receipt.clone(), Revoked::LeaseExpired)]);
+}
+
+#[tokio::test]
+async fn after_hints_may_have_been_lost_everything_is_looked_up_once() {
+    let (server, mut stream, jobs) = started(16).await;
+    let asked = server.store.asked();
+    for delivery in &jobs[..9] {
+        server.ack_elsewhere(delivery).await;
+    }
+    server.tell(Event::Missed);
+    stream.jobs(1).await;
+    server.until_in_flight(8).await;
+    assert_eq!(server.store.asked() - asked, 1);
+}
+
+#[tokio::test]
+async fn an_extend_elsewhere_moves_the_look_at_the_deadline() {
+    let server = Server::start_among_others();
+    server.enqueue_elsewhere("t", "1").await;
+    let mut stream = server.open(options(&["t"]));
+    let jobs = stream.jobs(1).await;
+    let extend = crate::store::Extend {
+        lease: lease(&jobs[0]),
+        duration: Some(300 * SECOND),
+        progress: None,
+    };
+    let deadline = server.store.extend(vec![extend]).await.unwrap().remove(0).unwrap();
+    let (stream_id, tokens) = (jobs[0].receipt.stream, vec![jobs[0].job.token]);
+    server.tell(Event::Lease(Hint::Extended { stream: stream_id, tokens, deadline }));
+    settle_down().await;
+    server.jump(40).await;
+    assert_eq!(server.store.asked(), 0);
+    server.jump(262).await;
+    assert_eq!(server.store.asked(), 1);
+}
+
+#[tokio::test]
+async fn a_lost_wake_up_costs_a_second() {
+    let server = Server::start_among_others();
+    let mut stream = server.open(options(&["t", "g.*"]));
+    settle_down().await;
+    server.enqueue_elsewhere("t", "a").await;
+    stream.nothing().await;
+    server.pass(1).await;
+    stream.jobs(1).await;
+    // A topic that did not exist is found by its glob a little later, and from then on as quickly.
+    server.enqueue_elsewhere("g.new", "b").await;
+    server.pass(10).await;
+    stream.jobs(1).await;
+    settle_down().await;
+    server.enqueue_elsewhere("g.new", "c").await;
+    server.pass(1).await;
+    stream.jobs(1).await;
+}
+
+#[tokio::test]
+async fn a_store_of_its_own_is_not_asked_about_anything() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
+    let jobs = stream.jobs(1).await;
+    server.jump(20).await;
+    assert_eq!(server.store.asked(), 0);
+    server.extend(&jobs).await;
+    server.jump(25).await;
+    assert_eq!(server.store.asked(), 0, "its own extends it knows of");
+}

@@ -1,0 +1,43 @@
+//! What the streams of a replica must hear about their leases, whoever changed them: this replica's own
+//! calls, or another one's, of which the store tells.
+
+use crate::domain::{Time, Token};
+
+/// What became of leases of one stream of this replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hint {
+    /// These have been settled by their worker: their credit is free.
+    Settled {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+    },
+    /// These last until another time.
+    Extended {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+        /// Their end, by the store's clock.
+        deadline: Time,
+    },
+    /// These were taken away: their worker must stop.
+    Revoked {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+        /// Why.
+        reason: Revoked,
+    },
+}
+
+/// Why a lease was taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revoked {
+    /// The job was deleted.
+    Deleted,
+    /// Its deadline passed, or it was given back because nobody spoke for it.
+    LeaseExpired,
+}

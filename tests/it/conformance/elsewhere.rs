@@ -1,0 +1,187 @@
+//! What a replica hears of leases that it handed out when another one settles, extends or deletes them: each
+//! exactly once, by stream and token. Only for stores that replicas share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringq::domain::lifecycle::Cause;
+use ringq::domain::{Keep, Time, Token};
+use ringq::store::{
+    Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle, Store, Taker,
+};
+use tokio::sync::broadcast::Receiver;
+
+use super::fixture::Fixture;
+use super::values::{
+    OWNER, RETENTION, TOPIC, ack, dead_lettered, decide, failed_for, key, lease_ref, new_job, one,
+    released, taker, text, topic,
+};
+use crate::harness::within;
+
+const OTHER: u32 = 0xffff_fffe;
+
+/// A store as its owner's replica and another one have it, and what the owner hears.
+struct Two {
+    q: Fixture,
+    other: Arc<dyn Store>,
+    events: Receiver<Event>,
+}
+
+impl Two {
+    async fn new(q: Fixture) -> Option<Two> {
+        let other = q.elsewhere(OTHER).await?;
+        let events = q.store.events();
+        Some(Two { q, other, events })
+    }
+
+    /// Jobs leased to streams of a replica, in the order of the ids.
+    async fn leased(&self, owner: u32, streams: &[u32], jobs: &[NewJob]) -> Vec<Leased> {
+        let mut leased = Vec::new();
+        for (stream, job) in streams.iter().cycle().zip(jobs) {
+            self.q.put(job.clone()).await;
+            let takers = vec![Taker { stream: *stream, jobs: 1, ..taker() }];
+            let asks = vec![Ask { topic: topic(TOPIC), takers }];
+            let claim = Claim { nonce: self.q.nonce(), owner, asks };
+            let store = if owner == OWNER { &self.q.store } else { &self.other };
+            leased.push(one(one(one(store.claim(claim).await.unwrap().topics).leased)));
+        }
+        leased
+    }
+
+    /// The next thing that the owner hears about a lease.
+    async fn hears(&mut self) -> Hint {
+        loop {
+            let event = within("a hint", self.events.recv()).await.unwrap();
+            if let Event::Lease(hint) = event {
+                return hint;
+            }
+        }
+    }
+
+    /// Nothing but this is heard from here on: the message that ends the test is the next one.
+    async fn hears_no_more(&mut self) {
+        let last = one(self.leased(OWNER, &[99], &[new_job("last")]).await);
+        self.other.settle(vec![ack(&last)]).await.unwrap()[0].unwrap();
+        assert_eq!(self.hears().await, Hint::Settled { stream: 99, tokens: vec![last.token] });
+    }
+}
+
+fn jobs(ids: &[&str], keep: Keep) -> Vec<NewJob> {
+    ids.iter().map(|id| NewJob { keep, ..new_job(id) }).collect()
+}
+
+pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    let result = || End::Ack { result: Some(text("done")), follow_ups: vec![new_job("next")] };
+    for (n, keep) in
+        [Keep::Nothing, Keep::Tombstone(RETENTION), Keep::Record(RETENTION)].into_iter().enumerate()
+    {
+        let id = format!("acked{n}");
+        let leased = one(two.leased(OWNER, &[3], &jobs(&[&id], keep)).await);
+        two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
+        assert_eq!(two.hears().await, Hint::Settled { stream: 3, tokens: vec![leased.token] });
+    }
+    let leased = one(two.leased(OWNER, &[4], &[new_job("with")]).await);
+    let settle = Settle { end: result(), ..ack(&leased) };
+    two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
+    assert_eq!(two.hears().await, Hint::Settled { stream: 4, tokens: vec![leased.token] });
+    two.q.claim_ids().await;
+    for (n, cause) in [failed_for(60), released(), dead_lettered()].into_iter().enumerate() {
+        let leased = one(two.leased(OWNER, &[5], &[new_job(&format!("nacked{n}"))]).await);
+        let settle = two.q.decide(&leased, cause).await;
+        two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
+        assert_eq!(two.hears().await, Hint::Settled { stream: 5, tokens: vec![leased.token] });
+        two.q.claim_ids().await;
+    }
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn leases_of_many_streams_and_owners_are_told_apart(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    let ids: Vec<String> = (0..40).map(|n| format!("j{n}")).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let mut settles = Vec::new();
+    let mut want: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
+    for leased in two.leased(OTHER, &[1, 2], &jobs(&ids[..10], Keep::Nothing)).await {
+        settles.push(ack(&leased));
+    }
+    let streams = [1, 2, u32::MAX];
+    let leases = two.leased(OWNER, &streams, &jobs(&ids[10..], Keep::Nothing)).await;
+    for (leased, stream) in leases.into_iter().zip(streams.into_iter().cycle()) {
+        settles.push(ack(&leased));
+        want.entry(stream).or_default().push(leased.token);
+    }
+    assert!(two.other.settle(settles).await.unwrap().iter().all(Result::is_ok));
+    let mut heard: BTreeMap<u32, Vec<Token>> = BTreeMap::new();
+    for _ in streams {
+        let Hint::Settled { stream, tokens } = two.hears().await else { panic!("settled") };
+        assert!(heard.insert(stream, tokens).is_none(), "each stream once");
+    }
+    assert_eq!(heard, want);
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn what_a_replica_does_to_its_own_leases_it_is_not_told(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    let leases = two.leased(OWNER, &[1], &jobs(&["a", "b", "c"], Keep::Tombstone(RETENTION))).await;
+    two.q.extend(&leases[0], None, None).await.unwrap();
+    two.q.ack(&leases[0]).await;
+    two.q.end(&leases[1], failed_for(9)).await;
+    two.q.delete("c").await;
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    for (id, cause) in [("late", Cause::Expired), ("orphan", Cause::Broken)] {
+        let leased = one(two.leased(OWNER, &[6], &[new_job(id)]).await);
+        two.q.until(leased.deadline);
+        let lease = one(two.other.leases(vec![lease_ref(&leased)]).await.unwrap()).unwrap();
+        let settle = Settle { deadline: Some(lease.deadline), ..decide(&lease, cause) };
+        two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
+        let (tokens, reason) = (vec![leased.token], Revoked::LeaseExpired);
+        assert_eq!(two.hears().await, Hint::Revoked { stream: 6, tokens, reason });
+        two.q.claim_ids().await;
+    }
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    two.q.put(new_job("waits")).await;
+    assert!(two.other.delete(vec![key(TOPIC, "waits")]).await.unwrap()[0].is_some());
+    let leased = one(two.leased(OWNER, &[7], &[new_job("runs")]).await);
+    two.other.delete(vec![key(TOPIC, "runs")]).await.unwrap();
+    let (tokens, reason) = (vec![leased.token], Revoked::Deleted);
+    assert_eq!(two.hears().await, Hint::Revoked { stream: 7, tokens, reason });
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn an_extend_elsewhere_tells_the_new_deadline(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    let leased = one(two.leased(OWNER, &[8], &[new_job("a")]).await);
+    for seconds in [90, 1] {
+        two.q.sleep(5);
+        let duration = Some(Duration::from_secs(seconds));
+        let extend = Extend { lease: lease_ref(&leased), duration, progress: None };
+        let deadline: Time = one(two.other.extend(vec![extend]).await.unwrap()).unwrap();
+        assert_eq!(deadline, two.q.now().plus(Duration::from_secs(seconds)));
+        let tokens = vec![leased.token];
+        assert_eq!(two.hears().await, Hint::Extended { stream: 8, tokens, deadline });
+    }
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn what_is_refused_elsewhere_is_not_told(q: Fixture) {
+    let Some(mut two) = Two::new(q).await else { return };
+    let old = one(two.leased(OWNER, &[9], &[new_job("a")]).await);
+    two.q.end(&old, released()).await;
+    let new = two.q.claim_one().await;
+    let stale = Extend { lease: lease_ref(&old), duration: None, progress: None };
+    assert!(two.other.extend(vec![stale]).await.unwrap()[0].is_err());
+    assert!(two.other.settle(vec![ack(&old)]).await.unwrap()[0].is_err());
+    let guarded = Settle { deadline: Some(Time(1)), ..ack(&new) };
+    assert!(two.other.settle(vec![guarded]).await.unwrap()[0].is_err());
+    two.hears_no_more().await;
+}
