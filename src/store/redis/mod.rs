@@ -18,6 +18,7 @@ mod query;
 mod record;
 mod reply;
 mod script;
+mod seen;
 mod settle;
 mod shard;
 mod start;
@@ -44,6 +45,7 @@ use crate::store::{
 use hints::Hints;
 use link::Lane;
 use script::{Call, Verb};
+use seen::Seen;
 use shard::Shard;
 use start::Reach;
 
@@ -70,9 +72,8 @@ pub struct RedisStore {
     name: ShardName,
     /// Without credentials.
     address: String,
-    /// What an enqueue does to what it meets, as scripts read it.
-    actions: String,
     shard: Arc<Shard>,
+    seen: Seen,
     hints: Arc<Hints>,
     durability: Arc<Reach>,
     /// One permit per call under way; closed with the store.
@@ -94,7 +95,7 @@ impl RedisStore {
         let hints = Arc::new(Hints::new());
         let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
         let store = RedisStore {
-            actions: enqueue::actions(),
+            seen: Seen::default(),
             address: address.to_string(),
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(vec![listening]),

@@ -4,6 +4,7 @@
 //! A line `--#include name` stands for `lib/name.lua`. The first line names the flags of the script:
 //! Redis 7 wants them behind a shebang, which earlier ones do not know.
 
+use super::enqueue;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{
     self, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
@@ -50,7 +51,7 @@ scripts! {
     Unclaim = "unclaim",
 }
 
-/// What scripts include.
+/// What scripts include; `actions` is made of [`enqueue::actions`].
 pub(super) const SOURCES: [(&str, &str); 4] = [
     ("clock", include_str!("lib/clock.lua")),
     ("record", include_str!("lib/record.lua")),
@@ -168,6 +169,9 @@ fn assemble(source: &str, major: u32) -> String {
 }
 
 fn included(name: &str) -> String {
+    if name == "actions" {
+        return format!("local actions = '{}'", enqueue::actions());
+    }
     let found = SOURCES.iter().find(|(known, _)| *known == name);
     found.map_or_else(|| format!("error('nothing is called {name}')"), |(_, code)| (*code).into())
 }

@@ -1,13 +1,19 @@
 -- flags: allow-oom
 -- unclaim: undo leases that reached nobody: back to the old place, nothing counted.
--- ARGV: now, the nonce of a claim whose answer was lost (4 bytes; empty: of none); per lease: topic, id,
+-- ARGV: now, 0 and the nonce of a claim whose answer was lost (empty: of none); per lease: topic, id,
 --       token. That claim may still be on its way: once it is named here it takes nothing any more.
 -- Reply: next upkeep (0: none), how many it found.
 --#include clock
 --#include record
 --#include lifecycle
 local undone = 0
-if ARGV[2] ~= '' then call('SET', P .. 'void:' .. ARGV[2], '1', 'EX', '600') end
+if ARGV[2] ~= '' then
+  local till = plus(now, 600000000)
+  call('HSET', P .. 'claims', ARGV[2], '1')
+  -- As of a job of the topic without a name: see prune.
+  call('ZADD', P .. 'alarms', text(till), ARGV[2])
+  alarm_at(till)
+end
 
 for a = 3, #ARGV, 3 do
   local k = topic_of(ARGV[a])
