@@ -46,7 +46,7 @@ end
 
 local char, reply, r, t, a, jobs_left = string.char, { now }, 1, 2, 3, (#tokens - 1) / 8
 local bytes_left, asks, general = 1048576, 1, nil
-if #ARGV > 4 then
+if #ARGV ~= 4 then
   counts = ARGV[#ARGV]
   asks = #counts / 2
 end

@@ -36,8 +36,13 @@ impl RedisStore {
                 call.arg(seat(claim.owner, taker));
             }
         }
-        if claim.asks.len() > 1 || claim.asks.iter().any(|ask| ask.takers.len() > 1) {
-            call.arg(takers(&claim));
+        let alone = if let [ask] = &claim.asks[..] { Some(ask.takers.len()) } else { None };
+        if alone == Some(0) {
+            // Else it would look like one ask of one taker.
+            call.arg("");
+        }
+        if alone != Some(1) {
+            call.arg(counts(&claim));
         }
         let mut reply = self.run(Lane::Claim, &call).await?;
         let now = reply.time()?;
@@ -114,7 +119,7 @@ fn fresh_tokens(claim: &Claim) -> Vec<Token> {
 }
 
 /// How many takers each ask has.
-fn takers(claim: &Claim) -> Vec<u8> {
+fn counts(claim: &Claim) -> Vec<u8> {
     let takers = claim.asks.iter().map(|ask| u16::try_from(ask.takers.len()).unwrap_or(u16::MAX));
     takers.flat_map(u16::to_be_bytes).collect()
 }

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `ringq:shard` | hash | whose Redis this is: `name`, `format`, and the last `time` that a replica noted |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`). 0 and the nonce of a claim that was given up before it arrived: gone after ten minutes |
+//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`). 0 and the nonce: a claim that was given up before it arrived |
 //! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `succeeded`, `dead` |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it |
 //! | `P more:<topic>` | hash | what few jobs have: a letter and the id → story `s`, history `h`, result `r`, payload `p`, next generation `n` and its payload `q` |
@@ -15,7 +15,8 @@
 //! | `P back:<0-9>:<topic>` | zset | the same for jobs that failed |
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
-//! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time; 0 and the nonce of a claim that was given up |
+//! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
+//! | `P voids` | zset | claims that were given up, by when: the next one removes those older than ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>` |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:

@@ -13,8 +13,6 @@ for i = 1, #due do
   local name = sub(due[i], 1, split - 1)
   if not k or k.name ~= name then k = topic_of(name) end
   if k then find(k, sub(due[i], split + 1)) end
-  -- A claim that was given up long ago.
-  if name == '' then call('HDEL', P .. 'claims', due[i]) end
   local at = call('ZSCORE', key, due[i])
   if at and tonumber(at) <= now then
     -- Its job has been removed by hand: nobody must come here for it again and again.

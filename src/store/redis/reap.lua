@@ -5,44 +5,63 @@
 --#include clock
 local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0 }
 
--- When the first lease of a topic ends, which claims leave behind as a time that may be too early; nil: none.
+-- When the first lease of a topic ends; claims and settles leave a time behind that may be too early.
 local function refresh(name, noted)
   local first = call('ZRANGE', P .. 'ends:' .. name, '0', '0', 'WITHSCORES')[2]
   if first == noted then return first end
-  local known, bound = call('HGET', P .. 'claims', name), first or '9007199254740991'
   if first then call('ZADD', deadlines, first, name) else call('ZREM', deadlines, name) end
-  if known then
-    call('HSET', P .. 'claims', name, struct.pack('>I7', bound + 0) .. string.sub(known, 8))
-  end
+  local known, bound = call('HGET', P .. 'claims', name), (first or '9007199254740991') + 0
+  if known then call('HSET', P .. 'claims', name, struct.pack('>I7', bound) .. string.sub(known, 8)) end
   return first
 end
 
-local topics = call('ZRANGEBYSCORE', deadlines, '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', ARGV[2])
--- With as many topics as were asked for there may be more.
-local soonest = #topics == 2 * limit and now or nil
-for i = 1, #topics, 2 do
-  local name, ends = topics[i], P .. 'ends:' .. topics[i]
-  local first = refresh(name, topics[i + 1])
-  if first and first + 0 <= now then
-    local due = call('ZRANGEBYSCORE', ends, '-inf', now_text, 'LIMIT', '0', limit)
-    for j = 1, #due do
-      local id, r = due[j], #reply
-      local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
-      if lease and record then
-        reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
-      else
-        -- Somebody has removed them by hand: nobody must come here for it again and again.
-        call('ZREM', ends, id)
-      end
-    end
-    limit, first = limit - #due, call('ZRANGE', ends, #due, #due, 'WITHSCORES')[2]
-  end
-  if first and (not soonest or first + 0 < soonest) then soonest = first + 0 end
+-- The next lease of a topic.
+local function advance(head)
+  local found = call('ZRANGE', head.ends, head.passed, head.passed, 'WITHSCORES')
+  head.id, head.at = found[1], (found[2] or math.huge) + 0
 end
+
+-- Topics whose leases may have ended.
+local topics = call('ZRANGEBYSCORE', deadlines, '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', '513')
+local heads = {}
+for i = 1, math.min(#topics, 1024), 2 do
+  if refresh(topics[i], topics[i + 1]) then
+    local head = { name = topics[i], ends = P .. 'ends:' .. topics[i], passed = 0 }
+    advance(head)
+    heads[#heads + 1] = head
+  end
+end
+
+local function earliest()
+  local first = heads[1]
+  for i = 2, #heads do
+    if heads[i].at < first.at then first = heads[i] end
+  end
+  return first and first.at < math.huge and first
+end
+
+local next_ = earliest()
+while limit > 0 and next_ and next_.at <= now do
+  local name, id, r = next_.name, next_.id, #reply
+  local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
+  if lease and record then
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
+    next_.passed = next_.passed + 1
+  else
+    -- Somebody has removed them by hand: nobody must come here for it again and again.
+    call('ZREM', next_.ends, id)
+  end
+  advance(next_)
+  limit, next_ = limit - 1, earliest()
+end
+
+-- More topics than one call looks at are another call's.
+local soonest = next_ and next_.at or 0
+if #topics > 1024 and (soonest == 0 or soonest > now) then soonest = now end
 for _ = 1, 512 do
   local head = call('ZRANGEBYSCORE', deadlines, '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
-  if not head[1] or (soonest and soonest <= head[2] + 0) then break end
+  if not head[1] or (soonest > 0 and soonest <= head[2] + 0) then break end
   if refresh(head[1], head[2]) == head[2] then soonest = head[2] + 0 end
 end
-reply[2] = soonest or 0
+reply[2] = soonest
 return reply

@@ -8,11 +8,15 @@
 --#include lifecycle
 local undone = 0
 if ARGV[2] ~= '' then
-  local till = plus(now, 600000000)
+  -- Those that nobody can expect any more go.
+  local voids = P .. 'voids'
+  local old = call('ZRANGEBYSCORE', voids, '-inf', text(now - 600000000), 'LIMIT', '0', '512')
+  if old[1] then
+    call('HDEL', P .. 'claims', unpack(old))
+    call('ZREM', voids, unpack(old))
+  end
   call('HSET', P .. 'claims', ARGV[2], '1')
-  -- As of a job of the topic without a name: see prune.
-  call('ZADD', P .. 'alarms', text(till), ARGV[2])
-  alarm_at(till)
+  call('ZADD', voids, text(now), ARGV[2])
 end
 
 for a = 3, #ARGV, 3 do
