@@ -200,6 +200,13 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_leases_as_many_bytes_as_one_call_may_carry() {
+        let bound =
+            format!("bytes_left, asks, general = {},", crate::domain::limit::CALL_BYTES_MAX);
+        assert!(ALL[Verb::Claim as usize].source.contains(&bound), "{bound}");
+    }
+
+    #[test]
     fn a_shebang_is_for_those_who_know_it() {
         assert!(
             assemble("-- flags: allow-oom\nreturn 1\n", 7).starts_with("#!lua flags=allow-oom\n")
