@@ -1,85 +1,123 @@
 -- flags: allow-oom
 -- claim: lease ready jobs to those who ask, in the order of each topic, within their credit and the
 -- bounds of one call. Jobs go round from taker to taker.
--- ARGV: now, nonce (4 bytes), lower halves of tokens (4 bytes per job that can be leased), bounds (jobs 4
---       and bytes 4 that the call may lease, asks 2, for each how many takers 2); per ask: topic; per taker
---       of it: jobs 4, lease 7, bytes 7, oversize 1, seat 15 (owner 4, stream 4, grace 7), worker.
+-- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per
+--       ask: topic; per taker of it: jobs 4, bytes 7, lease 7, oversize 1, then a lease of it from the first
+--       start on (`record.rs`); unless that is one ask of one taker: for each ask how many takers 2.
 -- Reply: now, then per ask: what is left (-1 more, 0 nothing, else when the next is due), jobs, whether
---        takers are listed (0 or 1), extras; the members (arrival and id), the records, the takers
---        (from 0), the extras (number of the job from 0, last error or false, payload or false).
+--        takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
+--        takers (from 0), the extras (number of the job from 0, last error or false, payload or false).
 --        In one list: each list within a list costs as much as a call.
 --#include clock
-local pack, unpack_, byte, sub, char = struct.pack, struct.unpack, string.byte, string.sub, string.char
-local nonce, halves, reply, r, half, a = ARGV[2], ARGV[3], { now }, 1, 1, 5
-local jobs_left, bytes_left, asks = unpack_('>I4I4I2', ARGV[4])
-local bytes_whole, deadlines, d, general = bytes_left, {}, 0, nil
--- Its caller has given it up already: see unclaim.
-local void = call('EXISTS', P .. 'void:' .. nonce) == 1
+local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
+local tokens, counts = ARGV[2], nil
+local void = sub(tokens, 1, 5)
+
+-- The commonest case: one job for one taker. For one alone every table counts.
+if #tokens == 9 and #ARGV == 4 then
+  local name, seat = ARGV[3], ARGV[4]
+  local known = call('HMGET', P .. 'claims', name, void)
+  local ranks, order = known[1], P .. 'wait:0:' .. name
+  if ranks and #ranks == 8 and byte(ranks, 8) == 48 and not known[2] then
+    local page = call('ZRANGE', order, '0', '1')
+    local first, behind = page[1], page[2]
+    if first and unpack_('>I7', first) <= now then
+      local id = sub(first, 14)
+      local record = call('HGET', P .. 'jobs:' .. name, id)
+      local f1, f2 = byte(record, 21, 22)
+      local bytes, lease = unpack_('>I7I7', seat, 5)
+      if f1 < 2 and f2 < 4 and #record <= bytes then
+        local deadline = now + lease
+        local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
+        call('ZREMRANGEBYRANK', order, '0', '0')
+        call('HSET', P .. 'leases:' .. name, id,
+          sub(tokens, 2) .. (f1 == 0 and '\1' or '\2') .. times .. sub(seat, 20))
+        call('ZADD', P .. 'ends:' .. name, ending, id)
+        if deadline < unpack_('>I7', ranks) then
+          call('HSET', P .. 'claims', name, sub(times, 8) .. '0')
+          call('ZADD', P .. 'deadlines', ending, name)
+        end
+        local rest = behind and unpack_('>I7', behind) or 0
+        return { now, (behind and rest <= now) and -1 or rest, 1, 0, 0, first, record }
+      end
+    end
+  end
+end
+
+local char, reply, r, t, a, jobs_left = string.char, { now }, 1, 2, 3, (#tokens - 1) / 8
+local bytes_left, asks, general = 1048576, 1, nil
+if #ARGV ~= 4 then
+  counts = ARGV[#ARGV]
+  asks = #counts / 2
+end
 
 for ask = 1, asks do
-  local name, count = ARGV[a], unpack_('>I2', ARGV[4], 9 + 2 * ask)
-  local ranks, usual = not void and call('HGET', P .. 'topic:' .. name, 'ranks'), general == nil
+  local name, count, usual = ARGV[a], counts and unpack_('>I2', counts, 2 * ask - 1) or 1, general == nil
+  -- Not if its caller has given the call up already: see unclaim.
+  local known = call('HMGET', P .. 'claims', name, void)
+  local ranks = not known[2] and known[1]
   if not ranks then
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4
-  elseif usual and ranks == '0' and count == 1 then
+  elseif usual and count == 1 and sub(ranks, 8) == '0' then
     -- The common case: one taker, one order, and nothing special about any job.
-    local jobs, lease, bytes, _, seat = unpack_('>I4I7I7Bc15', ARGV[a + 1])
-    local limit, order = (jobs < jobs_left and jobs or jobs_left) + 1, P .. 'wait:0:' .. name
-    local page = call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
-    local seen, ids, found, size, kept_any = #page, nil, nil, 0, 0
-    -- The last one that fills the page is only looked at.
-    local full = seen == limit
-    local n = full and seen - 1 or seen
-    if seen > 0 then
-      ids = {}
-      for i = 1, seen do ids[i] = sub(page[i], 7) end
-      found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
-      for i = 1, seen do
-        local f1, f2, more = unpack_('>BBI4', found[i], 21)
-        if i <= n then
-          size, kept_any = size + more, kept_any + f1
-          if f1 > 1 then usual = false end
-        end
-        if f2 >= 4 then
-          local expires, own = unpack_('>I7xxxxxxxxxI7', found[i], 49)
-          if expires + own > 0 then usual = false end
-        end
-      end
-      usual = usual and size <= bytes and size + n <= bytes_left
+    local seat, order = ARGV[a + 1], P .. 'wait:0:' .. name
+    local wanted, bytes, lease = unpack_('>I4I7I7', seat)
+    local limit = (wanted < jobs_left and wanted or jobs_left) + 1
+    -- Of a few, those that are not due yet come along; a longer page would read many of them in vain.
+    local page = limit <= 17 and call('ZRANGE', order, '0', limit - 1)
+      or call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
+    local n, behind = #page, nil
+    if n == limit then n, behind = n - 1, page[n] end
+    while n > 0 and unpack_('>I7', page[n]) > now do n, behind = n - 1, page[n] end
+    local rest, size, kinds, leases, records = 0, 0, 0, nil, nil
+    if not behind and limit > 17 then behind = call('ZRANGE', order, n, n)[1] end
+    if behind then
+      rest = unpack_('>I7', behind)
+      if rest <= now then rest = -1 end
     end
-    local rest = full and -1 or 0
-    if usual and not full then
-      -- What comes behind them says when to ask again; one that will never be due is not usual.
-      local first = call('ZRANGE', order, n, n)[1]
-      if first then
-        local record = call('HGET', P .. 'jobs:' .. name, sub(first, 7))
-        local expires = byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
-        rest, usual = unpack_('>I7', record, 7), expires == 0 or expires > now
+    local ids = {}
+    if n > 0 then
+      for i = 1, n do ids[i] = sub(page[i], 14) end
+      records = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
+    end
+    for i = 1, n do
+      local record = records[i]
+      local f1, f2 = byte(record, 21, 22)
+      -- A record is a little longer than what counts of it.
+      size, kinds = size + #record, kinds + f1
+      if f1 > 1 then usual = false end
+      if f2 >= 4 then
+        local expires, own = unpack_('>I7xxxxxxxxxI7', record, 49)
+        if expires + own > 0 then usual = false end
       end
     end
+    usual = usual and size <= bytes and size + n <= bytes_left
     if usual then
       reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = rest, n, 0, 0
       if n > 0 then
         local deadline = now + lease
-        local due, leases, l = string.format('%d', deadline), {}, 0
+        local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
         -- Whether nothing stays of the job (1), so that its ack may simply remove it, or something does (2)
-        -- comes in between.
-        local tail = pack('>I7I7I7I7', now, deadline, lease, now) .. seat .. '\0\0\0\0\0\0\0'
-          .. sub(ARGV[a + 1], 35)
-        local plain, kept, global = '\1' .. tail, '\2' .. tail, name .. '\0'
+        -- comes behind the token.
+        local tail, leases, deadlines, l = times .. sub(seat, 20), {}, {}, 0
+        local plain, kept, at = '\1' .. tail, '\2' .. tail, r + 4
         for i = 1, n do
-          local id, record = ids[i], found[i]
-          leases[l + 1] = id
-          leases[l + 2] = nonce .. sub(halves, half, half + 3)
-            .. ((kept_any == 0 or byte(record, 21) == 0) and plain or kept)
-          deadlines[d + 1], deadlines[d + 2] = due, global .. id
-          reply[r + 4 + i], reply[r + 4 + n + i] = page[i], record
-          half, l, d = half + 4, l + 2, d + 2
+          local id, record, token = ids[i], records[i], t + 8 * i
+          leases[l + 1], leases[l + 2] = id, sub(tokens, token - 8, token - 1)
+            .. ((kinds == 0 or byte(record, 21) == 0) and plain or kept)
+          deadlines[l + 1], deadlines[l + 2] = ending, id
+          reply[at + i], reply[at + n + i] = page[i], record
+          l = l + 2
         end
-        jobs_left, bytes_left = jobs_left - n, bytes_left - size - n
         call('ZREMRANGEBYRANK', order, '0', n - 1)
         call('HSET', P .. 'leases:' .. name, unpack(leases))
+        call('ZADD', P .. 'ends:' .. name, unpack(deadlines))
+        if deadline < unpack_('>I7', ranks) then
+          call('HSET', P .. 'claims', name, sub(times, 8) .. sub(ranks, 8))
+          call('ZADD', P .. 'deadlines', ending, name)
+        end
+        t, jobs_left, bytes_left = t + 8 * n, jobs_left - n, bytes_left - size - n
       end
       r = r + 4 + 2 * n
     end
@@ -87,17 +125,23 @@ for ask = 1, asks do
     usual = false
   end
   if ranks and not usual and not general then
-    local alarms, expiries_left, turn, wanted, leases, members, records, who, extras = {}, 512
+    local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, extras = {}, 512
+    -- A time before which no lease of the topic ends.
+    local bound
     -- What the lease of a job looks like behind its token; and its deadline as text.
     local function suffix(taker, plain, duration, first)
       local deadline = math.min(now + duration, 9007199254740991)
-      return char(plain) .. pack('>I7I7I7I7', now, deadline, duration, first) .. taker.seat
-        .. '\0\0\0\0\0\0\0' .. taker.worker, string.format('%d', deadline)
+      bound = math.min(bound, deadline)
+      local tail = taker.seat
+      if first ~= now or duration ~= taker.lease then
+        tail = pack('>I7', first) .. sub(tail, 8, 29) .. pack('>I7', duration) .. sub(tail, 37)
+      end
+      return char(plain) .. pack('>I7I7', now, deadline) .. tail, string.format('%d', deadline)
     end
 
     -- Who takes a job of so many bytes; nobody when the call is full.
     local function next_taker(bytes)
-      if jobs_left == 0 or (bytes > bytes_left and bytes_left < bytes_whole) then return nil end
+      if jobs_left == 0 or (bytes > bytes_left and bytes_left < 1048576) then return nil end
       for place = 1, #turn do
         local taker = turn[place]
         if bytes <= taker.bytes or taker.oversize then
@@ -136,7 +180,7 @@ for ask = 1, asks do
     -- What has expired is left for `expired`, and `out` has the others then.
     local function take(page, ids, found, out, expired)
       local global, n, l, count = name .. '\0', #members, #leases, 0
-      for i = 1, #page do
+      for i = 1, #ids do
         local record, id, own, expires = found[i], ids[i], 0, 0
         local f1, f2, bytes = unpack_('>BBI4', record, 21)
         if f2 >= 4 then expires, own = unpack_('>I7xxxxxxxxxI7', record, 49) end
@@ -153,30 +197,14 @@ for ask = 1, asks do
             taker.tail, taker.deadline = suffix(taker, 1, taker.lease, now)
             tail, deadline = taker.tail, taker.deadline
           end
-          leases[l + 1], leases[l + 2] = id, nonce .. sub(halves, half, half + 3) .. tail
-          deadlines[d + 1], deadlines[d + 2] = deadline, global .. id
+          leases[l + 1], leases[l + 2] = id, sub(tokens, t, t + 7) .. tail
+          ends[l + 1], ends[l + 2] = deadline, id
           if expires ~= 0 then alarms[#alarms + 1] = global .. id end
-          half, l, d, n, count = half + 4, l + 2, d + 2, n + 1, count + 1
+          t, l, n, count = t + 8, l + 2, n + 1, count + 1
           members[n], records[n], who[n], out[count] = page[i], record, taker.index, page[i]
         end
       end
       return count, false
-    end
-
-    -- Two orders of one priority are one to the outside: by due time, then by arrival.
-    local function merge(page, found, limit)
-      local by_member, sorted = {}, {}
-      for i = 1, #page do
-        by_member[page[i]] = found[i]
-        sorted[i] = sub(found[i], 7, 13) .. page[i]
-      end
-      table.sort(sorted)
-      local merged, ids, records_of = {}, {}, {}
-      for i = 1, math.min(#sorted, limit) do
-        merged[i], ids[i] = sub(sorted[i], 8), sub(sorted[i], 14)
-        records_of[i] = by_member[merged[i]]
-      end
-      return merged, ids, records_of
     end
 
     local function expire_all(ids)
@@ -198,12 +226,17 @@ for ask = 1, asks do
           local more = call('ZRANGEBYSCORE', backs, '-inf', now_text, 'LIMIT', '0', limit)
           failed = #more
           for i = 1, failed do page[read + i] = more[i] end
+          -- Both are one to the outside: by due time, then by arrival, as members begin.
+          table.sort(page, function(x, y)
+            local due, seq = unpack_('>I7I6', x)
+            local other_due, other_seq = unpack_('>I7I6', y)
+            return due < other_due or (due == other_due and seq < other_seq)
+          end)
         end
         if not page[1] then return false end
         local ids = {}
-        for i = 1, #page do ids[i] = sub(page[i], 7) end
+        for i = 1, math.min(#page, limit) do ids[i] = sub(page[i], 14) end
         local found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
-        if failed > 0 then page, ids, found = merge(page, found, limit) end
         local out, expired = {}, {}
         local count, full = take(page, ids, found, out, expired)
         if count > 0 then
@@ -225,11 +258,11 @@ for ask = 1, asks do
     local function next_due(order, letter, rest)
       local first = call('ZRANGE', order, '0', '0')[1]
       while first do
-        local id = sub(first, 7)
+        local id = sub(first, 14)
         local record = call('HGET', P .. 'jobs:' .. name, id)
         local expires = byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
         if expires == 0 or expires > now then
-          local due = unpack_('>I7', record, 7)
+          local due = unpack_('>I7', record)
           return (rest == 0 or due < rest) and due or rest
         end
         -- It will never be due.
@@ -239,7 +272,7 @@ for ask = 1, asks do
       end
       if letter ~= '0' then
         ranks = string.gsub(ranks, letter, '')
-        call('HSET', P .. 'topic:' .. name, 'ranks', ranks)
+        call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
       end
       return rest
     end
@@ -268,19 +301,28 @@ for ask = 1, asks do
 
     -- Answers an ask, whatever its jobs are like.
     general = function(topic, at, takers)
-      name, turn, wanted, ranks = topic, {}, 0, call('HGET', P .. 'topic:' .. topic, 'ranks')
+      local known = call('HGET', P .. 'claims', topic)
+      local before = unpack_('>I7', known)
+      name, turn, wanted, bound, ranks = topic, {}, 0, before, sub(known, 8)
       for index = 0, takers - 1 do
         local blob = ARGV[at + index]
-        local jobs, lease, bytes, oversize, seat = unpack_('>I4I7I7Bc15', blob)
+        local jobs, bytes, lease, oversize = unpack_('>I4I7I7B', blob)
         if jobs > 0 then
-          turn[#turn + 1] = { index = index, seat = seat, lease = lease, worker = sub(blob, 35),
-                              jobs = jobs, bytes = bytes, oversize = oversize == 1 }
+          turn[#turn + 1] = { index = index, seat = sub(blob, 20), lease = lease, jobs = jobs, bytes = bytes,
+                              oversize = oversize == 1 }
         end
         wanted = wanted + jobs
       end
-      leases, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}
+      leases, ends, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}, {}
       local rest = take_all()
-      if leases[1] then call('HSET', P .. 'leases:' .. name, unpack(leases)) end
+      if leases[1] then
+        call('HSET', P .. 'leases:' .. name, unpack(leases))
+        call('ZADD', P .. 'ends:' .. name, unpack(ends))
+      end
+      if bound < before then
+        call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
+        call('ZADD', P .. 'deadlines', string.format('%d', bound), name)
+      end
       if alarms[1] then call('ZREM', P .. 'alarms', unpack(alarms)) end
       local lists = takers > 1 and { members, records, who, extras } or { members, records, extras }
       reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =
@@ -295,5 +337,4 @@ for ask = 1, asks do
   if ranks and not usual then general(name, a + 1, count) end
   a = a + 1 + count
 end
-if d > 0 then call('ZADD', P .. 'deadlines', unpack(deadlines)) end
 return reply

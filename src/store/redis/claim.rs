@@ -1,7 +1,7 @@
 //! Claim and what undoes it.
 
 use bytes::{BufMut as _, Bytes};
-use rand::RngCore as _;
+use rand::Rng as _;
 
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, LeaseRef, Leased, Rest, Result, Taker, Unclaim};
@@ -11,7 +11,8 @@ use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
-/// Bytes of the arrival in front of an id, as orders have their members.
+/// Bytes of the due time and of the arrival in front of an id, as orders have their members.
+const DUE_BYTES: usize = 7;
 const ARRIVAL_BYTES: usize = 6;
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
@@ -26,21 +27,27 @@ struct Extra {
 impl RedisStore {
     /// The verb.
     pub(super) async fn take(&self, claim: Claim) -> Result<Claims> {
-        let mut halves = vec![0; 4 * jobs_at_most(&claim)];
-        rand::rng().fill_bytes(&mut halves);
+        let tokens = fresh_tokens(&claim);
         let mut call = self.call(Verb::Claim);
-        call.arg(&claim.nonce.to_be_bytes()).arg(&halves).arg(bounds(&claim));
+        call.arg(written(&tokens));
         for ask in &claim.asks {
             call.arg(ask.topic.as_str());
             for taker in &ask.takers {
                 call.arg(seat(claim.owner, taker));
             }
         }
+        let alone = if let [ask] = &claim.asks[..] { Some(ask.takers.len()) } else { None };
+        if alone == Some(0) {
+            // Else it would look like one ask of one taker.
+            call.arg("");
+        }
+        if alone != Some(1) {
+            call.arg(counts(&claim));
+        }
         let mut reply = self.run(Lane::Claim, &call).await?;
         let now = reply.time()?;
-        let mut tokens = halves.chunks_exact(4).map(|half| {
-            Token::new(claim.nonce, u32::from_be_bytes([half[0], half[1], half[2], half[3]]))
-        });
+        self.seen.note(now);
+        let mut tokens = tokens.into_iter();
         let mut topics = Vec::with_capacity(claim.asks.len());
         for ask in &claim.asks {
             topics.push(claimed(&mut reply, ask, now, &mut tokens)?);
@@ -77,7 +84,7 @@ impl RedisStore {
     /// what an old connection has sent after what came by a new one.
     async fn give_up(&self, nonce: u32) -> Result<()> {
         let mut call = self.call(Verb::Unclaim);
-        call.arg(&nonce.to_be_bytes());
+        call.arg(void(nonce).as_slice());
         self.run(Lane::Write, &call).await.map(drop)
     }
 
@@ -106,28 +113,46 @@ fn jobs_at_most(claim: &Claim) -> usize {
     usize::try_from(jobs).unwrap_or(usize::MAX).min(limit::CALL_JOBS_MAX)
 }
 
-/// What one call may lease, and how many takers each ask has.
-fn bounds(claim: &Claim) -> Vec<u8> {
-    let short = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-    let long = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let mut bounds = Vec::with_capacity(10 + 2 * claim.asks.len());
-    bounds.put_u32(long(limit::CALL_JOBS_MAX));
-    bounds.put_u32(long(limit::CALL_BYTES_MAX));
-    bounds.put_u16(short(claim.asks.len()));
-    claim.asks.iter().for_each(|ask| bounds.put_u16(short(ask.takers.len())));
-    bounds
+fn fresh_tokens(claim: &Claim) -> Vec<Token> {
+    let halves = rand::rng().random_iter().take(jobs_at_most(claim));
+    halves.map(|half| Token::new(claim.nonce, half)).collect()
+}
+
+/// How many takers each ask has.
+fn counts(claim: &Claim) -> Vec<u8> {
+    let takers = claim.asks.iter().map(|ask| u16::try_from(ask.takers.len()).unwrap_or(u16::MAX));
+    takers.flat_map(u16::to_be_bytes).collect()
+}
+
+/// The name of a claim that was given up; nothing else in its place begins with 0.
+fn void(nonce: u32) -> [u8; 5] {
+    let [a, b, c, d] = nonce.to_be_bytes();
+    [0, a, b, c, d]
+}
+
+/// Tokens as the script reads them: what its claim is called when it is given up comes first.
+fn written(tokens: &[Token]) -> Vec<u8> {
+    let mut written = Vec::with_capacity(1 + 8 * tokens.len());
+    written.put_u8(0);
+    tokens.iter().for_each(|token| written.put_u64(token.0));
+    written
 }
 
 /// A taker as the script reads it.
 fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
-    let mut seat = Vec::with_capacity(34 + taker.worker_id.len());
+    let mut seat = Vec::with_capacity(55 + taker.worker_id.len());
+    let lease = micros(taker.lease).unsigned_abs();
     seat.put_u32(taker.jobs);
-    seat.put_uint(micros(taker.lease).unsigned_abs(), 7);
     seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
+    seat.put_uint(lease, 7);
     seat.put_u8(u8::from(taker.oversize));
+    // A lease from its first start on, as of a job that starts for the first time.
+    seat.put_uint(0, 7);
+    seat.put_uint(0, 7);
     seat.put_u32(owner);
     seat.put_u32(taker.stream);
     put_duration(&mut seat, taker.grace);
+    seat.put_uint(lease, 7);
     seat.extend(taker.worker_id.as_bytes());
     seat
 }
@@ -213,13 +238,23 @@ fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Optio
 
 /// The id in a member of an order.
 pub(super) fn id_of(member: &[u8]) -> Result<JobId> {
-    let id = member.get(ARRIVAL_BYTES..).and_then(|id| std::str::from_utf8(id).ok());
+    let id = member.get(DUE_BYTES + ARRIVAL_BYTES..).and_then(|id| std::str::from_utf8(id).ok());
     id.map(JobId::stored).ok_or_else(|| unexpected("an id"))
 }
 
-/// The arrival in a member of an order.
+/// The arrival in a member of an order, or in front of a record.
 pub(super) fn arrival_of(member: &[u8]) -> i64 {
-    member.iter().take(ARRIVAL_BYTES).fold(0, |number, &byte| number << 8 | i64::from(byte))
+    number_of(member, DUE_BYTES, ARRIVAL_BYTES)
+}
+
+/// The due time in a member of an order, or in front of a record.
+pub(super) fn due_of(member: &[u8]) -> Time {
+    Time(number_of(member, 0, DUE_BYTES))
+}
+
+fn number_of(member: &[u8], from: usize, length: usize) -> i64 {
+    let bytes = member.iter().skip(from).take(length);
+    bytes.fold(0, |number, &byte| number << 8 | i64::from(byte))
 }
 
 /// A topic's name as it is stored.

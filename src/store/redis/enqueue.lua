@@ -1,73 +1,105 @@
 -- flags:
 -- enqueue: write jobs; what has a job's id already is treated as `domain::conflict` says.
--- ARGV: now, actions (see `meet` in arrive.lua), whether an id comes twice in the call (0 or 1), topics, jobs;
---       per topic: its name, jobs, indexes of the jobs in the call (two bytes each; empty: they begin at 0
---       and leave nothing out), then all ids, then all blobs (`enqueue.rs`). At most 512 jobs and 1 MiB.
--- Reply: now, next upkeep (0: none), then for each job that was not simply created:
---        index, action, state, due.
+-- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, jobs, then
+--       all ids, then all blobs; if there are several sections, the places of all their jobs in the call, two
+--       bytes each. An id that comes again in the call is in another section of its topic, right behind.
+--       At most 512 jobs and 1 MiB.
+-- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then for
+--        each job that was not simply created: place, action, state, due.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
-local reply, slow, upkeep_at, LAST = { now, 0 }, nil, 0, 9007199254740991
-local repeats, topics, a, founds = ARGV[3] == '1', ARGV[4] + 0, 6, {}
+local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, 9007199254740991, nil, nil
 
--- Validate: what is there already goes the slow way, and so does an id that comes again in this call.
-for t = 1, topics do
-  local n = ARGV[a + 1] + 0
-  founds[t] = call('HMGET', P .. 'jobs:' .. ARGV[a], unpack(ARGV, a + 3, a + 2 + n))
-  a = a + 3 + 2 * n
+-- The common case: one job, with neither a priority, an expire time nor a payload apart. For one alone every
+-- table and every function counts, so here are none.
+if #ARGV == 4 then
+  local name, id, blob = ARGV[2], ARGV[3], ARGV[4]
+  local due, due_text, static, usual = now, now_text, blob, true
+  if byte(blob, 1) >= 128 then
+    local mode, micros, _, length = unpack_('>BI7I7I4', blob)
+    usual, static = mode % 16 <= 2 and #blob == 19 + length, sub(blob, 20)
+    if usual and mode % 4 > 0 then
+      due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
+      due_text = string.format('%d', due)
+    end
+  end
+  if usual and byte(static, 8) == 0 then
+    local arrived = call('HINCRBY', P .. 'topic:' .. name, 'arrived', '1')
+    local head = pack('>I7I6I7', due, arrived, now)
+    if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. static) == 1 then
+      local member, wait = sub(head, 1, 13) .. id, P .. 'wait:0:' .. name
+      call('ZADD', wait, due_text, member)
+      -- Whoever sleeps is told only if something here comes before what was there.
+      if call('ZRANGE', wait, '0', '0')[1] == member then
+        call('PUBLISH', P .. 'w', due_text .. ' ' .. name)
+      end
+      return now
+    end
+    counted = arrived
+  end
 end
 
--- Mutate.
-local arrived = call('INCRBY', P .. 'seq', ARGV[5]) - ARGV[5]
-local undelayed = pack('>I7I7', now, now)
-a = 6
-for t = 1, topics do
-  local name, n, indexes, found = ARGV[a], ARGV[a + 1] + 0, ARGV[a + 2], founds[t]
-  local key, ids, blobs = P .. 'topic:' .. name, a + 2, a + 2 + n
-  local records, r, bodies, alarms, ranks, seen = {}, 0, nil, nil, nil, repeats and {}
+-- What a blob with a mode says: due time and it as text, expire time, the record from the flags on, and the
+-- payload if it lies apart.
+local function read(blob)
+  local mode, micros, until_expiry, length = unpack_('>BI7I7I4', blob)
+  local due, due_text, expires, static, payload = now, now_text, 0, sub(blob, 20, 19 + length), nil
+  if mode % 4 > 0 then
+    due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
+    due_text = string.format('%d', due)
+  end
+  if mode % 16 >= 4 then
+    expires = mode % 16 >= 8 and math.max(until_expiry, 1) or math.min(now + until_expiry, LAST)
+    static = sub(static, 1, 28) .. pack('>I7', expires) .. sub(static, 36)
+  end
+  if #blob > 19 + length then payload = sub(blob, 20 + length) end
+  return due, due_text, expires, static, payload
+end
+
+-- The first jobs of a topic make it; it has no lease yet that could end.
+local function create(name)
+  call('HSETNX', P .. 'topic:' .. name, 'created', now_text)
+  if call('HSETNX', P .. 'claims', name, '\31\255\255\255\255\255\2550') == 1 then
+    call('ZADD', P .. 'topics', '0', name)
+  end
+end
+
+while a < #ARGV do
+  local name, n, ids = ARGV[a], 1, a
+  if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
+  local blobs = ids + n
+  -- Validate: what is there already goes the slow way, and so does an id that comes again.
+  local found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
+  -- Mutate.
+  local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
+  if arrived == 0 then create(name) end
+  local created, due_now = pack('>I7', now), pack('>I7', now)
+  local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
   -- The order that jobs go to: of one priority, as a rule; then `others` has those of the others.
   local prio, adds, size, first, first_due, first_text, others
   for i = 1, n do
-    local id, blob, index = ARGV[ids + i], ARGV[blobs + i], i - 1
-    local usual, static, due, due_text = not found[i], blob, now, now_text
-    local times, expires, payload = undelayed, 0, nil
-    if indexes ~= '' then index = unpack_('>I2', indexes, 2 * i - 1) end
-    if repeats then
-      usual = usual and not seen[id]
-      seen[id] = true
+    local id, blob = ARGV[ids + i], ARGV[blobs + i]
+    local due, due_text, static, due_bytes, expires, payload = now, now_text, blob, due_now, 0, nil
+    if byte(blob, 1) >= 128 then
+      due, due_text, expires, static, payload = read(blob)
+      due_bytes = pack('>I7', due)
     end
-    if usual and byte(blob, 1) >= 128 then
-      local mode, micros, until_expiry, length = unpack_('>BI7I7I4', blob)
-      if mode % 2 >= 1 then due = math.min(now + micros, LAST) end
-      if mode % 4 >= 2 then due = math.max(now, micros) end
-      if mode % 8 >= 4 then expires = math.min(now + until_expiry, LAST) end
-      if mode % 16 >= 8 then expires = math.max(until_expiry, 1) end
-      usual = expires == 0 or expires > now
-      static = sub(blob, 20, 19 + length)
-      if #blob > 19 + length then payload = sub(blob, 20 + length) end
-      if expires ~= 0 then
-        static = sub(static, 1, 28) .. pack('>I7', expires) .. sub(static, 36)
-      end
-      if due ~= now then
-        due_text, times = string.format('%d', due), pack('>I7I7', due, now)
-      end
-    end
-    if not usual then
+    if found[i] or name == before or (expires ~= 0 and expires <= now) then
       slow = slow or {}
-      slow[#slow + 1] = { name, id, blob, index }
+      slow[#slow + 1] = { name, id, blob, arrived + i, passed + i }
     else
-      local seq = pack('>I6', arrived + index + 1)
-      local m, p = seq .. id, byte(static, 8)
-      records[r + 1], records[r + 2] = id, seq .. times .. static
+      local place, p = due_bytes .. pack('>I6', arrived + i), byte(static, 8)
+      local member = place .. id
+      records[r + 1], records[r + 2] = id, place .. created .. static
       r = r + 2
       if p ~= prio then
         others = prio and (others or {})
         if prio then others[prio] = { adds, size, first, first_due, first_text } end
-        prio, adds, size, first, first_due, first_text = p, {}, 0, m, due, due_text
+        prio, adds, size, first, first_due, first_text = p, {}, 0, member, due, due_text
         if others and others[p] then adds, size, first, first_due, first_text = unpack(others[p]) end
       end
-      if due < first_due then first, first_due, first_text = m, due, due_text end
-      adds[size + 1], adds[size + 2] = due_text, m
+      if due < first_due then first, first_due, first_text = member, due, due_text end
+      adds[size + 1], adds[size + 2] = due_text, member
       size = size + 2
       if payload then
         bodies = bodies or {}
@@ -82,12 +114,6 @@ for t = 1, topics do
   end
   if r > 0 then
     call('HSET', P .. 'jobs:' .. name, unpack(records))
-    -- The first jobs of a topic make it.
-    local enqueued = call('HINCRBY', key, 'enqueued', r == 2 * n and ARGV[a + 1] or r / 2)
-    if enqueued == r / 2 and call('HSETNX', key, 'created', now_text) == 1 then
-      call('HSET', key, 'ranks', '0')
-      call('ZADD', P .. 'topics', '0', name)
-    end
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end
     if alarms then call('ZADD', P .. 'alarms', unpack(alarms)) end
     while prio do
@@ -95,13 +121,12 @@ for t = 1, topics do
       call('ZADD', wait, unpack(adds))
       if prio > 0 then
         local letter = string.char(48 + prio)
-        ranks = ranks or call('HGET', key, 'ranks')
-        if not string.find(ranks, letter, 1, true) then
-          ranks = ranks .. letter
-          call('HSET', key, 'ranks', ranks)
+        known = known or call('HGET', P .. 'claims', name)
+        if not string.find(known, letter, 8, true) then
+          known = known .. letter
+          call('HSET', P .. 'claims', name, known)
         end
       end
-      -- Whoever sleeps is told only if something here comes before what was there.
       if call('ZRANGE', wait, '0', '0')[1] == first then
         call('PUBLISH', P .. 'w', first_text .. ' ' .. name)
       end
@@ -110,20 +135,25 @@ for t = 1, topics do
       if prio then adds, size, first, first_due, first_text = unpack(others[prio]) end
     end
   end
-  a = a + 3 + 2 * n
+  a, passed, before = blobs + n + 1, passed + n, name
 end
 
+if not slow and upkeep_at == 0 then return now end
+local reply = { now, 0 }
 if slow then
   --#include record
   --#include lifecycle
+  --#include actions
   --#include arrive
-  local last
+  -- Of one section alone the places are those in it.
+  local places, last = ARGV[a], nil
   for _, job in ipairs(slow) do
-    local name, id, blob, index = job[1], job[2], job[3], job[4]
-    if not last or last.name ~= name then last = topic_or_create(name) end
-    local action, at, due = arrive(last, id, blob, arrived + index + 1, ARGV[2])
+    local name, id, blob, seq, place = job[1], job[2], job[3], job[4], job[5]
+    if not last or last.name ~= name then last = topic_of(name) end
+    local action, at, due = arrive(last, id, blob, seq)
     local r = #reply
-    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = index, action, at, due
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =
+      places and unpack_('>I2', places, 2 * place - 1) or place - 1, action, at, due
   end
   if upkeep ~= 0 and (upkeep_at == 0 or upkeep < upkeep_at) then upkeep_at = upkeep end
 end

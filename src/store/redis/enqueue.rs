@@ -8,9 +8,10 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::BufMut as _;
+use deadpool_redis::redis::Value;
 
 use crate::domain::conflict::{self, Action, Found};
-use crate::domain::{OnConflict, Outcome, State, TopicName, When, limit};
+use crate::domain::{JobId, JobKey, OnConflict, Outcome, State, TopicName, When, limit};
 use crate::store::{Enqueue, NewJob, Result, codec};
 
 use super::durability::Wait;
@@ -213,13 +214,17 @@ impl RedisStore {
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
         let mut call = self.call(Verb::Enqueue);
-        call.arg(&self.actions).arg(u8::from(repeats_an_id(jobs)));
         add_jobs(&mut call, jobs);
-        let mut reply = match connection {
-            None => self.run(Lane::Write, &call).await?,
-            Some(connection) => Reply::new(self.shard.run_on(connection, &call).await?)?,
+        let answer = match connection {
+            None => self.run_raw(Lane::Write, &call).await?,
+            Some(connection) => self.shard.run_on(connection, &call).await?,
+        };
+        let mut reply = match answer {
+            now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
+            list => Reply::new(list)?,
         };
         let now = reply.time()?;
+        self.seen.note(now);
         self.hints.prune_at(reply.maybe_time()?);
         let durability = self.shard.durability.reach().plain;
         let created = |job: &NewJob| {
@@ -256,37 +261,54 @@ fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>) -> Vec<Ne
     part
 }
 
-/// Whether a job meets another one of the same call.
-fn repeats_an_id(jobs: &[NewJob]) -> bool {
-    let mut met = HashSet::with_capacity(jobs.len());
-    jobs.len() > 1 && !jobs.iter().all(|job| met.insert(&job.key))
+/// Jobs of one topic, by their places in the call; no id comes twice.
+struct Section<'a> {
+    topic: &'a TopicName,
+    ids: HashSet<&'a JobId>,
+    places: Vec<usize>,
 }
 
-/// The jobs by topic, each with its place in the call.
-fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
-    let mut topics: Vec<(&TopicName, Vec<usize>)> = Vec::new();
+/// The jobs by topic; those that meet another one of the call come right behind it.
+fn sections(jobs: &[NewJob]) -> Vec<Section<'_>> {
+    let mut topics: Vec<Vec<Section<'_>>> = Vec::new();
     let mut known: HashMap<&TopicName, usize> = HashMap::new();
-    for (index, job) in jobs.iter().enumerate() {
-        let topic = &job.key.topic;
-        let place = *known.entry(topic).or_insert_with(|| {
-            topics.push((topic, Vec::new()));
+    for (place, job) in jobs.iter().enumerate() {
+        let JobKey { topic, id } = &job.key;
+        let at = *known.entry(topic).or_insert_with(|| {
+            topics.push(Vec::new());
             topics.len() - 1
         });
-        topics[place].1.push(index);
+        let sections = &mut topics[at];
+        match sections.iter_mut().find(|section| !section.ids.contains(id)) {
+            Some(section) => {
+                section.ids.insert(id);
+                section.places.push(place);
+            }
+            None => sections.push(Section { topic, ids: HashSet::from([id]), places: vec![place] }),
+        }
     }
-    call.arg(topics.len()).arg(jobs.len());
-    let one = topics.len() == 1;
-    for (topic, indexes) in topics {
-        call.arg(topic.as_str()).arg(indexes.len());
-        let places = indexes.iter().flat_map(|&i| u16::try_from(i).unwrap_or(0).to_be_bytes());
-        let places: Vec<u8> = if one { Vec::new() } else { places.collect() };
-        call.arg(places);
-        for &index in &indexes {
-            call.arg(jobs[index].key.id.as_str());
+    topics.into_iter().flatten().collect()
+}
+
+fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
+    if let [job] = jobs {
+        call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(blob(job));
+        return;
+    }
+    let sections = sections(jobs);
+    for Section { topic, places, .. } in &sections {
+        call.arg(topic.as_str()).arg(places.len());
+        for &place in places {
+            call.arg(jobs[place].key.id.as_str());
         }
-        for &index in &indexes {
-            call.arg(blob(&jobs[index]));
+        for &place in places {
+            call.arg(blob(&jobs[place]));
         }
+    }
+    if sections.len() > 1 {
+        let places = sections.iter().flat_map(|section| &section.places);
+        let places = places.flat_map(|&place| u16::try_from(place).unwrap_or(0).to_be_bytes());
+        call.arg(places.collect::<Vec<u8>>());
     }
 }
 

@@ -23,7 +23,7 @@ local function extend(name, id, token, micros, note)
     save(j)
   end
   call('HSET', k.leases, id, format_lease(l))
-  call('ZADD', P .. 'deadlines', text(l.deadline), global_member(j))
+  ends_at(k, id, l.deadline)
   alarm_at(l.deadline)
   tell(l.raw, 'extended@' .. text(l.deadline))
   return l.deadline

@@ -9,7 +9,7 @@ local k, healed = topic_of(ARGV[2]), 0
 local order = P .. 'wait:' .. ARGV[3] .. ':' .. ARGV[2]
 local page = call('ZRANGEBYSCORE', order, '(' .. text(now), '+inf', 'LIMIT', ARGV[4], ARGV[5])
 for _, m in ipairs(page) do
-  local j = load(k, sub(m, 7))
+  local j = load(k, sub(m, 14))
   if j.due == j.created then
     leave(j)
     j.due = now

@@ -7,7 +7,8 @@
 local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
-  local ranks = call('HGET', P .. 'topic:' .. name, 'ranks') or ''
+  -- A time, and then the orders that may have jobs.
+  local ranks = string.sub(call('HGET', P .. 'claims', name) or '', 8)
   for i = 1, #ranks do
     local letter = string.byte(ranks, i)
     local failed = letter >= 97

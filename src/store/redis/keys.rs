@@ -4,21 +4,22 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `ringq:shard` | hash | whose Redis this is: `name`, `format`, and the last `time` that a replica noted |
-//! | `P seq` | string | arrivals so far: the order of jobs that are due at the same time |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P topic:<topic>` | hash | `created`, `enqueued`, `succeeded`, `dead`; `ranks`: which orders may have jobs |
+//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`). 0 and the nonce: a claim that was given up before it arrived |
+//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `succeeded`, `dead` |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it |
 //! | `P more:<topic>` | hash | what few jobs have: a letter and the id → story `s`, history `h`, result `r`, payload `p`, next generation `n` and its payload `q` |
 //! | `P leases:<topic>` | hash | id → lease, while the job runs |
-//! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed: arrival (6 bytes) and id, by due time |
+//! | `P ends:<topic>` | zset | ids of running jobs, by the end of their lease |
+//! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed: due time (7 bytes), number of arrival in the topic (6) and id, by due time |
 //! | `P back:<0-9>:<topic>` | zset | the same for jobs that failed |
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
-//! | `P deadlines` | zset | running jobs: topic, 0 and id, by the end of their lease |
+//! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → its last sign of life and the fingerprint of its ring |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |
 //! | `P state` | string | `active` or `draining` |
-//! | `P void:<nonce>` | string | a claim that was given up before it arrived; gone after ten minutes |
+//! | `P voids` | zset | claims that were given up, by when: the next one removes those older than ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set |
 //! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!

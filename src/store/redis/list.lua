@@ -4,7 +4,7 @@
 --       time and arrival to begin after (empty: at the beginning), limit.
 -- Reply: when there is something to prune first: false. Else members (arrival and id) and due times.
 --#include clock
-local unpack_, sub = struct.unpack, string.sub
+local unpack_ = struct.unpack
 local name, state, limit = ARGV[2], ARGV[3], tonumber(ARGV[6])
 local after_due, after_seq = tonumber(ARGV[4]), tonumber(ARGV[5])
 local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
@@ -20,7 +20,7 @@ local function passed(order)
   while low < high do
     local middle = math.floor((low + high) / 2)
     local member = call('ZRANGE', order, middle, middle)[1]
-    if unpack_('>I6', member) <= after_seq then low = middle + 1 else high = middle end
+    if unpack_('>I6', member, 8) <= after_seq then low = middle + 1 else high = middle end
   end
   return low
 end
@@ -42,12 +42,12 @@ for _, order in ipairs(orders) do
   for i = 1, #page, 2 do
     local due = tonumber(page[i + 1])
     if state == 'r' and due > now then break end
-    found[#found + 1] = { due, page[i] }
+    found[#found + 1] = { due, page[i], unpack_('>I6', page[i], 8) }
   end
 end
 table.sort(found, function(x, y)
   if x[1] ~= y[1] then return x[1] < y[1] end
-  return sub(x[2], 1, 6) < sub(y[2], 1, 6)
+  return x[3] < y[3]
 end)
 local members, dues = {}, {}
 for i = 1, math.min(#found, limit) do members[i], dues[i] = found[i][2], found[i][1] end

@@ -24,6 +24,7 @@ mod record;
 mod reply;
 mod route;
 mod script;
+mod seen;
 mod sentinel;
 mod settle;
 mod shard;
@@ -53,6 +54,7 @@ use hints::Hints;
 use link::{Lane, Link};
 use route::Route;
 use script::{Call, Verb};
+use seen::Seen;
 use shard::Shard;
 
 pub use address::{Address, InvalidAddress, Tls};
@@ -81,9 +83,8 @@ pub struct RedisStore {
     name: ShardName,
     /// Without credentials.
     address: String,
-    /// What an enqueue does to what it meets, as scripts read it.
-    actions: String,
     shard: Arc<Shard>,
+    seen: Seen,
     hints: Arc<Hints>,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
@@ -116,7 +117,7 @@ impl RedisStore {
         let sentinels = 0..shard.link.route().sentinels();
         tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
         Ok(RedisStore {
-            actions: enqueue::actions(),
+            seen: Seen::default(),
             address: address.to_string(),
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),

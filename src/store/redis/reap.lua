@@ -3,20 +3,65 @@
 -- ARGV: now, limit.
 -- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, lease, record.
 --#include clock
-local key, limit = P .. 'deadlines', tonumber(ARGV[2])
-local due = call('ZRANGEBYSCORE', key, '-inf', now_text, 'LIMIT', 0, limit)
-local after = call('ZRANGE', key, #due, #due, 'WITHSCORES')[2]
-local reply = { now, after and tonumber(after) or 0 }
-for i = 1, #due do
-  local split = string.find(due[i], '\0', 1, true)
-  local name, id = string.sub(due[i], 1, split - 1), string.sub(due[i], split + 1)
-  local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
-  if lease and record then
-    local r = #reply
-    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
-  else
-    -- Somebody has removed them by hand: nobody must come here for it again and again.
-    call('ZREM', key, due[i])
+local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0 }
+
+-- When the first lease of a topic ends; claims and settles leave a time behind that may be too early.
+local function refresh(name, noted)
+  local first = call('ZRANGE', P .. 'ends:' .. name, '0', '0', 'WITHSCORES')[2]
+  if first == noted then return first end
+  if first then call('ZADD', deadlines, first, name) else call('ZREM', deadlines, name) end
+  local known, bound = call('HGET', P .. 'claims', name), (first or '9007199254740991') + 0
+  if known then call('HSET', P .. 'claims', name, struct.pack('>I7', bound) .. string.sub(known, 8)) end
+  return first
+end
+
+-- The next lease of a topic.
+local function advance(head)
+  local found = call('ZRANGE', head.ends, head.passed, head.passed, 'WITHSCORES')
+  head.id, head.at = found[1], (found[2] or math.huge) + 0
+end
+
+-- Topics whose leases may have ended.
+local topics = call('ZRANGEBYSCORE', deadlines, '-inf', now_text, 'WITHSCORES', 'LIMIT', '0', '513')
+local heads = {}
+for i = 1, math.min(#topics, 1024), 2 do
+  if refresh(topics[i], topics[i + 1]) then
+    local head = { name = topics[i], ends = P .. 'ends:' .. topics[i], passed = 0 }
+    advance(head)
+    heads[#heads + 1] = head
   end
 end
+
+local function earliest()
+  local first = heads[1]
+  for i = 2, #heads do
+    if heads[i].at < first.at then first = heads[i] end
+  end
+  return first and first.at < math.huge and first
+end
+
+local next_ = earliest()
+while limit > 0 and next_ and next_.at <= now do
+  local name, id, r = next_.name, next_.id, #reply
+  local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
+  if lease and record then
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
+    next_.passed = next_.passed + 1
+  else
+    -- Somebody has removed them by hand: nobody must come here for it again and again.
+    call('ZREM', next_.ends, id)
+  end
+  advance(next_)
+  limit, next_ = limit - 1, earliest()
+end
+
+-- More topics than one call looks at are another call's.
+local soonest = next_ and next_.at or 0
+if #topics > 1024 and (soonest == 0 or soonest > now) then soonest = now end
+for _ = 1, 512 do
+  local head = call('ZRANGEBYSCORE', deadlines, '(' .. now_text, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+  if not head[1] or (soonest > 0 and soonest <= head[2] + 0) then break end
+  if refresh(head[1], head[2]) == head[2] then soonest = head[2] + 0 end
+end
+reply[2] = soonest
 return reply

@@ -2,14 +2,16 @@
 //! all numbers are big-endian. A layout that has landed is only ever added to; the shard's `format`
 //! says which it is.
 //!
-//! **Record**: arrival 6, due 7, created 7, flags 2, bytes 4, phase 1 (0 waits or runs, 2 succeeded,
+//! **Record**: due 7, arrival 6, created 7, flags 2, bytes 4, phase 1 (0 waits or runs, 2 succeeded,
 //! 3 dead, 4 cancelled, 5 expired), priority 1, generation 4, failures 4, deliveries 4, keep 8 (0 nothing,
 //! above 0 the record for so long, below a tombstone); if flagged expire 7, whether a request is known 1,
 //! its hash 8, own lease 7 and retention 7 (one more than they are, 0: none); if flagged the length 4 of
 //! the terms and they; then the payload, unless it lies apart.
 //!
-//! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it), started 7, deadline 7, duration 7, first start 7, owner 4,
-//! stream 4, grace 7 (one more, 0: none), extended 7 (0: never), then the worker's id.
+//! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it),
+//! started 7, deadline 7, first start 7 (0: this one), extended 7 (0: never), owner 4, stream 4, grace 7 (one
+//! more, 0: none), duration 7, then the worker's id. From the first start on it is the same for most leases
+//! of a worker, so claims bring that part ready made.
 //!
 //! **Story**: first start 7, finished 7, forgotten 7 (0: none), then behind their lengths worker 1, error 4,
 //! progress 4, and past 1: for each former lease its token 8 and how it ended 1, newest first.
@@ -129,8 +131,9 @@ pub(super) fn text(bytes: &[u8]) -> String {
 impl Record {
     pub(super) fn read(blob: Bytes) -> Result<Record> {
         let mut fields = Fields(blob);
+        let due = fields.time()?;
         fields.take(6)?;
-        let (due, created) = (fields.time()?, fields.time()?);
+        let created = fields.time()?;
         let flags = fields.take(2)?.get_u16();
         fields.take(4)?;
         let mut record = Record {
@@ -186,17 +189,19 @@ impl Held {
     pub(super) fn read(blob: Bytes) -> Result<Held> {
         let mut fields = Fields(blob);
         let token = Token(fields.unsigned(8)?);
-        fields.take(1 + 7)?;
-        let deadline = fields.time()?;
+        fields.take(1)?;
+        let (started, deadline) = (fields.time()?, fields.time()?);
+        let (first_start, extended) = (fields.maybe_time()?, fields.maybe_time()?);
+        let (owner, stream, grace) = (fields.word()?, fields.word()?, fields.maybe_duration()?);
         fields.take(7)?;
         Ok(Held {
             token,
             deadline,
-            first_start: fields.time()?,
-            owner: fields.word()?,
-            stream: fields.word()?,
-            grace: fields.maybe_duration()?,
-            extended: fields.maybe_time()?,
+            first_start: first_start.unwrap_or(started),
+            owner,
+            stream,
+            grace,
+            extended,
             worker: text(&fields.0),
         })
     }

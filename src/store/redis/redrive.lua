@@ -34,7 +34,9 @@ local function move_topic(j)
       call('HDEL', k.more, kind .. id)
     end
   end
-  j.k = to
+  -- Its place in the order of arrival is one of the other topic's; it was enqueued once.
+  j.k, j.seq = to, call('HINCRBY', to.key, 'arrived', '1')
+  call('HINCRBY', to.key, 'ignored', '1')
 end
 
 for a = 9, #ARGV do

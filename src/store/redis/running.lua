@@ -3,7 +3,7 @@
 -- from where the last part ended; one that runs all the time is in some part.
 -- ARGV: now, topic, cursor (0: from the beginning), how many at least are looked at.
 -- Reply: the cursor to go on from (0: that was all), then per lease: id, lease, the record's first 13
---        bytes (arrival and due time).
+--        bytes (due time and arrival).
 local P = KEYS[1]
 local leases, jobs = P .. 'leases:' .. ARGV[2], P .. 'jobs:' .. ARGV[2]
 local part = redis.call('HSCAN', leases, ARGV[3], 'COUNT', ARGV[4])

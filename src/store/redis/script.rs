@@ -11,6 +11,8 @@ use deadpool_redis::redis::{
     self, Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
 };
 
+use super::enqueue;
+
 /// A script as it is written.
 pub(super) struct Source {
     /// The verb.
@@ -57,7 +59,7 @@ scripts! {
     Unclaim = "unclaim",
 }
 
-/// What scripts include.
+/// What scripts include; `actions` is made of [`enqueue::actions`].
 pub(super) const SOURCES: [(&str, &str); 5] = [
     ("clock", include_str!("lib/clock.lua")),
     ("tell", include_str!("lib/tell.lua")),
@@ -232,6 +234,9 @@ fn assemble(source: &str, major: u32) -> String {
 }
 
 fn included(name: &str) -> String {
+    if name == "actions" {
+        return format!("local actions = '{}'", enqueue::actions());
+    }
     let found = SOURCES.iter().find(|(known, _)| *known == name);
     found.map_or_else(|| format!("error('nothing is called {name}')"), |(_, code)| (*code).into())
 }
@@ -290,6 +295,13 @@ mod tests {
         let packed = |command: &Cmd| command.get_packed_command();
         assert_ne!(packed(&early.command), packed(&late.command));
         assert_eq!(packed(&scripts.suited(&early, false)), packed(&late.command));
+    }
+
+    #[test]
+    fn a_claim_leases_as_many_bytes_as_one_call_may_carry() {
+        let bound =
+            format!("bytes_left, asks, general = {},", crate::domain::limit::CALL_BYTES_MAX);
+        assert!(ALL[Verb::Claim as usize].source.contains(&bound), "{bound}");
     }
 
     #[test]

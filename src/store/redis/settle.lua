@@ -1,36 +1,103 @@
 -- flags: allow-oom
 -- settle: end leases as decided. The token alone decides whether a settle counts.
--- ARGV: now, actions (see `meet` in arrive.lua), topics with plain acks; per topic: its name, acks, their
---       ids, their tokens. Then the other settles; per settle: topic, id, token, step (`a` ack, `w` wait,
---       `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or 1), error,
---       delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
+-- ARGV: now; of one plain ack alone topic, id and token. Of anything else: topics with plain acks; per topic:
+--       its name, acks, their ids, their tokens. Then the other settles; per settle: topic, id, token, step
+--       (`a` ack, `w` wait, `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or
+--       1), error, delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
 --       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
--- Reply: now, next upkeep (0: none), then for each settle either when the attempt began (a plain ack
---        that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale), began, state.
+-- Reply: of a plain ack alone that counted when the attempt began. Else in a list: now (0: nothing here depends
+--        on it, so it was not asked for), next upkeep (0: none), then for each settle either when the
+--        attempt began (a plain ack that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale),
+--        began, state.
 -- A lease that is guarded by its deadline was ended by a timer or given back: its worker must stop.
---#include clock
+local call, P = redis.call, KEYS[1]
+local byte, find_in, unpack_ = string.byte, string.find, struct.unpack
+local caller = string.sub(KEYS[2], -4)
+
+-- The commonest case: for one ack alone every table counts.
+if #ARGV == 4 then
+  local name, id, leases = ARGV[2], ARGV[3], P .. 'leases:' .. ARGV[2]
+  local lease = call('HGET', leases, id)
+  if lease and find_in(lease, ARGV[4], 1, true) == 1 and byte(lease, 9) == 1
+    and find_in(lease, caller, 38, true) == 38 then
+    call('HDEL', leases, id)
+    call('HDEL', P .. 'jobs:' .. name, id)
+    call('ZREM', P .. 'ends:' .. name, id)
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
+    return unpack_('>I7', lease, 10)
+  end
+end
+
 --#include tell
-local byte, find_in, started_of = string.byte, string.find, struct.unpack
-local actions, a, reply, slow, soonest = ARGV[2], 4, { now, 0 }, {}, 0
+local topics, a, reply, slow, kept = ARGV[2], 3, { 0, 0 }, nil, nil
+if #ARGV == 4 then topics, a = 1, 2 end
 
 -- An ack without anything, as the slow way reads it.
 local function ack_slowly(r, name, id, token)
-  reply[r] = false
+  slow = slow or {}
   slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
 end
 
--- Makes tombstones of jobs that had one lease, this one, and leave nothing else: `kept` has for each the
--- place of its answer, id, token and lease.
-local function bury(name, kept)
+-- A plain ack: the lease says that nothing hangs on its job, and that nothing stays of it (1) or something
+-- does (2). An id that comes twice in a call is never plain.
+for _ = 1, topics do
+  local name, n, ids, r = ARGV[a], 1, a, #reply
+  if a > 2 then n, ids = ARGV[a + 1] + 0, a + 1 end
+  local tokens, leases_key, gone, count = ids + n, P .. 'leases:' .. name, nil, 0
+  local leases = call('HMGET', leases_key, unpack(ARGV, ids + 1, tokens))
+  for i = 1, n do
+    local lease, token = leases[i], ARGV[tokens + i]
+    local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
+    if kind == 1 then
+      count = count + 1
+      if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
+      if gone then gone[count] = ARGV[ids + i] end
+      reply[r + i] = unpack_('>I7', lease, 10)
+    else
+      gone = gone or { unpack(ARGV, ids + 1, ids + count) }
+      reply[r + i] = false
+      if kind == 2 then
+        kept = kept or {}
+        kept[#kept + 1] = { r + i, name, ARGV[ids + i], token, lease }
+      else
+        ack_slowly(r + i, name, ARGV[ids + i], token)
+      end
+    end
+  end
+  if not gone then
+    call('HDEL', leases_key, unpack(ARGV, ids + 1, tokens))
+    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, tokens))
+    call('ZREM', P .. 'ends:' .. name, unpack(ARGV, ids + 1, tokens))
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', n)
+  elseif count > 0 then
+    call('HDEL', leases_key, unpack(gone))
+    call('HDEL', P .. 'jobs:' .. name, unpack(gone))
+    call('ZREM', P .. 'ends:' .. name, unpack(gone))
+    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count)
+  end
+  a = tokens + n + 1
+end
+if not slow and not kept and a > #ARGV then
+  tell_all()
+  return reply
+end
+
+--#include clock
+reply[1], slow = now, slow or {}
+local soonest = 0
+
+-- Makes tombstones of jobs of one topic that had one lease, this one, and leave nothing else.
+local function bury(name, acks)
   local jobs, sub, ids, n = P .. 'jobs:' .. name, string.sub, {}, 0
-  for i = 2, #kept, 4 do ids[#ids + 1] = kept[i] end
+  for i = 1, #acks do ids[i] = acks[i][3] end
   local found, global = call('HMGET', jobs, unpack(ids)), name .. '\0'
   local records, stories, done, alarms, leased, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
   for i = 1, #ids do
-    local record, r, token, lease = found[i], kept[4 * i - 3], kept[4 * i - 1], kept[4 * i]
-    local keep, due = struct.unpack('>i8', record, 41), struct.unpack('>I7', record, 7)
+    local record, ack = found[i], acks[i]
+    local token, lease = ack[4], ack[5]
+    local keep, due = unpack_('>i8', record, 41), unpack_('>I7', record)
     if keep > 0 then
-      ack_slowly(r, name, ids[i], token)
+      ack_slowly(ack[1], name, ids[i], token)
     else
       if keep ~= last then
         last, till = keep, math.min(now - keep, 9007199254740991)
@@ -43,13 +110,13 @@ local function bury(name, kept)
         .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
         .. sub(record, 41, extended and 78 or 48)
       local worker = sub(lease, 60)
-      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, 31, 37) .. times .. string.char(#worker)
+      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, 10, 16) .. times .. string.char(#worker)
         .. worker .. '\0\0\0\0\0\0\0\0\9' .. token .. '\1'
-      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 6) .. id
+      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 13) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
       leased[#leased + 1], n = id, n + 2
       tell(lease, 'settled')
-      reply[r] = started_of('>I7', lease, 10)
+      reply[ack[1]] = unpack_('>I7', lease, 10)
     end
   end
   if n == 0 then return end
@@ -58,52 +125,21 @@ local function bury(name, kept)
   call('ZADD', P .. 'done:2:' .. name, unpack(done))
   call('ZADD', P .. 'alarms', unpack(alarms))
   call('HDEL', P .. 'leases:' .. name, unpack(leased))
-  for i = 1, #leased do leased[i] = global .. leased[i] end
-  call('ZREM', P .. 'deadlines', unpack(leased))
+  call('ZREM', P .. 'ends:' .. name, unpack(leased))
   call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #leased)
 end
 
--- A plain ack: the lease says that nothing hangs on its job, and that nothing stays of it (1) or something
--- does (2). An id that comes twice in a call is never plain.
-for _ = 1, ARGV[3] do
-  local name, n = ARGV[a], ARGV[a + 1] + 0
-  local ids, tokens, leases_key = a + 1, a + 1 + n, P .. 'leases:' .. name
-  local global, leases = name .. '\0', call('HMGET', leases_key, unpack(ARGV, ids + 1, ids + n))
-  local gone, kept, members, count, r = nil, nil, {}, 0, #reply
-  for i = 1, n do
-    local lease, id, token = leases[i], ARGV[ids + i], ARGV[tokens + i]
-    local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
-    if kind == 1 then
-      count = count + 1
-      members[count] = global .. id
-      if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
-      if gone then gone[count] = id end
-      reply[r + i] = started_of('>I7', lease, 10)
-    else
-      gone = gone or { unpack(ARGV, ids + 1, ids + count) }
-      reply[r + i] = false
-      if kind == 2 then
-        kept = kept or {}
-        local k = #kept
-        kept[k + 1], kept[k + 2], kept[k + 3], kept[k + 4] = r + i, id, token, lease
-      else
-        ack_slowly(r + i, name, id, token)
-      end
+if kept then
+  -- Those of a topic follow each other.
+  local acks = {}
+  for i = 1, #kept do
+    acks[#acks + 1] = kept[i]
+    local next_ = kept[i + 1]
+    if not next_ or next_[2] ~= kept[i][2] then
+      bury(kept[i][2], acks)
+      acks = {}
     end
   end
-  if count == n then
-    call('HDEL', leases_key, unpack(ARGV, ids + 1, ids + n))
-    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
-  elseif count > 0 then
-    call('HDEL', leases_key, unpack(gone))
-    call('HDEL', P .. 'jobs:' .. name, unpack(gone))
-  end
-  if count > 0 then
-    call('ZREM', P .. 'deadlines', unpack(members))
-    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count == n and ARGV[a + 1] or count)
-  end
-  if kept then bury(name, kept) end
-  a = tokens + n + 1
 end
 
 while a <= #ARGV do
@@ -119,6 +155,7 @@ end
 if #slow > 0 then
   --#include record
   --#include lifecycle
+  --#include actions
   --#include arrive
 
   -- The job that this token leases; or nothing, and what is there instead.
@@ -183,8 +220,8 @@ if #slow > 0 then
       return { refused, 0, 0 }
     end
     if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0, 0 } end
-    local step, began, gone = item[5], j.lease.started, 7
     tell(j.lease.raw, item[6] ~= '' and 'expired' or 'settled')
+    local step, began, gone = item[5], j.lease.started, 7
     if step == 'a' then
       ack(j, ended, item[13] ~= '' and sub(item[13], 2))
       gone = 4
@@ -195,8 +232,9 @@ if #slow > 0 then
     end
     local at = j.gone and gone or state(j)
     for f = 0, tonumber(item[14]) - 1 do
-      local to, seq = topic_or_create(ARGV[item.at + 3 * f]), call('INCR', P .. 'seq')
-      arrive(to, ARGV[item.at + 3 * f + 1], ARGV[item.at + 3 * f + 2], seq, actions)
+      local place = item.at + 3 * f
+      local to = topic_or_create(ARGV[place])
+      arrive(to, ARGV[place + 1], ARGV[place + 2], call('HINCRBY', to.key, 'arrived', '1'))
     end
     return { 0, began, at }
   end

@@ -27,7 +27,7 @@ pub(super) struct Shard {
     pub(super) name: ShardName,
     /// Nonce of this replica.
     pub(super) owner: u32,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
 // === impl Shard: calls ===

@@ -28,12 +28,13 @@ end
 
 for a = 2, #ARGV do
   local name = ARGV[a]
-  local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'enqueued', 'succeeded', 'dead', 'ranks')
-  local stats = false
-  if topic[1] then
+  local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'arrived', 'succeeded', 'dead', 'ignored')
+  local known, stats = call('HGET', P .. 'claims', name), false
+  if known then
     stats = {}
     for i = 1, 4 do stats[i] = tonumber(topic[i] or 0) end
-    stats[5], stats[6], stats[8], stats[10] = count(name, topic[5])
+    stats[2] = stats[2] - (topic[5] or 0)
+    stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, 8))
     stats[7] = call('HLEN', P .. 'leases:' .. name)
     stats[9] = call('ZCARD', P .. 'done:3:' .. name)
   end

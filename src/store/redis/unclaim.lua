@@ -1,13 +1,23 @@
 -- flags: allow-oom
 -- unclaim: undo leases that reached nobody: back to the old place, nothing counted.
--- ARGV: now, the nonce of a claim whose answer was lost (4 bytes; empty: of none); per lease: topic, id,
+-- ARGV: now, 0 and the nonce of a claim whose answer was lost (empty: of none); per lease: topic, id,
 --       token. That claim may still be on its way: once it is named here it takes nothing any more.
 -- Reply: next upkeep (0: none), how many it found.
 --#include clock
 --#include record
 --#include lifecycle
 local undone = 0
-if ARGV[2] ~= '' then call('SET', P .. 'void:' .. ARGV[2], '1', 'EX', '600') end
+if ARGV[2] ~= '' then
+  -- Those that nobody can expect any more go.
+  local voids = P .. 'voids'
+  local old = call('ZRANGEBYSCORE', voids, '-inf', text(now - 600000000), 'LIMIT', '0', '512')
+  if old[1] then
+    call('HDEL', P .. 'claims', unpack(old))
+    call('ZREM', voids, unpack(old))
+  end
+  call('HSET', P .. 'claims', ARGV[2], '1')
+  call('ZADD', voids, text(now), ARGV[2])
+end
 
 for a = 3, #ARGV, 3 do
   local k = topic_of(ARGV[a])

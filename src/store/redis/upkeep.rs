@@ -3,7 +3,7 @@
 use crate::domain::{JobId, JobKey, limit};
 use crate::store::{Lease, Pruned, Reaped, Result};
 
-use super::claim::{arrival_of, topic};
+use super::claim::{arrival_of, due_of, topic};
 use super::get::lease_of;
 use super::record::{Held, Record};
 use super::script::Verb;
@@ -86,8 +86,7 @@ impl RedisStore {
             while !reply.is_empty() {
                 let id = JobId::stored(&reply.text()?);
                 let (lease, head) = (Held::read(reply.bytes()?)?, reply.bytes()?);
-                let due = head.iter().skip(6).fold(0, |n, &byte| n << 8 | i64::from(byte));
-                let (due, sequence) = (Time(due), arrival_of(&head));
+                let (due, sequence) = (due_of(&head), arrival_of(&head));
                 let key = JobKey { topic: topic.clone(), id };
                 runs.push(Run { key, lease, due, sequence });
             }

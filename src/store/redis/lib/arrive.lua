@@ -1,5 +1,6 @@
--- A job arrives: it is written, or what has its id meets it. Needs `lifecycle.lua`. The form of a new
--- job's blob is described in `enqueue.rs`.
+-- A job arrives: it is written, or what has its id meets it. Needs `lifecycle.lua`, and `actions`, which
+-- say for each policy what to do about each thing found. The form of a new job's blob is described in
+-- `enqueue.rs`.
 
 -- The new job as a table, its due and expire times by this clock.
 local function arrival(k, id, blob, seq)
@@ -16,7 +17,7 @@ local function arrival(k, id, blob, seq)
     if band(mode, 4) ~= 0 then expires = plus(now, until_expiry) end
     if band(mode, 8) ~= 0 then expires = math.max(until_expiry, 1) end
   end
-  local raw = spack('>I6I7I7', seq, due, now) .. sub(blob, at, at + length - 1)
+  local raw = spack('>I7I6I7', due, seq, now) .. sub(blob, at, at + length - 1)
   local j = parse(k, id, raw)
   j.expire = expires
   j.policy, j.ranked = band(mode, 48) / 16, band(mode, 64) ~= 0
@@ -25,7 +26,6 @@ local function arrival(k, id, blob, seq)
 end
 
 local function insert(j)
-  call('HINCRBY', j.k.key, 'enqueued', '1')
   if j.payload then call('HSET', j.k.more, 'p' .. j.id, j.payload) end
   wait(j)
 end
@@ -51,7 +51,6 @@ local function defer(j, new, action)
     call('HDEL', j.k.more, 'q' .. j.id)
   end
   call('HSET', j.k.more, 'n' .. j.id, format(new))
-  call('HINCRBY', j.k.key, 'enqueued', '1')
   j.gen, j.next = j.gen + 1, true
   save(j)
   if j.lease.plain ~= 0 then
@@ -61,9 +60,8 @@ local function defer(j, new, action)
   return new.due
 end
 
--- The id is taken by `j`. `actions`: for each policy what to do about each thing found, as decided by
--- `domain::conflict`. Answers the action, the state and the due time to name.
-local function meet(j, new, actions)
+-- The id is taken by `j`. Answers the action, the state and the due time to name.
+local function meet(j, new)
   local found = j.next and 8 or state(j)
   local same = new.asked == 1 and j.asked == 1 and new.request == j.request
   local at = (same and 36 or 0) + new.policy * 9 + found + 1
@@ -78,7 +76,6 @@ local function meet(j, new, actions)
     leave(j)
     overwrite(j, new, new.payload)
     j.gen = j.gen + 1
-    call('HINCRBY', j.k.key, 'enqueued', '1')
     wait(j)
     return action, state_now(j), j.due
   end
@@ -97,11 +94,16 @@ local function meet(j, new, actions)
   return action, 2, defer(j, new, action)
 end
 
--- Writes one job; answers like `meet`.
-local function arrive(k, id, blob, seq, actions)
+-- Writes one job, which is counted as arrived; answers like `meet`.
+local function arrive(k, id, blob, seq)
   local new = arrival(k, id, blob, seq)
   local j = find(k, id)
-  if j then return meet(j, new, actions) end
-  insert(new)
-  return 'C', state_now(new), new.due
+  if not j then
+    insert(new)
+    return 'C', state_now(new), new.due
+  end
+  local action, at, due = meet(j, new)
+  -- It has arrived, but is none of those that were enqueued.
+  if string.find('LRMV', action, 1, true) then call('HINCRBY', k.key, 'ignored', '1') end
+  return action, at, due
 end

@@ -1,9 +1,10 @@
 -- A job's record: read, written, and put where its state says. The layout is described in `record.rs`,
 -- the keys in `keys.rs`. Slow but complete: scripts do their common case without it.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
-local HEAD, EXT, EXT_BYTES = '>I6I7I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
+local HEAD, EXT, EXT_BYTES = '>I7I6I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
 local STORY, LEASE = '>I7I7I7Bc0I4c0I4c0Bc0', '>c8BI7I7I7I7I4I4I7I7'
 local NEVER = 9007199254740991
+local NO_LEASE = '\31\255\255\255\255\255\255'
 local NO_REQUEST = string.rep('\0', 8)
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
@@ -20,19 +21,25 @@ local function alarm_at(at)
   if upkeep == 0 or at < upkeep then upkeep = at end
 end
 
--- The keys of a topic, and the orders that it may have jobs in; nil: there is no such topic.
+-- The keys of a topic, and what claims have to know of it: the orders that it may have jobs in, and a time
+-- before which none of its leases ends. nil: there is no such topic.
 local function topic_of(name)
-  local key = P .. 'topic:' .. name
-  local ranks = call('HGET', key, 'ranks')
-  if not ranks then return nil end
-  return { name = name, key = key, jobs = P .. 'jobs:' .. name, more = P .. 'more:' .. name,
-           leases = P .. 'leases:' .. name, ranks = ranks }
+  local known = call('HGET', P .. 'claims', name)
+  if not known then return nil end
+  return { name = name, key = P .. 'topic:' .. name, jobs = P .. 'jobs:' .. name,
+           more = P .. 'more:' .. name, leases = P .. 'leases:' .. name, ends = P .. 'ends:' .. name,
+           bound = sub(known, 1, 7), ranks = sub(known, 8) }
+end
+
+local function note_claims(k)
+  call('HSET', P .. 'claims', k.name, k.bound .. k.ranks)
 end
 
 local function topic_or_create(name)
   local k = topic_of(name)
   if k then return k end
-  call('HSET', P .. 'topic:' .. name, 'created', now_text, 'ranks', '0')
+  call('HSET', P .. 'topic:' .. name, 'created', now_text)
+  call('HSET', P .. 'claims', name, NO_LEASE .. '0')
   call('ZADD', P .. 'topics', '0', name)
   return topic_of(name)
 end
@@ -41,7 +48,7 @@ end
 local function parse(k, id, raw)
   local j = { k = k, id = id, expire = 0, asked = 0, request = NO_REQUEST, own = 0, retention = 0 }
   local f1, f2
-  j.seq, j.due, j.created, f1, f2, j.bytes, j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep =
+  j.due, j.seq, j.created, f1, f2, j.bytes, j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep =
     sunpack(HEAD, raw)
   local at = 49
   if band(f2, 4) ~= 0 then
@@ -58,7 +65,7 @@ local function format(j)
   local f1 = (j.keep ~= 0 and 1 or 0) + (j.has_story and 2 or 0) + (j.large and 4 or 0)
     + (j.next and 8 or 0) + (j.has_history and 16 or 0) + (j.has_result and 32 or 0)
   local extended = j.expire ~= 0 or j.asked ~= 0 or j.own ~= 0 or j.retention ~= 0
-  local head = spack(HEAD, j.seq, j.due, j.created, f1, j.holds + (extended and 4 or 0), j.bytes,
+  local head = spack(HEAD, j.due, j.seq, j.created, f1, j.holds + (extended and 4 or 0), j.bytes,
     j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep)
   if extended then
     head = head .. spack(EXT, j.expire, j.asked, j.request, j.own, j.retention)
@@ -99,15 +106,16 @@ end
 
 local function lease_of(raw)
   local l = { raw = raw }
-  l.token, l.plain, l.started, l.deadline, l.duration, l.first, l.owner, l.stream, l.grace,
-    l.extended = sunpack(LEASE, raw)
+  l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner, l.stream, l.grace,
+    l.duration = sunpack(LEASE, raw)
+  if l.first == 0 then l.first = l.started end
   l.worker = sub(raw, 60)
   return l
 end
 
 local function format_lease(l)
-  return spack(LEASE, l.token, l.plain, l.started, l.deadline, l.duration, l.first, l.owner,
-    l.stream, l.grace, l.extended) .. l.worker
+  return spack(LEASE, l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner,
+    l.stream, l.grace, l.duration) .. l.worker
 end
 
 -- The job as it lies there, with its lease if it runs.
@@ -132,7 +140,7 @@ end
 
 local function global_member(j) return j.k.name .. '\0' .. j.id end
 
-local function member(j) return spack('>I6', j.seq) .. j.id end
+local function member(j) return spack('>I7I6', j.due, j.seq) .. j.id end
 
 -- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
 local function order_of(j)
@@ -144,12 +152,22 @@ local function mark(k, prio, failed)
   local letter = string.char((failed and 97 or 48) + prio)
   if not string.find(k.ranks, letter, 1, true) then
     k.ranks = k.ranks .. letter
-    call('HSET', k.key, 'ranks', k.ranks)
+    note_claims(k)
   end
 end
 
 local function wake(k, due)
   call('PUBLISH', P .. 'w', text(due) .. ' ' .. k.name)
+end
+
+-- A lease of the topic ends then, or later than all that is known.
+local function ends_at(k, id, deadline)
+  call('ZADD', k.ends, text(deadline), id)
+  if deadline < sunpack('>I7', k.bound) then
+    k.bound = spack('>I7', deadline)
+    note_claims(k)
+    call('ZADD', P .. 'deadlines', text(deadline), k.name)
+  end
 end
 
 -- The job waits; whoever sleeps is told if it is now the first of its order.
@@ -170,7 +188,7 @@ local function leave(j)
     local s = story(j)
     s.worker, s.first = j.lease.worker, j.lease.first
     call('HDEL', j.k.leases, j.id)
-    call('ZREM', P .. 'deadlines', global_member(j))
+    call('ZREM', j.k.ends, j.id)
     j.lease = nil
   elseif j.phase == 0 then
     call('ZREM', order_of(j), member(j))
