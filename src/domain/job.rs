@@ -58,7 +58,7 @@ pub enum State {
 /// What stays of a job once it is finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// Nothing: a late repeat runs again.
+    /// Nothing: a late repeat runs again, unless it names the id that a server made, soon enough.
     #[default]
     Nothing,
     /// State, id and request hash for this long, so that a repeat finds them.

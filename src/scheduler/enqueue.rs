@@ -195,7 +195,10 @@ impl Scheduler {
 fn new_job(draft: Draft, id: JobId) -> NewJob {
     // Who chose the id, or named the request, may repeat it.
     let repeatable = id.shard().is_none() || draft.request_id.is_some();
+    // An id that a server made and a client names was told as the one of an unknown outcome; else it is new.
+    let again = id.shard().is_some() && draft.id.is_some();
     NewJob {
+        again,
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },
         spec: draft.spec,

@@ -276,6 +276,7 @@ fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
         expire: None,
         on_conflict: OnConflict::Keep,
         request: None,
+        again: false,
         durability: None,
     }
 }

@@ -58,6 +58,16 @@ impl Run {
         self.jobs.iter().all(keeps)
     }
 
+    /// What is written; `again`: that may have been done before. Ids of its clients are remembered by their
+    /// records.
+    fn attempt(&self, again: bool) -> Vec<NewJob> {
+        let mut jobs = self.jobs.clone();
+        if again && self.moves {
+            jobs.iter_mut().for_each(|job| job.again = true);
+        }
+        jobs
+    }
+
     fn keys(&self) -> impl Iterator<Item = JobKey> {
         self.jobs.iter().map(|job| job.key.clone())
     }
@@ -121,7 +131,8 @@ impl Scheduler {
         let repeat_until = until.filter(|_| run.is_repeatable());
         let (mut backoff, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
         loop {
-            let answer = in_time(until, run.shard.enqueue(run.jobs.clone())).await;
+            let jobs = run.attempt(unknown.is_some());
+            let answer = in_time(until, run.shard.enqueue(jobs)).await;
             let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
                 Err(asked) => return Err(Refusal::Unconfirmed { asked }),
                 Ok(Ok(mut written)) => {

@@ -22,6 +22,7 @@ impl Server {
             on_conflict: OnConflict::Keep,
             request: None,
             durability: None,
+            again: false,
         };
         self.store.enqueue(vec![job]).await.unwrap();
     }

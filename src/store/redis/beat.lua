@@ -1,14 +1,21 @@
 -- flags: allow-oom
--- beat: note that a replica lives, take in what it brings along, and read what all replicas share.
--- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many
+-- beat: note that a replica lives, take in what it brings along, and read what all replicas share. It also
+-- turns the generations of what `again.lua` recalls.
+-- ARGV: now, microseconds of a generation, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many
 --       replicas were met, how many are gone, those, then per ring: members, version, open (0 or 1).
 -- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
 --        `<last sign> <fingerprint>`.
 --#include clock
-local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
-call('SETNX', state, ARGV[4])
-call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
-local a = 7
+local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[6], ARGV[7]
+call('SETNX', state, ARGV[5])
+call('HSET', replicas, ARGV[3], now_text .. ' ' .. ARGV[4])
+local since = tonumber(call('GET', P .. 'recent.since') or 0)
+if now - since >= tonumber(ARGV[2]) then
+  call('UNLINK', P .. 'recent.old')
+  if call('EXISTS', P .. 'recent') == 1 then call('RENAME', P .. 'recent', P .. 'recent.old') end
+  call('SET', P .. 'recent.since', now_text)
+end
+local a = 8
 for _ = 1, met do
   call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')
   a = a + 1

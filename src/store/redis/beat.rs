@@ -1,10 +1,11 @@
 //! What all replicas of a shard share: signs of life, the shard's state, and what is known of rings.
 
-use crate::domain::Time;
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{Mark, Members, Records};
+use crate::domain::{Time, limit};
 use crate::store::{Beat, Census, Result, Sign};
 
+use super::record::micros;
 use super::reply::{Reply, unexpected};
 use super::script::Verb;
 use super::{Lane, RedisStore};
@@ -13,7 +14,10 @@ impl RedisStore {
     /// The verb.
     pub(super) async fn show(&self, beat: Beat) -> Result<Census> {
         let mut call = self.call(Verb::Beat);
-        call.arg(owner(beat.owner)).arg(format!("{:016x}", beat.ring)).arg(name(beat.state));
+        call.arg(micros(limit::TOMBSTONE))
+            .arg(owner(beat.owner))
+            .arg(format!("{:016x}", beat.ring))
+            .arg(name(beat.state));
         call.arg(beat.met.len()).arg(beat.gone.len());
         for &other in beat.met.iter().chain(&beat.gone) {
             call.arg(owner(other));

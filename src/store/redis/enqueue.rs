@@ -200,12 +200,37 @@ impl RedisStore {
         let mut written = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
-            let part = part_of(&mut jobs);
-            let answers = self.put_part(connection.as_deref_mut(), &part).await;
+            let answers = match jobs.next_if(|job| job.again) {
+                Some(job) => self.put_again(connection.as_deref_mut(), &job).await,
+                None => self.put_part(connection.as_deref_mut(), &part_of(&mut jobs)).await,
+            };
             // What came before is written, and whoever repeats the call finds it so.
             written.extend(answers.map_err(|error| super::after(error, !written.is_empty()))?);
         }
         Ok(written)
+    }
+
+    /// Writes a job that may have been written before. Seldom, so one by one.
+    async fn put_again(
+        &self,
+        connection: Option<&mut Connection>,
+        job: &NewJob,
+    ) -> Result<Vec<Enqueue>> {
+        let mut call = self.call(Verb::Again);
+        add_jobs(&mut call, std::slice::from_ref(job));
+        let mut reply = Reply::new(self.run_by(connection, &call).await?)?;
+        let now = reply.time()?;
+        self.hints.prune_at(reply.maybe_time()?);
+        let durability = self.shard.durability.reach().plain;
+        let plain = Enqueue { outcome: None, state: State::Ready, due: now, durability };
+        Ok(vec![exception(&mut reply, plain)?])
+    }
+
+    async fn run_by(&self, connection: Option<&mut Connection>, call: &Call) -> Result<Value> {
+        match connection {
+            None => self.run_raw(Lane::Write, call).await,
+            Some(connection) => self.shard.run_on(connection, call).await,
+        }
     }
 
     async fn put_part(
@@ -215,11 +240,7 @@ impl RedisStore {
     ) -> Result<Vec<Enqueue>> {
         let mut call = self.call(Verb::Enqueue);
         add_jobs(&mut call, jobs);
-        let answer = match connection {
-            None => self.run_raw(Lane::Write, &call).await?,
-            Some(connection) => self.shard.run_on(connection, &call).await?,
-        };
-        let mut reply = match answer {
+        let mut reply = match self.run_by(connection, &call).await? {
             now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
             list => Reply::new(list)?,
         };
@@ -252,6 +273,9 @@ fn exception(reply: &mut Reply, plain: Enqueue) -> Result<Enqueue> {
 fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>) -> Vec<NewJob> {
     let (mut part, mut bytes) = (Vec::new(), 0);
     while let Some(job) = jobs.next_if(|job| {
+        if job.again {
+            return false;
+        }
         let fits = bytes + job.spec.bytes() <= limit::CALL_BYTES_MAX;
         part.is_empty() || fits && part.len() < limit::CALL_JOBS_MAX
     }) {

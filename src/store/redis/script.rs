@@ -34,6 +34,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    Again = "again",
     Beat = "beat",
     Claim = "claim",
     Delete = "delete",
@@ -133,19 +134,11 @@ impl Scripts {
 
     /// The call for the Redis that is there now: it was made for another one, or before any was known.
     fn suited(&self, call: &Call, shebang: bool) -> Cmd {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(self.hash(call.verb, shebang));
-        for arg in call.command.args_iter().skip(2) {
-            match arg {
-                Arg::Simple(bytes) => command.arg(bytes),
-                _ => continue,
-            };
-        }
-        command
+        call.renamed("EVALSHA", self.hash(call.verb, shebang))
     }
 
-    /// Runs a call. A script that the server does not know has done nothing, so it is loaded and
-    /// called again.
+    /// Runs a call. A script that the server does not know has done nothing, so it is sent whole, which the
+    /// server keeps; in one command, because it may forget what it was just given.
     pub(super) async fn run(
         &self,
         connection: &mut MultiplexedConnection,
@@ -157,15 +150,9 @@ impl Scripts {
         let answer = command.query_async(connection).await;
         match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                tracing::debug!(
-                    script = ALL[call.verb as usize].name,
-                    "the script is loaded again"
-                );
-                let mut load = redis::cmd("SCRIPT");
-                let form = &self.forms[usize::from(shebang)];
-                load.arg("LOAD").arg(&form.codes[call.verb as usize]);
-                load.query_async::<Value>(connection).await?;
-                command.query_async(connection).await
+                tracing::debug!(script = ALL[call.verb as usize].name, "the script is sent whole");
+                let code = &self.forms[usize::from(shebang)].codes[call.verb as usize];
+                call.renamed("EVAL", code).query_async(connection).await
             }
             answer => answer,
         }
@@ -185,6 +172,19 @@ impl Form {
 // === impl Call ===
 
 impl Call {
+    /// The same call of `script` by another command.
+    fn renamed(&self, command: &str, script: &str) -> Cmd {
+        let mut renamed = redis::cmd(command);
+        renamed.arg(script);
+        for arg in self.command.args_iter().skip(2) {
+            match arg {
+                Arg::Simple(bytes) => renamed.arg(bytes),
+                _ => continue,
+            };
+        }
+        renamed
+    }
+
     /// Adds an argument.
     pub(super) fn arg(&mut self, value: impl ToRedisArgs) -> &mut Call {
         self.command.arg(value);

@@ -24,6 +24,7 @@ if #ARGV == 4 then
     call('HDEL', P .. 'jobs:' .. name, id)
     call('ZREM', P .. 'ends:' .. name, id)
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
+    if find_in(id, '~', 1, true) then call('SADD', P .. 'recent', string.sub(id, -13)) end
     return unpack_('>I7', lease, 10)
   end
 end
@@ -43,13 +44,17 @@ end
 for _ = 1, topics do
   local name, n, ids, r = ARGV[a], 1, a, #reply
   if a > 2 then n, ids = ARGV[a + 1] + 0, a + 1 end
-  local tokens, leases_key, gone, count = ids + n, P .. 'leases:' .. name, nil, 0
+  local tokens, leases_key, gone, count, made = ids + n, P .. 'leases:' .. name, nil, 0, nil
   local leases = call('HMGET', leases_key, unpack(ARGV, ids + 1, tokens))
   for i = 1, n do
     local lease, token = leases[i], ARGV[tokens + i]
     local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
     if kind == 1 then
       count = count + 1
+      if find_in(ARGV[ids + i], '~', 1, true) then
+        made = made or {}
+        made[#made + 1] = string.sub(ARGV[ids + i], -13)
+      end
       if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
       if gone then gone[count] = ARGV[ids + i] end
       reply[r + i] = unpack_('>I7', lease, 10)
@@ -75,6 +80,8 @@ for _ = 1, topics do
     call('ZREM', P .. 'ends:' .. name, unpack(gone))
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count)
   end
+  -- What a server has named leaves no tombstone, but is recalled for a while, see `again.lua`.
+  if made then call('SADD', P .. 'recent', unpack(made)) end
   a = tokens + n + 1
 end
 if not slow and not kept and a > #ARGV then

@@ -103,6 +103,14 @@ fn enqueue_one(
     insert: &mut CachedStatement<'_>,
     new: &Prepared,
 ) -> Done<Enqueue> {
+    if new.job.again && session.recalls(new.job.key.id.as_str()) && is_gone(session, new)? {
+        return Ok(Enqueue {
+            outcome: Some(Outcome::Unchanged),
+            state: State::Succeeded,
+            due: session.now,
+            durability: Durability::Memory,
+        });
+    }
     let topic = session.topic_or_create(&new.job.key.topic)?;
     let schedule = new.fresh_schedule(session.now);
     if insert_new(session, insert, topic, new, schedule)? {
@@ -118,6 +126,13 @@ fn enqueue_one(
             Ok(answer(session, Outcome::Created, schedule))
         }
     }
+}
+
+/// Whether there is no job with its id.
+fn is_gone(session: &mut Session<'_>, new: &Prepared) -> Done<bool> {
+    let Some(topic) = session.topic(&new.job.key.topic)? else { return Ok(true) };
+    let id = new.job.key.id.as_str();
+    Ok(Row::find(&mut session.prepare(BY_ID)?, params![topic, id])?.is_none())
 }
 
 /// Writes the job unless its id is taken; whether it did.

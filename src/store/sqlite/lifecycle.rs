@@ -98,6 +98,12 @@ pub(super) fn forget(session: &Session<'_>, row: &Row) -> Done<()> {
     Ok(())
 }
 
+/// The job has finished and nothing of it is kept.
+fn leave_nothing(session: &mut Session<'_>, row: &Row) -> Done<()> {
+    session.leaves_nothing(&row.id);
+    forget(session, row)
+}
+
 /// A waiting job has passed its expire time: it finished then, not now.
 pub(super) fn expire(session: &mut Session<'_>, row: &Row) -> Done<()> {
     expire_at(session, row, row.expire.unwrap_or(session.now))
@@ -117,7 +123,7 @@ fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
         Some(until) if until > session.now => {
             conclude(session, row, Phase::Expired, at, until, None, None)
         }
-        _ => forget(session, row),
+        _ => leave_nothing(session, row),
     }
 }
 
@@ -130,7 +136,7 @@ pub(super) fn cancel(session: &mut Session<'_>, row: &Row) -> Done<()> {
             let now = session.now;
             conclude(session, row, Phase::Cancelled, now, until, ended, None)
         }
-        _ => forget(session, row),
+        _ => leave_nothing(session, row),
     }
 }
 
@@ -145,7 +151,7 @@ pub(super) fn succeed(session: &mut Session<'_>, row: &Row, result: Option<&Payl
             let now = session.now;
             conclude(session, row, Phase::Succeeded, now, until, Some(ended), result)
         }
-        _ => forget(session, row),
+        _ => leave_nothing(session, row),
     }
 }
 

@@ -19,6 +19,7 @@ mod prune;
 mod query;
 mod reader;
 mod reap;
+mod recall;
 mod reserve;
 mod row;
 mod schema;

@@ -12,6 +12,7 @@ use crate::domain::{ShardName, Time, TopicName};
 use crate::store::Event;
 
 use super::fault::Done;
+use super::recall::Recall;
 use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");
@@ -29,6 +30,7 @@ pub(super) struct State {
     totals: HashMap<i64, Totals>,
     claimable: HashMap<TopicName, Time>,
     configured: bool,
+    recall: Recall,
     alarms: Alarms,
     events: broadcast::Sender<Event>,
 }
@@ -96,6 +98,7 @@ impl State {
             totals: HashMap::new(),
             claimable: HashMap::new(),
             configured: false,
+            recall: Recall::default(),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
         }
@@ -230,6 +233,18 @@ impl<'c> Session<'c> {
     pub(super) fn pruned_until(&mut self, next: Option<Time>) {
         self.state.alarms.prune.announced = next.unwrap_or(Time::MAX);
         self.state.alarms.pruned = true;
+    }
+
+    /// The job with that id has finished and leaves nothing.
+    pub(super) fn leaves_nothing(&mut self, id: &str) {
+        if id.contains('~') {
+            self.state.recall.add(id, self.now);
+        }
+    }
+
+    /// Whether a job with that id has finished a while ago and left nothing.
+    pub(super) fn recalls(&self, id: &str) -> bool {
+        self.state.recall.knows(id)
     }
 
     /// The shard's state was set.

@@ -2,6 +2,7 @@
 //! A case is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file
 //! lists every case once, and every store once.
 
+mod again;
 mod attempts;
 mod beat;
 mod claim;
@@ -51,6 +52,12 @@ macro_rules! instantiate {
 macro_rules! conformance {
     ($store:ident, $backend:expr) => {
         instantiate! { $store, $backend;
+            again {
+                a_job_that_was_never_written_is_created
+                a_job_that_is_done_is_not_written_again
+                a_job_that_was_deleted_is_not_written_again
+                it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten
+            }
             enqueue {
                 a_new_job_is_ready_at_once
                 a_new_job_reads_as_it_was_written

@@ -158,6 +158,7 @@ impl Dice {
             on_conflict: self.policy(),
             request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
             durability: None,
+            again: false,
         }
     }
 

@@ -11,17 +11,8 @@ use crate::harness::{Redis, Setup, job, millis, nack, nack_retry, take};
 
 /// What is called outside of scripts. UNWATCH and PING are deadpool's, before it hands out a connection
 /// again.
-const PLAIN: [&str; 9] = [
-    "config|get",
-    "evalsha",
-    "info",
-    "ping",
-    "script|load",
-    "select",
-    "subscribe",
-    "unwatch",
-    "wait",
-];
+const PLAIN: [&str; 9] =
+    ["config|get", "eval", "evalsha", "info", "ping", "select", "subscribe", "unwatch", "wait"];
 /// Characters of a line.
 const WIDTH: usize = 118;
 

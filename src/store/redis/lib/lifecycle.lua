@@ -61,6 +61,8 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
+    -- See `again.lua`.
+    if string.find(j.id, '~', 1, true) then call('SADD', P .. 'recent', sub(j.id, -13)) end
     forget(j)
   end
 end

@@ -1,0 +1,58 @@
+//! Ids of the server's own whose jobs have finished and left nothing. A call whose answer was lost is
+//! repeated under the same id, perhaps after the job has run: what is recalled is not written again. In
+//! memory, because the calls that are repeated end with the process, too.
+
+use std::collections::HashSet;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::domain::{Time, limit};
+
+/// Ids of one generation: at some thousand a second they are recalled for less time, in 16 MB.
+const GENERATION_MAX: usize = 500_000;
+
+/// Two generations, each of which is filled for [`limit::TOMBSTONE`].
+#[derive(Default)]
+pub(super) struct Recall {
+    young: HashSet<u64>,
+    old: HashSet<u64>,
+    since: Time,
+}
+
+// === impl Recall ===
+
+impl Recall {
+    /// The job with that id has left nothing.
+    pub(super) fn add(&mut self, id: &str, now: Time) {
+        if now.since(self.since) >= limit::TOMBSTONE || self.young.len() >= GENERATION_MAX {
+            self.old = std::mem::take(&mut self.young);
+            self.since = now;
+        }
+        self.young.insert(xxh3_64(id.as_bytes()));
+    }
+
+    /// Whether a job with that id has finished a while ago.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        let hash = xxh3_64(id.as_bytes());
+        self.young.contains(&hash) || self.old.contains(&hash)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_recalled_for_a_while() {
+        let (mut recall, begin) = (Recall::default(), Time(1_000_000_000));
+        let at = |seconds| begin.plus(Duration::from_secs(seconds));
+        recall.add("a", at(0));
+        recall.add("b", at(59));
+        recall.add("c", at(60));
+        assert!(recall.knows("a") && recall.knows("b") && recall.knows("c"));
+        recall.add("d", at(120));
+        assert!(!recall.knows("b") && recall.knows("c") && recall.knows("d"));
+    }
+}

@@ -1,0 +1,98 @@
+//! Jobs that may have been written before: a call whose answer was lost is repeated with the ids that a
+//! server made, which leave no tombstone.
+
+use std::time::Duration;
+
+use ringq::domain::ring::ShardState;
+use ringq::domain::rings::Records;
+use ringq::domain::{JobId, Keep, Outcome, State, limit};
+use ringq::store::{Beat, NewJob};
+
+use super::fixture::Fixture;
+use super::values::{TOPIC, ack, failed_for, key, new_job};
+
+/// A job as a server names it, of which nothing stays.
+fn made(q: &Fixture, n: u128) -> NewJob {
+    let id = JobId::server_made(q.store.name(), (1 << 120) + n);
+    NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) }
+}
+
+fn again(job: &NewJob) -> NewJob {
+    NewJob { again: true, ..job.clone() }
+}
+
+/// What a repeat finds.
+async fn repeat(q: &Fixture, job: &NewJob) -> (Option<Outcome>, State) {
+    let found = q.put(again(job)).await;
+    (found.outcome, found.state)
+}
+
+const DONE: (Option<Outcome>, State) = (Some(Outcome::Unchanged), State::Succeeded);
+
+pub(crate) async fn a_job_that_was_never_written_is_created(q: Fixture) {
+    let job = made(&q, 1);
+    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Created), State::Ready));
+    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Unchanged), State::Ready));
+    assert_eq!(q.claim_ids().await, [job.key.id.as_str()]);
+    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Unchanged), State::Running));
+}
+
+pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
+    let jobs: Vec<_> = (1..=5).map(|n| made(&q, n)).collect();
+    q.put(jobs[0].clone()).await;
+    let alone = q.claim_one().await;
+    q.ack(&alone).await;
+    assert_eq!(repeat(&q, &jobs[0]).await, DONE, "acknowledged alone");
+    q.store.enqueue(jobs[1..].to_vec()).await.unwrap();
+    let leased = q.claim(10).await;
+    assert_eq!(leased.len(), 4);
+    q.end(&leased[0], failed_for(0)).await;
+    q.store.settle(leased[1..].iter().map(ack).collect()).await.unwrap();
+    for job in &jobs[2..] {
+        assert_eq!(repeat(&q, job).await, DONE, "acknowledged together");
+    }
+    assert_eq!(repeat(&q, &jobs[1]).await.1, State::Ready, "it failed, and waits");
+    let retried = q.claim_one().await;
+    q.ack(&retried).await;
+    assert_eq!(repeat(&q, &jobs[1]).await, DONE, "acknowledged with a past");
+    assert!(q.claim_ids().await.is_empty());
+    let fresh = [made(&q, 9), made(&q, 10)];
+    let mixed = vec![again(&jobs[0]), fresh[0].clone(), again(&fresh[1]), again(&jobs[4])];
+    let found = q.store.enqueue(mixed).await.unwrap();
+    let outcomes: Vec<_> = found.iter().map(|found| found.outcome.unwrap()).collect();
+    use Outcome::{Created, Unchanged};
+    assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
+}
+
+pub(crate) async fn a_job_that_was_deleted_is_not_written_again(q: Fixture) {
+    let job = made(&q, 1);
+    q.put(job.clone()).await;
+    q.delete(job.key.id.as_str()).await;
+    assert_eq!(repeat(&q, &job).await, DONE);
+    assert!(q.store.get(vec![key(TOPIC, job.key.id.as_str())], false).await.unwrap()[0].is_none());
+}
+
+pub(crate) async fn it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten(q: Fixture) {
+    let (job, other) = (made(&q, 1), made(&q, 2));
+    let turn = async || {
+        let (state, rings) = (ShardState::Active, Records::new());
+        let beat = Beat { owner: 7, ring: 0, state, rings, met: Vec::new(), gone: Vec::new() };
+        q.store.beat(beat).await.unwrap();
+    };
+    let finish = async |job: &NewJob| {
+        q.put(job.clone()).await;
+        let leased = q.claim_one().await;
+        q.ack(&leased).await;
+    };
+    turn().await;
+    finish(&job).await;
+    q.sleep(limit::TOMBSTONE.as_secs());
+    turn().await;
+    assert_eq!(repeat(&q, &job).await, DONE);
+    finish(&other).await;
+    q.sleep((limit::TOMBSTONE + Duration::from_secs(1)).as_secs());
+    turn().await;
+    finish(&made(&q, 3)).await;
+    assert_eq!(repeat(&q, &job).await.0, Some(Outcome::Created));
+    assert_eq!(repeat(&q, &other).await, DONE);
+}
