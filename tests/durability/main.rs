@@ -11,10 +11,9 @@
     reason = "a rig reads clocks and the environment, and prints what it found"
 )]
 
+#[path = "../checker/mod.rs"]
 mod checker;
-mod checker_tests;
 mod clients;
-mod history;
 mod image;
 mod kill9;
 mod powercut;
@@ -25,3 +24,5 @@ mod rig;
 mod server;
 mod setting;
 mod worker;
+
+use checker::history;

@@ -1,7 +1,7 @@
 //! The checker itself: a sound history passes, and each way of spoiling it is noticed.
 
-use crate::checker::{Verdict, check};
-use crate::history::{Delivered, Event, Nanos};
+use super::history::{Delivered, Event, Nanos};
+use super::{Verdict, check};
 
 const JOBS: u32 = 50;
 const DELAY: Nanos = 1000;

@@ -1,4 +1,4 @@
-//! Judges a history after the fact. It knows nothing of servers: only what was asked, answered and
+//! Judges a history after the fact; shared by the targets `durability` and `faults`. It knows nothing of servers: only what was asked, answered and
 //! delivered.
 //!
 //! - lost: an enqueue was answered OK and the job was never acknowledged, although the rig drained
@@ -12,10 +12,13 @@
 //! - reused: a receipt that came twice.
 //! - duplicates: repeats that no nack asked for. Allowed and counted: delivery is at least once.
 
+pub(crate) mod history;
+mod tests;
+
 use std::collections::HashSet;
 use std::fmt;
 
-use crate::history::{Delivered, Event, Nanos};
+use history::{Delivered, Event, Nanos};
 
 /// What the checker found. All of it must be empty but the counts.
 #[derive(Debug, Default, PartialEq, Eq)]
