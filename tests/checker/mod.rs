@@ -1,57 +1,50 @@
-//! Judges a history after the fact; shared by the targets `durability` and `faults`. It knows nothing of servers: only what was asked, answered and
-//! delivered.
+//! Judges a history after the fact; shared by the targets `durability` and `faults`. It knows nothing
+//! of servers: only what was asked, answered and delivered.
 //!
-//! - lost: an enqueue was answered OK and the job was never acknowledged, although the rig drained
-//!   the queue.
+//! - lost: an enqueue was answered OK and the job was neither acknowledged nor made a dead letter,
+//!   although the rig drained the queue.
 //! - after ack: a job was delivered although an earlier ack of it was answered OK. A message that
 //!   was on its way to a slow reader does not count: only hand-overs with the same or a higher
 //!   number, or on a stream that was opened after the answer.
 //! - early: a delivery before the delay had passed, counted from the *start* of the first enqueue
 //!   call, or of the nack. One host, one clock: exact.
+//! - overlap, miscounted: see [`repeats`].
+//! - doubled: one job under two ids.
 //! - unexpected, damaged: a job that nobody asked for, a body that is not the one sent.
 //! - reused: a receipt that came twice.
 //! - duplicates: repeats that no nack asked for. Allowed and counted: delivery is at least once.
 
 pub(crate) mod history;
+mod repeats;
 mod tests;
+mod verdict;
 
-use std::collections::HashSet;
-use std::fmt;
+use std::collections::{HashMap, HashSet};
 
 use history::{Delivered, Event, Nanos};
+use repeats::Repeats;
 
-/// What the checker found. All of it must be empty but the counts.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
-    pub(crate) enqueued: usize,
-    pub(crate) acked: usize,
-    pub(crate) deliveries: usize,
-    pub(crate) duplicates: usize,
-    pub(crate) cuts: usize,
-    pub(crate) lost: Vec<u32>,
-    pub(crate) after_ack: Vec<u32>,
-    pub(crate) early: Vec<u32>,
-    pub(crate) damaged: Vec<u32>,
-    pub(crate) unexpected: usize,
-    pub(crate) reused: usize,
-}
+pub(crate) use verdict::Verdict;
 
 /// What is known of one job.
 #[derive(Clone, Debug, Default)]
 struct Life {
     asked: Option<(Nanos, Nanos)>,
     answered: bool,
-    ack: Option<Ack>,
+    id: Option<String>,
+    doubled: bool,
+    end: Option<End>,
     nacks: Vec<Nack>,
     deliveries: usize,
 }
 
-/// The first ack that was answered OK.
+/// The first ack that was answered OK, or the dead letter.
 #[derive(Clone, Debug)]
-struct Ack {
+struct End {
     at: Nanos,
     delivery: i32,
     receipt: String,
+    buried: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -60,12 +53,20 @@ struct Nack {
     not_before: Nanos,
 }
 
+/// When servers were cut off: by then they had stopped.
+#[derive(Debug, Default)]
+struct Cuts {
+    all: Vec<Nanos>,
+    by_server: HashMap<u32, Vec<Nanos>>,
+}
+
 /// Judges a history of `jobs` jobs. With `only_fsynced`, only enqueues that were answered FSYNCED
 /// are promises: a power cut may take the others.
 pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict {
     let mut verdict = Verdict::default();
-    let lives = read_lives(jobs, events, only_fsynced, &mut verdict);
-    let cuts: Vec<Nanos> = events.iter().filter_map(Event::cut).collect();
+    let lives = read_lives(jobs, events, only_fsynced);
+    let cuts = Cuts::read(events);
+    verdict.cuts = cuts.count();
     let mut receipts = HashSet::new();
     for event in events {
         if let Event::Delivered(delivered) = event {
@@ -75,45 +76,44 @@ pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict 
         }
     }
     for (job, life) in (0..).zip(&lives) {
-        verdict.enqueued += usize::from(life.answered);
-        verdict.acked += usize::from(life.ack.is_some());
-        verdict.duplicates += life.deliveries.saturating_sub(1 + life.nacks.len());
-        if life.answered && life.ack.is_none() {
-            verdict.lost.push(job);
-        }
+        life.judge(job, &mut verdict);
     }
+    Repeats::read(events, &cuts).judge(&mut verdict);
     verdict
 }
 
 /// The first pass: everything but the judgement of deliveries.
-fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool, verdict: &mut Verdict) -> Vec<Life> {
+fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool) -> Vec<Life> {
     let mut lives = vec![Life::default(); jobs as usize];
     for event in events {
         match event {
             Event::Enqueue { job, at, delay } => lives[*job as usize].asked = Some((*at, *delay)),
-            Event::Enqueued { job, fsynced, .. } => {
+            Event::Enqueued { job, fsynced, id, .. } => {
                 lives[*job as usize].answered |= *fsynced || !only_fsynced;
+                lives[*job as usize].called(id);
             }
-            Event::Delivered(Delivered { job: Some(job), .. }) => {
+            Event::Delivered(Delivered { job: Some(job), id, .. }) => {
                 lives[*job as usize].deliveries += 1;
+                lives[*job as usize].called(id);
             }
-            Event::Acked { job, at, delivery, receipt } => {
-                let ack = Ack { at: *at, delivery: *delivery, receipt: receipt.clone() };
-                lives[*job as usize].acked(ack);
+            Event::Acked { job, at, delivery, receipt }
+            | Event::Buried { job, at, delivery, receipt } => {
+                let buried = matches!(event, Event::Buried { .. });
+                let (at, delivery, receipt) = (*at, *delivery, receipt.clone());
+                lives[*job as usize].ended(End { at, delivery, receipt, buried });
             }
             Event::Nacked { job, sent, delivery, delay } => {
                 let nack = Nack { delivery: *delivery, not_before: sent + delay };
                 lives[*job as usize].nacks.push(nack);
             }
-            Event::Cut { .. } => verdict.cuts += 1,
-            Event::Delivered(_) => {}
+            _ => {}
         }
     }
     lives
 }
 
 /// The second pass: one delivery against the life of its job.
-fn judge(delivered: &Delivered, lives: &[Life], cuts: &[Nanos], verdict: &mut Verdict) {
+fn judge(delivered: &Delivered, lives: &[Life], cuts: &Cuts, verdict: &mut Verdict) {
     let life = delivered.job.map(|job| (job, &lives[job as usize]));
     let Some((job, life, (asked, delay))) = life.and_then(|(j, l)| Some((j, l, l.asked?))) else {
         verdict.unexpected += 1;
@@ -127,28 +127,53 @@ fn judge(delivered: &Delivered, lives: &[Life], cuts: &[Nanos], verdict: &mut Ve
     if delivered.at < asked + delay || life.nacks.iter().any(too_soon) {
         verdict.early.push(job);
     }
-    if life.ack.as_ref().is_some_and(|ack| ack.forbids(delivered, cuts)) {
+    if life.end.as_ref().is_some_and(|end| end.forbids(delivered, cuts)) {
         verdict.after_ack.push(job);
     }
 }
 
+// === impl Life ===
+
 impl Life {
-    /// Keeps the ack that was answered first.
-    fn acked(&mut self, ack: Ack) {
-        if self.ack.as_ref().is_none_or(|known| ack.at < known.at) {
-            self.ack = Some(ack);
+    /// Keeps the end that was answered first.
+    fn ended(&mut self, end: End) {
+        if self.end.as_ref().is_none_or(|known| end.at < known.at) {
+            self.end = Some(end);
+        }
+    }
+
+    /// Keeps the first id.
+    fn called(&mut self, id: &String) {
+        self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
+    }
+
+    /// What can be said without looking at single deliveries.
+    fn judge(&self, job: u32, verdict: &mut Verdict) {
+        let buried = self.end.as_ref().is_some_and(|end| end.buried);
+        verdict.enqueued += usize::from(self.answered);
+        verdict.exist += usize::from(self.answered || self.deliveries > 0);
+        verdict.acked += usize::from(self.end.is_some() && !buried);
+        verdict.buried += usize::from(buried);
+        verdict.duplicates += self.deliveries.saturating_sub(1 + self.nacks.len());
+        if self.answered && self.end.is_none() {
+            verdict.lost.push(job);
+        }
+        if self.doubled {
+            verdict.doubled.push(job);
         }
     }
 }
 
-impl Ack {
+// === impl End ===
+
+impl End {
     /// Whether this delivery must not be: it was sent after the ack was answered. One that is only
     /// read later was sent before: by its number, or because its stream belongs to a server that was
     /// cut off before the ack, so that what it had sent lay in the reader's socket since then.
-    fn forbids(&self, delivered: &Delivered, cuts: &[Nanos]) -> bool {
+    fn forbids(&self, delivered: &Delivered, cuts: &Cuts) -> bool {
         let handed_over_later =
             delivered.delivery >= self.delivery || delivered.stream_since > self.at;
-        let left_over = cuts.iter().any(|cut| delivered.stream_since < *cut && *cut < self.at);
+        let left_over = cuts.of(delivered.server, delivered.stream_since, self.at).next().is_some();
         delivered.at > self.at
             && handed_over_later
             && !left_over
@@ -156,37 +181,30 @@ impl Ack {
     }
 }
 
-impl Verdict {
-    /// Whether every promise was kept.
-    pub(crate) fn sound(&self) -> bool {
-        let lists = [&self.lost, &self.after_ack, &self.early, &self.damaged];
-        lists.iter().all(|list| list.is_empty()) && self.unexpected == 0 && self.reused == 0
-    }
-}
+// === impl Cuts ===
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} enqueued, {} acked, {} delivered, {} cuts: {} lost, {} after their ack, {} early, \
-             {} damaged, {} unexpected, {} receipts reused, {} duplicates",
-            self.enqueued,
-            self.acked,
-            self.deliveries,
-            self.cuts,
-            self.lost.len(),
-            self.after_ack.len(),
-            self.early.len(),
-            self.damaged.len(),
-            self.unexpected,
-            self.reused,
-            self.duplicates,
-        )?;
-        for (name, jobs) in [("lost", &self.lost), ("after ack", &self.after_ack)] {
-            if !jobs.is_empty() {
-                write!(f, "\n{name}: {:?}", &jobs[..jobs.len().min(20)])?;
+impl Cuts {
+    fn read(events: &[Event]) -> Self {
+        let mut cuts = Self::default();
+        for event in events {
+            match event {
+                Event::Cut { at } => cuts.all.push(*at),
+                Event::Killed { server, at } => {
+                    cuts.by_server.entry(*server).or_default().push(*at);
+                }
+                _ => {}
             }
         }
-        Ok(())
+        cuts
+    }
+
+    /// When this server was cut off between two moments.
+    fn of(&self, server: u32, after: Nanos, before: Nanos) -> impl Iterator<Item = Nanos> {
+        let one = self.by_server.get(&server).into_iter().flatten();
+        self.all.iter().chain(one).copied().filter(move |cut| after < *cut && *cut < before)
+    }
+
+    fn count(&self) -> usize {
+        self.all.len() + self.by_server.values().map(Vec::len).sum::<usize>()
     }
 }
