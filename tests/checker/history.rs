@@ -39,6 +39,8 @@ pub(crate) enum Event {
     Cut { at: Nanos },
     /// One of several servers was killed.
     Killed { server: u32, at: Nanos },
+    /// Something was done to a process or a connection, for people who read the history.
+    Nemesis { at: Nanos, what: String },
     /// The recorder itself stood still for so long: what it dates may be that much older.
     Stalled { length: Nanos },
 }

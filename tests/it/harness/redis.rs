@@ -59,7 +59,12 @@ impl Redis {
 
     /// Its address as a url.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
+    }
+
+    /// Its port on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.

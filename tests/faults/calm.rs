@@ -1,0 +1,27 @@
+//! Nothing goes wrong, or only the clients do.
+
+use std::time::Duration;
+
+use crate::cluster::Shape;
+use crate::load::Habits;
+use crate::trial::{Trial, harm_time};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_faults_nothing_comes_twice() {
+    let habits = Habits { slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let Some(trial) = Trial::start("calm", Shape::default(), habits).await else { return };
+    trial.run(harm_time()).await;
+    let outcome = trial.finish().await;
+    assert_eq!(outcome.verdict.duplicates, 0);
+    assert_eq!(outcome.troubles(""), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_streams_that_clients_let_go_of() {
+    let life = Some(Duration::from_millis(800));
+    let habits = Habits { cancelled: 0.2, stream_life: life, ..Habits::default() };
+    let Some(trial) = Trial::start("cancelled", Shape::default(), habits).await else { return };
+    trial.run(harm_time()).await;
+    let outcome = trial.finish().await;
+    assert!(outcome.verdict.broken > 0, "no stream broke with jobs in hand");
+}
