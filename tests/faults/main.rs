@@ -43,3 +43,13 @@ mod trial;
 
 /// Nothing goes wrong, or only the clients do.
 mod calm;
+/// A Redis is full.
+mod full;
+/// Answers of claims and hints are lost.
+mod lost;
+/// Everything at random.
+mod mixed;
+/// A Redis dies, stands still, forgets its scripts, throws its clients out.
+mod redis;
+/// Replicas die.
+mod replica;

@@ -1,6 +1,8 @@
 //! A cluster under load, from its start to the verdict.
 
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -10,7 +12,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::books::Books;
-use crate::checker::history::Event;
+use crate::checker::history::{Event, Nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
 use crate::load::{Habits, Load, Shared, job};
@@ -30,6 +32,8 @@ pub(crate) struct Trial {
     pub(crate) cluster: Cluster,
     name: &'static str,
     load: Load,
+    /// Which replicas live.
+    alive: Vec<bool>,
     seed: u64,
     start: Instant,
     _alone: MutexGuard<'static, ()>,
@@ -40,7 +44,7 @@ pub(crate) struct Outcome {
     pub(crate) verdict: Verdict,
     /// How long the jobs took to be done after `finish` was called.
     pub(crate) drained: Duration,
-    shared: std::sync::Arc<Shared>,
+    shared: Arc<Shared>,
 }
 
 /// How long a scenario does its harm.
@@ -63,7 +67,8 @@ impl Trial {
         println!("{name}: RINGQ_SEED={seed}");
         let cluster = Cluster::start(&shape).await?;
         let load = Load::start(cluster.addresses(), habits, seed);
-        Some(Trial { cluster, name, load, seed, start: Instant::now(), _alone: alone })
+        let (alive, start) = (vec![true; shape.replicas], Instant::now());
+        Some(Trial { cluster, name, load, alive, seed, start, _alone: alone })
     }
 
     /// What the clients share.
@@ -81,24 +86,52 @@ impl Trial {
         self.shared().note(what);
     }
 
-    /// Lets the load run for a while.
-    pub(crate) async fn run(&self, time: Duration) {
+    /// Lets the load run for a while; when that was.
+    pub(crate) async fn run(&self, time: Duration) -> Range<Nanos> {
+        let begin = self.shared().history.now();
         tokio::time::sleep(time).await;
+        begin..self.shared().history.now()
     }
 
-    /// Kills a replica and says so to the checker.
+    /// Kills a replica, if it lives, and says so to the checker.
     pub(crate) async fn kill_replica(&mut self, number: usize) {
+        if !self.alive[number] {
+            return;
+        }
         self.note(format!("kill replica {number}"));
+        self.alive[number] = false;
         self.cluster.replica[number].kill().await;
         let server = u32::try_from(number).unwrap();
         let at = self.shared().history.now();
         self.shared().history.record([Event::Killed { server, at }]);
     }
 
-    /// Starts it again.
+    /// Starts it again, if it does not live.
     pub(crate) async fn restart_replica(&mut self, number: usize) {
-        self.cluster.replica[number].restart().await;
-        self.note(format!("replica {number} is back"));
+        if !self.alive[number] {
+            self.cluster.replica[number].restart().await;
+            self.alive[number] = true;
+            self.note(format!("replica {number} is back"));
+        }
+    }
+
+    /// Kills all replicas that live.
+    pub(crate) async fn kill_replicas(&mut self) {
+        for replica in 0..self.alive.len() {
+            self.kill_replica(replica).await;
+        }
+    }
+
+    /// Starts all replicas that do not live.
+    pub(crate) async fn restart_replicas(&mut self) {
+        for replica in 0..self.alive.len() {
+            self.restart_replica(replica).await;
+        }
+    }
+
+    /// Sends a command to a Redis that answers.
+    pub(crate) async fn command(&self, redis: usize, words: &[&str]) {
+        self.cluster.redis[redis].command(words).await;
     }
 
     /// Kills a Redis.
@@ -123,7 +156,7 @@ impl Trial {
         let drained = begin.elapsed();
         tokio::time::sleep(LAST_MESSAGES).await;
         let Trial { cluster, name, load, seed, start, .. } = self;
-        let shared = std::sync::Arc::clone(load.shared());
+        let shared = Arc::clone(load.shared());
         let stopped = tokio::time::timeout(DRAIN_MAX, load.stop()).await;
         let verdict = check(shared.jobs(), &shared.history.events(), false);
         let (took, drain) = (start.elapsed().as_secs_f64(), drained.as_secs_f64());
@@ -138,12 +171,13 @@ impl Trial {
         if stopped.is_err() {
             faults.push("workers do not end".to_owned());
         }
-        if !verdict.sound() || !faults.is_empty() {
-            let file = format!("faults-{name}.jsonl");
-            let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(file);
-            shared.history.save(&path).unwrap();
-            panic!("{name}: {verdict}\n{faults:#?}\nRINGQ_SEED={seed} history: {}", path.display());
-        }
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.jsonl"));
+        shared.history.save(&path).unwrap();
+        let history = path.display();
+        assert!(
+            verdict.sound() && faults.is_empty(),
+            "{name}: {verdict}\n{faults:#?}\nRINGQ_SEED={seed}, history: {history}"
+        );
         Outcome { verdict, drained, shared }
     }
 
@@ -189,13 +223,8 @@ impl Trial {
 // === impl Outcome ===
 
 impl Outcome {
-    /// How often something went wrong that begins like this.
+    /// How often something went wrong for a client that begins like this.
     pub(crate) fn troubles(&self, begin: &str) -> usize {
         self.shared.troubles.times(begin)
-    }
-
-    /// What the clients shared.
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
     }
 }

@@ -30,7 +30,7 @@ pub(crate) const TOPICS: [&str; 2] = ["faults.a", "faults.b"];
 pub(crate) struct Habits {
     /// Producers of single jobs; there is one of batches, too.
     pub(crate) producers: u64,
-    /// The longest pause of a producer between two calls.
+    /// The longest pause of a producer between the beginnings of two calls.
     pub(crate) pace: Duration,
     /// Streams per replica.
     pub(crate) streams: usize,
@@ -89,9 +89,9 @@ impl Default for Habits {
     fn default() -> Habits {
         Habits {
             producers: 4,
-            pace: Duration::from_millis(16),
+            pace: Duration::from_millis(30),
             streams: 2,
-            credit: 100,
+            credit: 200,
             lease: Duration::from_secs(2),
             grace: Duration::from_secs(1),
             nacked: 0.03,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::Rng as _;
 use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use ringq::pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -19,6 +19,8 @@ const AGAIN: f64 = 0.03;
 const BATCH_MAX: usize = 32;
 /// The batches are as many jobs as the other producers send together.
 const BATCH_PAUSES: u32 = 4;
+/// Calls of one producer that wait for their answer.
+const OPEN_MAX: usize = 200;
 const DELAY_MAX_MS: u64 = 1500;
 
 /// Starts all producers.
@@ -57,40 +59,62 @@ impl Producer {
         Producer { shared: Arc::clone(shared), replicas, random: shared.random(lane) }
     }
 
+    /// Begins jobs at its pace, however long their answers take.
     async fn singles(mut self) {
+        let mut open = JoinSet::new();
         while !self.shared.enough.is_cancelled() {
-            let mut asked = self.begin();
-            let (begin, own_id) = (Instant::now(), !asked.id.is_empty());
-            let shard = loop {
-                match self.enqueue(&mut asked).await {
-                    (Outcome::Done, shard) => break Some(shard),
-                    (Outcome::GivenUp, _) => break None,
-                    (Outcome::Again, _) => pause(&mut self.random).await,
-                }
-            };
-            if let Some(shard) = shard.filter(|_| own_id) {
-                let now = self.shared.history.now();
-                self.shared.latencies.add(shard, now, begin.elapsed());
-                if self.random.random_bool(AGAIN) {
-                    self.enqueue(&mut asked).await;
-                }
-            }
-            self.rest(1).await;
+            let asked = self.begin();
+            open.spawn(self.fork().single(asked));
+            self.rest(1, &mut open).await;
         }
+        super::join(&mut open).await;
     }
 
     async fn batches(mut self) {
+        let mut open = JoinSet::new();
         while !self.shared.enough.is_cancelled() {
             let count = self.random.random_range(1..=BATCH_MAX);
-            let mut open: Vec<Asked> = (0..count).map(|_| self.begin()).collect();
-            loop {
-                open = self.batch_enqueue(open).await;
-                if open.is_empty() {
-                    break;
-                }
-                pause(&mut self.random).await;
+            let batch = (0..count).map(|_| self.begin()).collect();
+            open.spawn(self.fork().batch(batch));
+            self.rest(BATCH_PAUSES, &mut open).await;
+        }
+        super::join(&mut open).await;
+    }
+
+    /// Another one on the same connections, for one call and its repeats.
+    fn fork(&mut self) -> Producer {
+        self.replicas.next();
+        Producer {
+            shared: Arc::clone(&self.shared),
+            replicas: self.replicas.clone(),
+            random: StdRng::seed_from_u64(self.random.random()),
+        }
+    }
+
+    async fn single(mut self, mut asked: Asked) {
+        let (begin, own_id) = (Instant::now(), !asked.id.is_empty());
+        let shard = loop {
+            match self.enqueue(&mut asked).await {
+                (Outcome::Done, shard) => break shard,
+                (Outcome::GivenUp, _) => return,
+                (Outcome::Again, _) => pause(&mut self.random).await,
             }
-            self.rest(BATCH_PAUSES).await;
+        };
+        if own_id {
+            self.shared.latencies.add(shard, self.shared.history.now(), begin.elapsed());
+            if self.random.random_bool(AGAIN) {
+                self.enqueue(&mut asked).await;
+            }
+        }
+    }
+
+    async fn batch(mut self, mut open: Vec<Asked>) {
+        loop {
+            open = self.batch_enqueue(open).await;
+            if open.is_empty() {
+                return;
+            }
+            pause(&mut self.random).await;
         }
     }
 
@@ -158,9 +182,16 @@ impl Producer {
         self.shared.history.record([Event::Enqueued { job, at, fsynced, id }]);
     }
 
-    async fn rest(&mut self, paces: u32) {
+    /// Waits for its pace; longer when too many calls have no answer.
+    async fn rest(&mut self, paces: u32, open: &mut JoinSet<()>) {
         let pace = self.shared.habits.pace * paces;
         tokio::time::sleep(pace.mul_f64(self.random.random())).await;
+        while open.len() > OPEN_MAX {
+            open.join_next().await.unwrap_or(Ok(())).expect("a producer");
+        }
+        while let Some(done) = open.try_join_next() {
+            done.expect("a producer");
+        }
     }
 }
 
