@@ -11,6 +11,7 @@
     reason = "a rig reads clocks and the environment, and prints what it found"
 )]
 
+#[allow(dead_code, reason = "the fault scenarios share it and record more")]
 #[path = "../checker/mod.rs"]
 mod checker;
 mod clients;

@@ -1,11 +1,12 @@
-//! The server's own numbers: what is left, and whether they fit what the checker counted.
+//! The server's own numbers: what is left, and whether they fit what the checker counted. And what lies
+//! in Redis when nothing is left, by the schema that the store documents.
 
 use ringq::pb::topic_service_client::TopicServiceClient;
 use ringq::pb::{GetTopicStatsRequest, TopicStats};
 use tonic::Code;
 
 use crate::checker::Verdict;
-use crate::harness::Server;
+use crate::harness::{Redis, Server};
 use crate::load::TOPICS;
 
 /// The sums over all topics and shards.
@@ -62,4 +63,34 @@ impl Books {
         let differs = pairs.into_iter().filter(|(_, found, due)| found != due);
         differs.map(|(what, found, due)| format!("{found} {what}, not {due}")).collect()
     }
+}
+
+/// What should not be in the Redis of a shard on which all jobs have ended: a lease, a place in an
+/// order, a record that no order of the finished names.
+pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
+    let count = async |command: &str, key: String| -> i64 {
+        let answer = redis.command(&[command, &format!("ringq:{{{shard}}}:{key}")]).await;
+        answer.strip_prefix(':').and_then(|count| count.parse().ok()).expect("a number")
+    };
+    let mut found = Vec::new();
+    let mut none = |key: String, count: i64| {
+        if count != 0 {
+            found.push(format!("{shard}: {count} in {key}"));
+        }
+    };
+    none("deadlines".to_owned(), count("ZCARD", "deadlines".to_owned()).await);
+    for topic in TOPICS {
+        let leases = format!("leases:{topic}");
+        none(leases.clone(), count("HLEN", leases).await);
+        for order in ["wait:0", "back:0"] {
+            let order = format!("{order}:{topic}");
+            none(order.clone(), count("ZCARD", order).await);
+        }
+        let mut records = count("HLEN", format!("jobs:{topic}")).await;
+        for state in 2..=5 {
+            records -= count("ZCARD", format!("done:{state}:{topic}")).await;
+        }
+        none(format!("jobs:{topic} that are in no order"), records);
+    }
+    found
 }

@@ -17,6 +17,7 @@
 )]
 
 /// The recorder and the checker, shared with `durability`.
+#[allow(dead_code, reason = "the durability rigs use the rest")]
 #[path = "../checker/mod.rs"]
 mod checker;
 /// Redis servers and replicas, shared with `it`.

@@ -11,7 +11,7 @@ use ringq::pb::{GetRequest, JobState};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::books::Books;
+use crate::books::{Books, leftovers};
 use crate::checker::history::{Event, Nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
@@ -167,6 +167,9 @@ impl Trial {
         match Books::read(&cluster.replica[0]).await {
             Some(books) => faults.extend(books.misfits(&verdict)),
             None => faults.push("the books cannot be read".to_owned()),
+        }
+        for (number, redis) in cluster.redis.iter().enumerate() {
+            faults.extend(leftovers(&format!("s{number}"), redis).await);
         }
         if stopped.is_err() {
             faults.push("workers do not end".to_owned());

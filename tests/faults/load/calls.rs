@@ -146,7 +146,20 @@ impl Troubles {
     }
 }
 
-/// A short random wait before a repeat.
-pub(super) async fn pause(random: &mut StdRng) {
-    tokio::time::sleep(Duration::from_millis(random.random_range(5..60))).await;
+/// Waits between repeats, each about twice as long as the one before.
+pub(super) struct Pauses(u32);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(40);
+const DOUBLED_MAX: u32 = 4;
+
+impl Pauses {
+    pub(super) fn new() -> Pauses {
+        Pauses(0)
+    }
+
+    pub(super) async fn pause(&mut self, random: &mut StdRng) {
+        let longest = FIRST_PAUSE * 2_u32.pow(self.0);
+        self.0 = DOUBLED_MAX.min(self.0 + 1);
+        tokio::time::sleep(longest.mul_f64(random.random_range(0.1..1.0))).await;
+    }
 }

@@ -21,6 +21,7 @@ use crate::checker::history::{Event, History, nanos};
 use crate::latency::Latencies;
 
 pub(crate) use calls::Troubles;
+pub(crate) use producer::NO_ID;
 
 /// The topics of all jobs.
 pub(crate) const TOPICS: [&str; 2] = ["faults.a", "faults.b"];

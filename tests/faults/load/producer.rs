@@ -10,7 +10,7 @@ use ringq::pb;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::calls::{Failure, Replicas, pause};
+use super::calls::{Failure, Pauses, Replicas};
 use super::{Shared, job};
 use crate::checker::history::{Event, nanos};
 
@@ -30,6 +30,9 @@ pub(super) fn start(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
     }
     tasks.spawn(Producer::new(shared, shared.habits.producers).batches());
 }
+
+/// What enqueues of jobs are called whose id the server makes.
+pub(crate) const NO_ID: &str = "enqueue without id";
 
 struct Producer {
     shared: Arc<Shared>,
@@ -93,11 +96,12 @@ impl Producer {
 
     async fn single(mut self, mut asked: Asked) {
         let (begin, own_id) = (Instant::now(), !asked.id.is_empty());
+        let mut pauses = Pauses::new();
         let shard = loop {
             match self.enqueue(&mut asked).await {
                 (Outcome::Done, shard) => break shard,
                 (Outcome::GivenUp, _) => return,
-                (Outcome::Again, _) => pause(&mut self.random).await,
+                (Outcome::Again, _) => pauses.pause(&mut self.random).await,
             }
         };
         if own_id {
@@ -109,12 +113,13 @@ impl Producer {
     }
 
     async fn batch(mut self, mut open: Vec<Asked>) {
+        let mut pauses = Pauses::new();
         loop {
             open = self.batch_enqueue(open).await;
             if open.is_empty() {
                 return;
             }
-            pause(&mut self.random).await;
+            pauses.pause(&mut self.random).await;
         }
     }
 
@@ -133,11 +138,12 @@ impl Producer {
 
     /// Asks once; with the name of the shard where it lies.
     async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
+        let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
         let job = Some(job::spec(asked.job, &asked.id, asked.delay));
         let request = pb::EnqueueRequest { job, ..Default::default() };
         let mut queue = self.replicas.next();
         let call = queue.enqueue(request);
-        match self.shared.answer(&mut self.random, "enqueue", call).await {
+        match self.shared.answer(&mut self.random, verb, call).await {
             Ok(pb::EnqueueResponse { id, shard, durability, .. }) => {
                 self.answered(asked.job, durability, id);
                 (Outcome::Done, shard)
@@ -162,7 +168,8 @@ impl Producer {
                 self.answered(asked.job, result.durability, result.id);
                 continue;
             };
-            self.shared.troubles.count(format!("batch_enqueue: item: {}", error.reason));
+            let verb = if asked.id.is_empty() { NO_ID } else { "batch_enqueue: item" };
+            self.shared.troubles.count(format!("{verb}: {}", error.reason));
             let codes = [tonic::Code::Unavailable as i32, tonic::Code::ResourceExhausted as i32];
             if !codes.contains(&error.code) {
                 self.shared.troubles.refuse(format!("batch_enqueue: {error:?}"));

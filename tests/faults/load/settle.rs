@@ -11,7 +11,7 @@ use ringq::pb;
 use ringq::pb::{NackAction, SettleError};
 
 use super::Shared;
-use super::calls::{Replicas, pause};
+use super::calls::{Pauses, Replicas};
 use crate::checker::history::{Event, nanos};
 
 const NACK_DELAY_MS: u64 = 30;
@@ -92,7 +92,7 @@ impl Settler {
 
     /// Settles again and again until each receipt has a final answer.
     async fn finish(&mut self, mut open: Vec<Held>, how: Final) {
-        let mut unknown = false;
+        let (mut unknown, mut pauses) = (false, Pauses::new());
         while !open.is_empty() {
             let mut queue = self.replicas.next_but(self.server);
             let receipts = open.iter().map(|held| held.receipt.clone());
@@ -104,7 +104,7 @@ impl Settler {
                     answer.map(|response| response.failures)
                 }
                 Final::DeadLetter => {
-                    let item = |receipt| item(receipt, NackAction::DeadLetter, Duration::ZERO);
+                    let item = |receipt| item(receipt, NackAction::DeadLetter, None);
                     let call = queue.nack(pb::NackRequest { items: receipts.map(item).collect() });
                     let answer = self.shared.answer(&mut self.random, "nack", call).await;
                     answer.map(|response| response.failures)
@@ -115,8 +115,7 @@ impl Settler {
                 Err(_) => unknown = true,
             }
             if !open.is_empty() {
-                // Past any lease it cannot be ours any more: whoever has it now settles it.
-                pause(&mut self.random).await;
+                pauses.pause(&mut self.random).await;
             }
         }
     }
@@ -174,7 +173,8 @@ impl Settler {
             receipt: held.receipt.clone(),
             failed,
         }));
-        let items = held.iter().map(|held| item(held.receipt.clone(), action, delay)).collect();
+        let items =
+            held.iter().map(|held| item(held.receipt.clone(), action, Some(delay))).collect();
         let mut queue = self.replicas.next_but(self.server);
         let call = queue.nack(pb::NackRequest { items });
         let answer = self.shared.answer(&mut self.random, "nack", call).await;
@@ -212,7 +212,7 @@ fn failed_receipts(failures: &[pb::SettleFailure]) -> Vec<&str> {
     failures.iter().map(|failure| failure.receipt.as_str()).collect()
 }
 
-fn item(receipt: String, action: NackAction, delay: Duration) -> pb::NackItem {
-    let delay = prost_types::Duration::try_from(delay).ok();
+fn item(receipt: String, action: NackAction, delay: Option<Duration>) -> pb::NackItem {
+    let delay = delay.and_then(|delay| delay.try_into().ok());
     pb::NackItem { receipt, action: action as i32, delay, error: String::new() }
 }

@@ -11,7 +11,7 @@ use ringq::pb;
 use tokio::task::JoinSet;
 use tonic::Streaming;
 
-use super::calls::{Replicas, pause};
+use super::calls::{Pauses, Replicas};
 use super::settle::{Held, Settler};
 use super::{Shared, TOPICS, job};
 use crate::checker::history::{Delivered, Event, Nanos, nanos};
@@ -69,7 +69,7 @@ impl Worker {
             } else {
                 self.server += 1;
             }
-            pause(&mut self.random).await;
+            Pauses::new().pause(&mut self.random).await;
         }
         super::join(&mut self.settlers).await;
     }

@@ -2,14 +2,15 @@
 //! instead, after Redis has done what was asked) and wake-up hints, as often as it is told.
 //!
 //! Which answers are those of claims is known by the order of requests, and which requests are claims by
-//! the hash of the script, learnt when a replica loads it.
+//! the hash of the script, learnt when a replica gives it to Redis.
 
 mod resp;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use deadpool_redis::redis::Script;
 use rand::Rng as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -45,9 +46,6 @@ struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Claim,
-    /// To load the script that claims; the answer is its hash.
-    Load,
-    Subscribe,
     Other,
 }
 
@@ -147,6 +145,14 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn(&[u
     }
 }
 
+// === impl Plan ===
+
+impl Plan {
+    fn claims(&self, hash: &[u8]) -> bool {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).contains(hash)
+    }
+}
+
 // === impl Wire ===
 
 impl Wire {
@@ -156,16 +162,15 @@ impl Wire {
         let is = |n: usize, word: &str| {
             words.get(n).is_some_and(|found: &&[u8]| found.eq_ignore_ascii_case(word.as_bytes()))
         };
-        let asked = if is(0, "EVALSHA") && words.get(1).is_some_and(|hash| self.claims(hash)) {
-            Asked::Claim
-        } else if is(0, "SCRIPT") && is(1, "LOAD") && words.get(2).is_some_and(|s| claims(s)) {
-            Asked::Load
-        } else if is(0, "SUBSCRIBE") {
-            Asked::Subscribe
-        } else {
-            Asked::Other
+        let script = match () {
+            () if is(0, "SCRIPT") && is(1, "LOAD") => words.get(2),
+            () if is(0, "EVAL") => words.get(1),
+            () => None,
         };
-        self.asked().push_back(asked);
+        let claims = script.is_some_and(|script| self.learn(script));
+        let claim = is(0, "EVAL") && claims
+            || is(0, "EVALSHA") && words.get(1).is_some_and(|hash| self.plan.claims(hash));
+        self.asked().push_back(if claim { Asked::Claim } else { Asked::Other });
         Fate::Passed
     }
 
@@ -173,13 +178,10 @@ impl Wire {
         if is_hint(reply) {
             return self.hint();
         }
-        let asked = self.asked().pop_front().unwrap_or(Asked::Other);
-        match asked {
-            Asked::Load => self.learn(reply),
-            Asked::Claim if reply.len() > BODY_MIN => return self.answer(),
-            Asked::Claim | Asked::Subscribe | Asked::Other => {}
+        match self.asked().pop_front() {
+            Some(Asked::Claim) if reply.len() > BODY_MIN => self.answer(),
+            _ => Fate::Passed,
         }
-        Fate::Passed
     }
 
     fn hint(&self) -> Fate {
@@ -198,27 +200,20 @@ impl Wire {
         Fate::Cut
     }
 
-    fn claims(&self, hash: &[u8]) -> bool {
-        self.plan.claims.lock().unwrap_or_else(PoisonError::into_inner).contains(hash)
+    /// Remembers the hash of a script, if it claims.
+    fn learn(&self, script: &[u8]) -> bool {
+        let claims = script.windows(CLAIMS.len()).any(|part| part == CLAIMS);
+        if claims {
+            let hash = Script::new(&String::from_utf8_lossy(script)).get_hash().to_owned();
+            let known = &self.plan.claims;
+            known.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.into_bytes());
+        }
+        claims
     }
 
-    /// The answer to a load is the hash, as a blob.
-    fn learn(&self, reply: &[u8]) {
-        let hash: Vec<u8> = reply
-            .split(|byte| b"\r\n".contains(byte))
-            .map(<[u8]>::to_vec)
-            .find(|part| part.len() == 40)
-            .unwrap_or_default();
-        self.plan.claims.lock().unwrap_or_else(PoisonError::into_inner).insert(hash);
-    }
-
-    fn asked(&self) -> std::sync::MutexGuard<'_, VecDeque<Asked>> {
+    fn asked(&self) -> MutexGuard<'_, VecDeque<Asked>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn claims(script: &[u8]) -> bool {
-    script.windows(CLAIMS.len()).any(|part| part == CLAIMS)
 }
 
 /// A message of a channel, in RESP3 or RESP2.
