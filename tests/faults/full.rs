@@ -1,9 +1,12 @@
 //! A Redis is full: it takes no new jobs, but those that it has are settled, until there is room again.
 
 use crate::cluster::Shape;
-use crate::harness::{Client, JobExt as _, Redis, job, millis, nack_retry, receipts, request};
+use crate::harness::{
+    Client, JobExt as _, Redis, job, millis, nack_retry, receipts, request, take,
+};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
+use ringq::pb::StreamRequest;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -17,8 +20,8 @@ async fn every_redis_is_full() {
     let Some(trial) = trial else { return };
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
     client.enqueue_all(vec![job("held"); 30]).await;
-    let held = receipts(&client.pull_now("held", 30).await);
-    assert_eq!(held.len(), 30);
+    let mut worker = client.stream(StreamRequest { max_in_flight: 30, ..take("held") }).await;
+    let held = receipts(&worker.next_many(30).await);
 
     trial.run(harm_time() / 2).await;
     trial.note("limit memory");
