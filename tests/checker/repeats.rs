@@ -17,7 +17,7 @@ use super::history::{Delivered, Event, Nanos};
 use super::{Cuts, Verdict};
 
 /// What a message may take from one process to another on a busy machine.
-const SLACK: Nanos = 400_000_000;
+const SLACK: Nanos = 600_000_000;
 
 /// What is known of leases beside their deliveries.
 pub(super) struct Repeats<'a> {
@@ -90,6 +90,7 @@ impl<'a> Repeats<'a> {
     }
 
     pub(super) fn judge(&self, verdict: &mut Verdict) {
+        verdict.doubt = self.slack;
         for (job, deliveries) in &self.by_job {
             for pair in deliveries.windows(2) {
                 let (before, after) = (pair[0], pair[1]);

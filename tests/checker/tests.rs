@@ -214,7 +214,7 @@ fn a_delivery_before_the_wait_of_a_nack_is_noticed() {
 #[test]
 fn a_second_lease_beside_the_first_is_noticed() {
     assert_eq!(repeated(1150, []).overlap, [8]);
-    assert_eq!(repeated(3500, []).overlap, [8], "shortly before the lease ends");
+    assert_eq!(repeated(3300, []).overlap, [8], "shortly before the lease ends");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_broken_stream_explains_a_repeat_after_the_grace() {
     let ended = || Event::Ended { stream: 0, at: 1100 * MS };
     let verdict = repeated(2100, [ended()]);
     assert!(verdict.sound() && verdict.broken == 1, "{verdict}");
-    assert_eq!(repeated(1600, [ended()]).overlap, [8], "within the grace");
+    assert_eq!(repeated(1450, [ended()]).overlap, [8], "within the grace");
     assert_eq!(repeated(2100, [Event::Ended { stream: 1, at: 0 }]).overlap, [8], "another's");
 }
 
@@ -263,8 +263,8 @@ fn an_extend_keeps_a_lease() {
 
 #[test]
 fn a_recorder_that_stood_still_gives_the_benefit_of_the_doubt() {
-    assert!(repeated(3500, [Event::Stalled { length: 600 * MS }]).sound());
-    assert_eq!(repeated(2900, [Event::Stalled { length: 600 * MS }]).overlap, [8]);
+    assert!(repeated(3200, [Event::Stalled { length: 600 * MS }]).sound());
+    assert_eq!(repeated(2700, [Event::Stalled { length: 600 * MS }]).overlap, [8]);
 }
 
 #[test]

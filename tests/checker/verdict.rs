@@ -17,6 +17,8 @@ pub(crate) struct Verdict {
     /// Repeats after a lease that ran out.
     pub(crate) ran_out: usize,
     pub(crate) cuts: usize,
+    /// Leases are judged with so much doubt about when they began, in nanoseconds.
+    pub(crate) doubt: u64,
     pub(crate) lost: Vec<u32>,
     pub(crate) after_ack: Vec<u32>,
     pub(crate) early: Vec<u32>,
@@ -72,6 +74,7 @@ impl fmt::Display for Verdict {
         for (name, jobs) in self.lists() {
             write!(f, ", {} {name}", jobs.len())?;
         }
+        write!(f, " (leases within {} ms)", self.doubt / 1_000_000)?;
         for (name, jobs) in self.lists().into_iter().filter(|(_, jobs)| !jobs.is_empty()) {
             write!(f, "\n{name}: {:?}", &jobs[..jobs.len().min(NAMED_MAX)])?;
         }

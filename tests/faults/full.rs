@@ -50,6 +50,9 @@ async fn every_redis_is_full() {
         limit_memory(redis, 0).await;
     }
     client.enqueue(job("filler")).await;
+    let again = worker.next_many(nacked.len()).await;
+    client.ack_all(&receipts(&again)).await;
+    client.ack_all(extended).await;
     let outcome = trial.finish().await;
     println!("redis_full: drained in {:?}", outcome.drained);
     assert!(outcome.troubles("enqueue: STORE_FULL") > 0, "no producer was refused");
