@@ -40,7 +40,7 @@ model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
 		cargo test --locked --test it -- model --nocapture
 
-durability: ## Kill the server 50 times under load, cut its power 10 times, as root
+durability: ## Kill the server 50 times under load, cut its power and that of a Redis 10 times, as root
 	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_JOBS=$${RINGQ_JOBS:-100000} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
 		cargo test --locked --test durability -- --nocapture --test-threads 1
 

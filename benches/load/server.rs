@@ -18,8 +18,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Launch {
     /// Where its ready file and its log go; also its working directory.
     pub(crate) scratch: PathBuf,
-    /// The SQLite file of its one shard.
-    pub(crate) database: PathBuf,
+    /// The url of its one shard.
+    pub(crate) shard: String,
     /// Where it listens; port 0 takes a free one.
     pub(crate) listen: String,
     /// A shared library that is loaded before all others.
@@ -31,7 +31,7 @@ impl Launch {
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self {
             scratch: dir.to_path_buf(),
-            database: dir.join("ringq.db"),
+            shard: sqlite(&dir.join("ringq.db")),
             listen: "127.0.0.1:0".to_owned(),
             preload: None,
         }
@@ -48,7 +48,7 @@ impl Launch {
             .arg("serve")
             .args(["--listen", &self.listen, "--http-listen", "127.0.0.1:0"])
             .arg("--shard")
-            .arg(format!("s0=sqlite:{}", self.database.display()))
+            .arg(format!("s0={}", self.shard))
             .arg("--ready-file")
             .arg(&ready)
             .current_dir(&self.scratch)
@@ -74,6 +74,11 @@ impl Launch {
         server.wait_ready()?;
         Ok(server)
     }
+}
+
+/// The url of a SQLite file.
+pub(crate) fn sqlite(file: &Path) -> String {
+    format!("sqlite:{}", file.display())
 }
 
 /// The server's binary: that of this build, or the one that `RINGQ_BIN` names.

@@ -22,7 +22,10 @@ pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
             let metrics = scheduler.metrics();
             metrics.set_streams(dispatcher.streams_count());
             metrics.set_credit_waiting(dispatcher.credit_waiting());
-            let look = async |shard: &Shard| shard.metrics().set_up(shard.answers().await);
+            let look = async |shard: &Shard| {
+                shard.metrics().set_refuses_jobs(shard.refuses_jobs().is_some());
+                shard.metrics().set_up(shard.answers().await);
+            };
             let looks = join_all(scheduler.shards().all().iter().map(look));
             // One that takes longer counts as down when its call has failed.
             let looks = tokio::time::timeout(LOOK_MAX, looks);

@@ -125,9 +125,10 @@ impl App {
         let (clock, metrics) = (Clock::system(), Metrics::new());
         let members = config.shards.iter().map(|shard| open(shard, &clock));
         let shards = Shards::new(try_join_all(members).await?, &metrics);
+        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
+        shards.join(replica.nonce).await;
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
-        let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let scheduler = Scheduler::new(shards, clock, metrics, replica);
         Ok(App { config, scheduler, grpc, http })
     }
@@ -187,14 +188,17 @@ impl App {
             grpc_stop.clone().cancelled_owned(),
         );
         let serve_until_told = async {
-            ready.send_replace(true);
-            health.set_serving(true).await;
+            let down = scheduler.shards().down();
+            if readiness::begin(*down.borrow(), all) {
+                ready.send_replace(true);
+                health.set_serving(true).await;
+            }
             let ready_file =
                 ReadyFile::write(config.ready_file, grpc_address, http_address).await?;
             tracing::info!(grpc = %grpc_address, http = %http_address, replica = config.replica, "serving");
             tokio::select! {
                 () = shutdown => {}
-                () = readiness::follow(scheduler.shards().down(), all, &ready, &health) => {}
+                () = readiness::follow(down, all, &ready, &health) => {}
             }
             tracing::info!("draining");
             ready.send_replace(false);

@@ -5,6 +5,15 @@ use tokio::sync::watch;
 
 use crate::grpc::Health;
 
+/// Whether work is taken from the start, while some of `all` shards are `down`.
+pub(super) fn begin(down: usize, all: usize) -> bool {
+    let is = down < all;
+    if !is {
+        tracing::warn!("no shard answers yet, no work is taken");
+    }
+    is
+}
+
 /// Keeps both kinds of readiness up to date while some of `all` shards are `down`. Ends never.
 pub(super) async fn follow(
     mut down: watch::Receiver<usize>,

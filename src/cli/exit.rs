@@ -131,7 +131,7 @@ fn is_local(error: &Error) -> bool {
 }
 
 /// Words by which the server tells programs what to do next; people get a hint instead.
-const FOR_PROGRAMS: [&str; 2] = ["RetryInfo", "with Get"];
+const FOR_PROGRAMS: [&str; 3] = ["RetryInfo", "with Get", "ListShards"];
 
 /// What the server says, as far as it is about this side.
 pub(super) fn for_people(message: &str) -> &str {
@@ -165,6 +165,8 @@ fn reason(error: &Error) -> String {
 fn advice(error: &Error) -> Option<String> {
     let text = match error.reason() {
         "TOPIC_NOT_FOUND" => "`ringq topic list` names those that are there".to_owned(),
+        "SHARD_NOT_FOUND" => "`ringq shard list` names those that are there".to_owned(),
+        "LAST_ACTIVE_SHARD" => "`ringq shard activate` takes another one back into use".to_owned(),
         "STORE_FULL" => "the server's disk is full: free some room there".to_owned(),
         "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
         "TOO_LARGE" => {

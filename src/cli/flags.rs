@@ -23,6 +23,15 @@ pub(super) struct ServeFlags {
     /// Directory of the default shard [default: ringq-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
+    /// Trust these certificates at rediss shards, a PEM file [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    redis_ca: Option<String>,
+    /// Show this certificate to rediss shards, a PEM file
+    #[arg(long, value_name = "FILE")]
+    redis_cert: Option<String>,
+    /// Its key, a PEM file
+    #[arg(long, value_name = "FILE")]
+    redis_key: Option<String>,
     /// This server's name among its replicas [default: the host name]
     #[arg(long, value_name = "NAME")]
     replica: Option<String>,
@@ -66,6 +75,9 @@ impl From<ServeFlags> for Flags {
             ("listen", flags.listen),
             ("http_listen", flags.http_listen),
             ("data_dir", flags.data_dir),
+            ("redis_ca", flags.redis_ca),
+            ("redis_cert", flags.redis_cert),
+            ("redis_key", flags.redis_key),
             ("replica", flags.replica),
             ("ready_file", flags.ready_file),
             ("threads", flags.threads),

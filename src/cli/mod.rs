@@ -65,7 +65,7 @@ Exit codes:
   0    done
   1    the request failed
   2    wrong usage or configuration; nothing was sent
-  3    no such job or topic
+  3    no such job, topic or shard
   4    server or shard unavailable, or no answer in time
   130  interrupted";
 
@@ -104,7 +104,7 @@ enum Command {
     /// Look at the open streams
     #[command(subcommand, visible_alias = "workers")]
     Worker(worker::Worker),
-    /// Look at the shards
+    /// Look at the shards, drain one or take it back
     #[command(subcommand, visible_alias = "shards")]
     Shard(shard::Shard),
     /// Print version, features and limits of a server
@@ -139,7 +139,7 @@ const OTHER_NAMES: [(&str, &str); 13] = [
 ];
 
 /// The same for commands: those of other programs, and our own without their noun.
-const OTHER_COMMANDS: [(&str, &str); 27] = [
+const OTHER_COMMANDS: [(&str, &str); 29] = [
     ("start", "serve"),
     ("server", "serve"),
     ("run", "work"),
@@ -167,6 +167,8 @@ const OTHER_COMMANDS: [(&str, &str); 27] = [
     ("queue", "topic"),
     ("queues", "topic"),
     ("status", "info"),
+    ("drain", "shard drain"),
+    ("activate", "shard activate"),
 ];
 
 /// Flags that every client command has, and no group of commands.

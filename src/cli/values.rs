@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 
 use crate::config;
+use crate::domain::ShardName;
 use crate::domain::limit::PRIORITY_MAX;
 
 /// Any text but none: an argument like `--id "$KEY"` must not lose its meaning in a shell where KEY
@@ -14,6 +15,13 @@ pub(super) fn some_text(text: &str) -> Result<String, String> {
         return Err("it is empty; is a variable not set?".to_owned());
     }
     Ok(text.to_owned())
+}
+
+/// The name of a shard.
+pub(super) fn shard(text: &str) -> Result<String, String> {
+    ShardName::try_new(text)
+        .map(|name| name.to_string())
+        .map_err(|_| "a shard is named by 1 to 8 of a-z and 0-9".to_owned())
 }
 
 /// `250ms`, `30s`, `5m`, `1h30m`, `7d`: the syntax of the server's settings.

@@ -9,11 +9,14 @@ use super::mistake::{Mistake, nearest};
 
 /// The keys of all settings but the shards, in the order of their documentation. The variable of
 /// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 14] = [
+pub const KEYS: [&str; 17] = [
     "listen",
     "http_listen",
     "ready_file",
     "data_dir",
+    "redis_ca",
+    "redis_cert",
+    "redis_key",
     "replica",
     "threads",
     "log_format",

@@ -28,6 +28,8 @@ pub use shard::{Shard, ShardUrl};
 pub(crate) use mistake::reason;
 pub(crate) use parse::{any_duration as parse_duration, show_duration};
 
+use crate::store::redis::Tls;
+
 use layer::Layer;
 use reader::Reader;
 
@@ -54,6 +56,8 @@ pub struct Config {
     pub shards: Vec<Shard>,
     /// The directory of the default shard. Default `ringq-data`.
     pub data_dir: PathBuf,
+    /// The files that `rediss` shards use. Default: none, and the system's certificates are trusted.
+    pub redis_tls: Tls,
     /// This server among its replicas: 1 to 64 of `[A-Za-z0-9._-]`. Default: the host name, or
     /// `ringq`.
     pub replica: String,

@@ -8,6 +8,7 @@ use super::layer::{Layer, Source};
 use super::parse::{self, days, hours, millis, minutes, secs};
 use super::{Config, Machine, Mistake, Mistakes, Shard, THREADS_MAX, THREADS_MIN};
 use crate::domain::ring::ShardState;
+use crate::store::redis::Tls;
 
 /// Reads settings, collecting mistakes on the way.
 pub(super) struct Reader {
@@ -37,7 +38,8 @@ impl Reader {
         let http_listen = self.required("http_listen", parse::address);
         self.check_addresses(listen, http_listen);
         let data_dir = self.required("data_dir", parse::path);
-        let shards = self.shards(data_dir.as_deref());
+        let redis_tls = self.redis_tls();
+        let shards = self.shards(data_dir.as_deref(), &redis_tls);
         let replica = self.optional("replica", parse::replica);
         let ready_file = self.optional("ready_file", parse::path);
         let shutdown_grace = self.duration("shutdown_grace", secs(0), hours(1));
@@ -56,6 +58,7 @@ impl Reader {
             http_listen: http_listen?,
             shards,
             data_dir: data_dir?,
+            redis_tls,
             replica: replica.unwrap_or_else(|| machine.replica()),
             ready_file,
             shutdown_grace: shutdown_grace?,
@@ -101,13 +104,27 @@ impl Reader {
         self.required(key, |text| parse::number(text, min, max))
     }
 
+    /// The files for `rediss` shards. A certificate is of no use without its key, nor the other way round.
+    fn redis_tls(&mut self) -> Tls {
+        let [ca, cert, key] =
+            ["redis_ca", "redis_cert", "redis_key"].map(|key| self.optional(key, parse::path));
+        for (given, missing) in [("redis_cert", "redis_key"), ("redis_key", "redis_cert")] {
+            if let (Some(found), None) = (self.layer.get(given), self.layer.get(missing)) {
+                let problem = format!("is of no use without {missing}; give both or none");
+                self.mistakes.push(Mistake::new(given, problem, &found.from));
+            }
+        }
+        Tls { ca, client: cert.zip(key) }
+    }
+
     /// The shards given, or the default one.
-    fn shards(&mut self, data_dir: Option<&Path>) -> Vec<Shard> {
+    fn shards(&mut self, data_dir: Option<&Path>, redis_tls: &Tls) -> Vec<Shard> {
         let given = self.layer.shards();
         let mut shards: Vec<Shard> = Vec::new();
         for text in given {
             let mut problems = Vec::new();
             if let Some(shard) = Shard::read(text, &mut problems) {
+                let shard = shard.with_tls(redis_tls);
                 problems.extend(shards.iter().filter_map(|other| clash(&shard, other)));
                 shards.push(shard);
             }
@@ -124,7 +141,18 @@ impl Reader {
         if given.is_empty() {
             shards.extend(data_dir.map(Shard::default_in));
         }
+        self.check_secrecy(&shards);
         shards
+    }
+
+    /// Who names certificates means encryption, and `redis` where `rediss` was meant has none.
+    fn check_secrecy(&mut self, shards: &[Shard]) {
+        let found = ["redis_ca", "redis_cert"].map(|key| Some((key, self.layer.get(key)?)));
+        let Some((key, found)) = found.into_iter().flatten().next() else { return };
+        if shards.iter().any(Shard::is_plain) && !shards.iter().any(Shard::is_secure) {
+            let problem = "is used by no shard; write rediss:// for an encrypted one".to_owned();
+            self.mistakes.push(Mistake::new(key, problem, &found.from));
+        }
     }
 
     /// Two listeners on one fixed port would fail later, and say less.

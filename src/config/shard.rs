@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::domain::ShardName;
 use crate::domain::ring::{ShardState, WEIGHT_MAX};
-use crate::store::redis::Address;
+use crate::store::redis::{Address, Tls};
 
 use super::layer::FoundShard;
 use super::parse;
 
 /// What [`ShardUrl::try_new`] takes.
-const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory: or redis://HOST:PORT";
+const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory:, redis://HOST:PORT, rediss://HOST:PORT, \
+                        redis+unix:///PATH or redis+sentinel://HOST:PORT,…/PRIMARY";
 
 /// A shard's name and where it lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum ShardUrl {
     SqliteFile(PathBuf),
     /// `sqlite::memory:`: nothing outlives the process.
     SqliteMemory,
-    /// `redis://[user:password@]host[:port][/database]`: a plain Redis.
+    /// A Redis, by one of the schemes that [`Address::try_new`] takes.
     Redis(Address),
 }
 
@@ -63,6 +64,25 @@ impl Shard {
         shard.weight = weight.unwrap_or(shard.weight);
         shard.state = state.unwrap_or(shard.state);
         Some(shard)
+    }
+
+    /// Its connections use these files, if it is encrypted.
+    pub(super) fn with_tls(self, tls: &Tls) -> Shard {
+        let url = match self.url {
+            ShardUrl::Redis(address) => ShardUrl::Redis(address.with_tls(tls)),
+            other => other,
+        };
+        Shard { url, ..self }
+    }
+
+    /// Whether it is reached over an encrypted connection.
+    pub(super) fn is_secure(&self) -> bool {
+        matches!(&self.url, ShardUrl::Redis(address) if address.is_secure())
+    }
+
+    /// Whether it is reached over a connection that could be encrypted and is not.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(&self.url, ShardUrl::Redis(address) if !address.is_secure())
     }
 
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
@@ -101,7 +121,7 @@ impl ShardUrl {
                 let whole = |path: &Path| std::path::absolute(path).unwrap_or(path.to_owned());
                 whole(a) == whole(b)
             }
-            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a == b,
+            (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a.is_same_place(b),
             // Databases in memory are one each.
             _ => false,
         }
@@ -118,7 +138,7 @@ impl ShardUrl {
                 Err(format!("the url has another form, {ACCEPTED}"))
             }
             ("sqlite", path) => Ok(ShardUrl::SqliteFile(PathBuf::from(path))),
-            ("redis", _) => {
+            ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel", _) => {
                 let address = Address::try_new(url).map_err(|problem| problem.to_string())?;
                 Ok(ShardUrl::Redis(address))
             }
@@ -164,6 +184,10 @@ mod tests {
             "sqlite:a:b.db",
             "redis://127.0.0.1:6379",
             "redis://cache.internal:6380/3",
+            "rediss://cache.internal:6380/3",
+            "redis+unix:///run/redis.sock?db=3",
+            "redis+sentinel://a:26379,b:26380/main/3",
+            "rediss+sentinel://a:26379/main",
         ] {
             assert_eq!(Shard::try_new("s0", url).unwrap().url.to_string(), url);
         }
@@ -186,9 +210,10 @@ mod tests {
             ("s0", "sqlite::memory", "form"),
             ("s0", "redis:secret", "not written as redis://"),
             ("s0", "redis://:secret@host/x", "not written as redis://"),
-            ("s0", "rediss://:secret@host", "does not serve rediss shards yet"),
-            ("s0", "redis+unix:///secret", "does not serve redis+unix shards yet"),
-            ("s0", "redis+sentinel://secret", "does not serve redis+sentinel shards yet"),
+            ("s0", "rediss://:secret@host#insecure", "not written as rediss://"),
+            ("s0", "redis+unix://secret", "not written as redis+unix:///path"),
+            ("s0", "redis+sentinel://:secret@h", "not written as redis+sentinel://"),
+            ("s0", "redis-cluster://:secret@h", "does not serve redis-cluster shards yet"),
             ("s0", "postgres://u:secret@h", "\"postgres\" is not known"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),
             ("", "sqlite:a.db", "name \"\" is not"),

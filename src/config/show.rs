@@ -5,6 +5,7 @@ use std::fmt::Display;
 use toml::Value;
 
 use crate::domain::ring::ShardState;
+use crate::store::redis::Tls;
 
 use super::parse::show_duration;
 use super::{Config, LogFormat};
@@ -17,6 +18,11 @@ pub(super) fn toml(config: &Config) -> String {
         line("data_dir", text(config.data_dir.display())),
         line("replica", text(&config.replica)),
     ];
+    let Tls { ca, client } = &config.redis_tls;
+    let (cert, key) = client.as_ref().map(|(cert, key)| (cert, key)).unzip();
+    let files = [("redis_ca", ca.as_ref()), ("redis_cert", cert), ("redis_key", key)];
+    let files = files.into_iter().filter_map(|(key, file)| Some((key, file?)));
+    lines.extend(files.map(|(key, file)| line(key, text(file.display()))));
     lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
     lines.extend([
         line("threads", config.threads),

@@ -31,6 +31,7 @@ fn the_default_file_gives_the_documented_defaults() {
         http_listen: "127.0.0.1:7701".parse().unwrap(),
         shards: vec![Shard::try_new("s0", "sqlite:ringq-data/ringq.db").unwrap()],
         data_dir: "ringq-data".into(),
+        redis_tls: Tls::default(),
         replica: "host-1".to_owned(),
         ready_file: None,
         shutdown_grace: secs(60),
@@ -119,7 +120,7 @@ fn a_mistake_in_a_variable_reads_like_a_sentence() {
         (
             "SHARDS",
             "s0",
-            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory: or redis:",
+            "shard: s0: the url has no scheme, use sqlite:PATH, sqlite::memory:, redis:",
         ),
         (
             "LISTEN",
@@ -292,4 +293,31 @@ fn shards_that_cannot_be_together_are_refused_all_at_once() {
     let found = mistakes_of(&draining.each_ref().map(String::as_str));
     let want = "shard: none is active, so nothing could be enqueued; let one be (from shard[0] in ringq.toml)";
     assert_eq!(found, [want]);
+}
+
+#[test]
+fn certificates_are_those_of_every_encrypted_shard() {
+    let file = "redis_ca = 'ca.pem'\nredis_cert = 'c.pem'\nredis_key = 'c.key'";
+    let shards = ["a=rediss://h", "b=redis://h:1"].map(str::to_owned).to_vec();
+    let config = settings(file, &[], &Flags { shards, ..Flags::default() }).unwrap();
+    let tls = Tls { ca: Some("ca.pem".into()), client: Some(("c.pem".into(), "c.key".into())) };
+    assert_eq!(config.redis_tls, tls);
+    let secure = Shard::try_new("a", "rediss://h").unwrap();
+    assert_eq!(config.shards[0], secure.clone().with_tls(&tls));
+    assert_ne!(config.shards[0], secure);
+    assert_eq!(config.shards[1], Shard::try_new("b", "redis://h:1").unwrap());
+    let again = Config::from_toml(&config.to_toml()).unwrap();
+    assert_eq!((again.redis_tls, again.shards), (config.redis_tls, config.shards));
+}
+
+#[test]
+fn certificates_that_nothing_uses_are_a_mistake() {
+    let plain = |file: &str| {
+        let shards = vec!["a=redis://h".to_owned()];
+        settings(file, &[], &Flags { shards, ..Flags::default() }).unwrap_err()
+    };
+    let mistakes = plain("redis_ca = 'ca.pem'");
+    assert!(mistakes[0].contains("redis_ca: is used by no shard; write rediss://"), "{mistakes:?}");
+    let mistakes = plain("redis_key = 'c.key'");
+    assert!(mistakes[0].contains("without redis_cert"), "{mistakes:?}");
 }

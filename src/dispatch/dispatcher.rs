@@ -17,7 +17,8 @@ use super::pull::{self, PullOptions};
 use super::stream::{Home, Stream};
 use super::streams::Streams;
 use super::{
-    Config, Delivery, OpenError, Outbox, StreamOptions, Worker, detach, orphans, returns, watch,
+    Config, Delivery, OpenError, Outbox, StreamOptions, Worker, detach, orphans, returns, silence,
+    watch,
 };
 
 /// Gets the jobs of every shard to the streams and pulls of this replica. Cheap to clone.
@@ -48,8 +49,8 @@ struct Tasks {
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// Starts the feeds of all shards and looks for leases of former lives. Must be called within a
-    /// runtime, once per scheduler, whose hints it hears from then on.
+    /// Starts the feeds of all shards, and looks for leases of former lives and of silent replicas.
+    /// Must be called within a runtime, once per scheduler, whose hints it hears from then on.
     #[must_use]
     pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
         let shards = scheduler.shards().all();
@@ -202,9 +203,7 @@ impl Hub {
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
             let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
             claiming.tracker.spawn(feed.run());
-            let former =
-                orphans::of_former_lives(scheduler.clone(), shard.clone(), self.now(), stop);
-            claiming.tracker.spawn(former);
+            claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop));
             let (streams, stop) = (Arc::clone(&self.streams), returning.stop.clone());
             returning.tracker.spawn(returns::run(scheduler, shard, streams, index, stop));
         }

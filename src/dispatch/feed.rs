@@ -148,7 +148,7 @@ impl Feed {
         match event {
             Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
             Event::Missed => self.missed_events(),
-            Event::Upkeep { .. } => {}
+            Event::Upkeep { .. } | Event::Configured => {}
         }
     }
 

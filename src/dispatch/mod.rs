@@ -13,6 +13,7 @@
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out
+//! - `silence`: whose streams are broken because their replica is silent
 //! - `detach`: what outlives its stream, because the server has ended it
 //!
 //! # Invariants
@@ -31,6 +32,7 @@ mod orphans;
 mod outbox;
 mod pull;
 mod returns;
+mod silence;
 mod stream;
 mod streams;
 #[cfg(test)]

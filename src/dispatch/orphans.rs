@@ -1,5 +1,6 @@
 //! The leases of broken streams: those that nobody speaks for within the grace are let go, uncounted
-//! as failures. To speak for a lease is to settle or extend it, through any replica.
+//! as failures. To speak for a lease is to settle or extend it, through any replica. One that was
+//! extended has outlived its stream, and no later end of this replica or another takes it back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,17 +16,18 @@ use crate::shards::Shard;
 use crate::store::{self, Lease, LeaseRef};
 
 use super::ledger::Loose;
+use super::silence::Silence;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Leases of one shard whose streams broke at one time.
-struct Orphans<'a> {
-    scheduler: &'a Scheduler,
-    shard: &'a Shard,
+pub(super) struct Orphans<'a> {
+    pub(super) scheduler: &'a Scheduler,
+    pub(super) shard: &'a Shard,
     /// On the clock of this replica.
-    broke: Time,
-    stop: &'a CancellationToken,
+    pub(super) broke: Time,
+    pub(super) stop: &'a CancellationToken,
 }
 
 /// A stream broke at `broke` and left `sent` behind on this shard.
@@ -38,26 +40,24 @@ pub(super) async fn of_stream(
 ) {
     let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
     let leases = orphans.read(sent).await;
-    orphans.release(leases).await;
+    orphans.release(leases, None).await;
 }
 
-/// The leases that streams of former lives left on the shard; their grace begins at `broke`, when
-/// this life began.
+/// The leases that streams of former lives left on a shard that no other replica uses; their grace
+/// begins at `broke`, when this life began.
 pub(super) async fn of_former_lives(
-    scheduler: Scheduler,
-    shard: Shard,
+    scheduler: &Scheduler,
+    shard: &Shard,
     broke: Time,
-    stop: CancellationToken,
+    stop: &CancellationToken,
 ) {
-    let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
-    let found =
-        repeat(scheduler.clock(), &shard, Time::MAX, &stop, || scheduler.orphans(&shard)).await;
-    let Some(leases) = found else { return };
+    let orphans = Orphans { scheduler, shard, broke, stop };
+    let Some(leases) = orphans.of_others(vec![scheduler.replica().nonce]).await else { return };
     if !leases.is_empty() {
         let leases = leases.len();
         tracing::info!(shard = %shard.name(), leases, "leases of a former life found");
     }
-    orphans.release(leases).await;
+    orphans.release(leases, None).await;
 }
 
 // === impl Orphans ===
@@ -65,29 +65,38 @@ pub(super) async fn of_former_lives(
 impl Orphans<'_> {
     /// The leases among `sent` that still run.
     async fn read(&self, sent: Vec<Loose>) -> Vec<Lease> {
-        let clock = self.scheduler.clock();
         let mut found = Vec::with_capacity(sent.len());
         for part in sent.chunks(limit::CALL_JOBS_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
             let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
-            let read = repeat(clock, self.shard, last, self.stop, || {
-                self.scheduler.leases(self.shard, refs.clone())
-            });
+            let read = self.repeat(last, || self.scheduler.leases(self.shard, refs.clone()));
             found.extend(read.await.unwrap_or_default().into_iter().flatten());
         }
         found
     }
 
-    /// Lets go, each after its own grace, of those that nobody has spoken for by then.
-    async fn release(&self, leases: Vec<Lease>) {
+    /// The leases of streams of other replicas than `living`; `None` when it is to stop.
+    pub(super) async fn of_others(&self, living: Vec<u32>) -> Option<Vec<Lease>> {
+        self.repeat(Time::MAX, || self.scheduler.orphans(self.shard, living.clone())).await
+    }
+
+    /// Lets go, each after its own grace, of those that nobody has spoken for by then. The others
+    /// outlive their streams from then on. Where the streams broke because their replicas are silent,
+    /// those that have shown themselves again keep theirs.
+    pub(super) async fn release(&self, leases: Vec<Lease>, mut silence: Option<&mut Silence>) {
         let clock = self.scheduler.clock();
         let read = clock.now();
-        let mut by_grace: BTreeMap<Duration, Vec<Lease>> = BTreeMap::new();
+        let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<Lease>>::new(), Vec::new());
         for lease in leases {
             // The break on the store's clock, as far as the time since can be told.
             let broke = lease.now.minus(read.since(self.broke));
-            if let Some(grace) = lease.grace.filter(|&grace| is_orphan(&lease, broke, grace)) {
-                by_grace.entry(grace).or_default().push(lease);
+            let alive = silence.as_ref().and_then(|silence| silence.last_sign(lease.owner));
+            match lease.grace {
+                Some(grace) if is_orphan(&lease, alive.unwrap_or(broke), broke, grace) => {
+                    by_grace.entry(grace).or_default().push(lease);
+                }
+                Some(_) => kept.push(lease),
+                None => {}
             }
         }
         for (grace, leases) in by_grace {
@@ -95,55 +104,94 @@ impl Orphans<'_> {
                 () = clock.sleep_until(self.broke.plus(grace)) => {}
                 () = self.stop.cancelled() => return,
             }
-            self.end(&leases, read).await;
+            let Some(leases) = self.confirm(leases, silence.as_deref_mut()).await else { return };
+            kept.extend(self.end(leases, read).await);
         }
+        let Some(kept) = self.confirm(kept, silence).await else { return };
+        self.detach(&kept, read).await;
     }
 
-    async fn end(&self, leases: &[Lease], read: Time) {
-        let clock = self.scheduler.clock();
-        let mut ended = 0;
+    /// Those whose streams are broken ones still; `None` when it is to stop.
+    async fn confirm(
+        &self,
+        mut leases: Vec<Lease>,
+        silence: Option<&mut Silence>,
+    ) -> Option<Vec<Lease>> {
+        if let Some(silence) = silence
+            && !leases.is_empty()
+        {
+            tokio::select! {
+                seen = silence.look_again(self.shard) => seen?,
+                () = self.stop.cancelled() => return None,
+            }
+            leases.retain(|lease| silence.last_sign(lease.owner).is_some());
+        }
+        Some(leases)
+    }
+
+    /// Answers those among which are some that did not end: somebody has settled or extended them.
+    async fn end(&self, leases: Vec<Lease>, read: Time) -> Vec<Lease> {
+        let (mut ended, mut rest) = (0, Vec::new());
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let left = part.iter().map(|lease| lease.deadline.since(lease.now)).max();
-            let last = read.plus(left.unwrap_or_default());
-            let end = repeat(clock, self.shard, last, self.stop, || {
-                self.scheduler.end_leases(self.shard, part, &Cause::Broken)
-            });
-            ended += end.await.unwrap_or_default();
+            let last = last_deadline(part, read);
+            let end = || self.scheduler.end_leases(self.shard, part, &Cause::Broken);
+            let Some(done) = self.repeat(last, end).await else { continue };
+            ended += done;
+            if done < part.len() as u64 {
+                rest.extend_from_slice(part);
+            }
         }
         if ended > 0 {
             tracing::info!(shard = %self.shard.name(), ended, "leases of broken streams released");
         }
+        rest
+    }
+
+    /// Lets those that still run outlive their streams.
+    async fn detach(&self, leases: &[Lease], read: Time) {
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+            let name = |lease: &Lease| LeaseRef { key: lease.key.clone(), token: lease.token };
+            let refs: Vec<LeaseRef> = part.iter().map(name).collect();
+            let detach = || self.scheduler.detach(self.shard, refs.clone());
+            self.repeat(last_deadline(part, read), detach).await;
+        }
+    }
+
+    /// Repeats a failing call until `last` is past, or it is to stop.
+    async fn repeat<T, F: Future<Output = store::Result<T>>>(
+        &self,
+        last: Time,
+        call: impl Fn() -> F,
+    ) -> Option<T> {
+        let clock: &Clock = self.scheduler.clock();
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        loop {
+            match call().await {
+                Ok(answer) => return Some(answer),
+                Err(_) if clock.now() >= last => return None,
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = self.shard.wait_out(backoff.pause()) => {}
+                () = self.stop.cancelled() => return None,
+            }
+        }
     }
 }
 
-/// Whether nobody has spoken for the lease around the break, and the grace ends before the lease
-/// does: a longer one means that the lease outlives its stream.
-fn is_orphan(lease: &Lease, broke: Time, grace: Duration) -> bool {
-    let spoken_for = broke.minus(limit::EXTEND_BEFORE_BREAK);
+/// When the last of these leases ends, on the clock of this replica, which read them at `read`.
+fn last_deadline(leases: &[Lease], read: Time) -> Time {
+    let left = leases.iter().map(|lease| lease.deadline.since(lease.now)).max();
+    read.plus(left.unwrap_or_default())
+}
+
+/// Whether nobody has spoken for the lease since its stream was last `alive`, and the grace, which
+/// begins at the break, ends before the lease does: a longer one means that the lease outlives its
+/// stream.
+fn is_orphan(lease: &Lease, alive: Time, broke: Time, grace: Duration) -> bool {
+    let spoken_for = alive.minus(limit::EXTEND_BEFORE_BREAK);
     let extended = lease.extend_time.is_some_and(|at| at >= spoken_for);
     !extended && broke.plus(grace) < lease.deadline
-}
-
-/// Repeats a failing call until `last` is past, or `stop`.
-async fn repeat<T, F: Future<Output = store::Result<T>>>(
-    clock: &Clock,
-    shard: &Shard,
-    last: Time,
-    stop: &CancellationToken,
-    call: impl Fn() -> F,
-) -> Option<T> {
-    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-    loop {
-        match call().await {
-            Ok(answer) => return Some(answer),
-            Err(_) if clock.now() >= last => return None,
-            Err(_) => {}
-        }
-        tokio::select! {
-            () = shard.wait_out(backoff.pause()) => {}
-            () = stop.cancelled() => return None,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -182,15 +230,22 @@ mod tests {
 
     #[test]
     fn an_extend_around_the_break_speaks_for_a_lease() {
-        assert!(is_orphan(&lease(None), at(10), 5 * SECOND));
-        assert!(is_orphan(&lease(Some(9_499)), at(10), 5 * SECOND));
-        assert!(!is_orphan(&lease(Some(9_500)), at(10), 5 * SECOND));
-        assert!(!is_orphan(&lease(Some(11_000)), at(10), 5 * SECOND));
+        let is_orphan = |extended| is_orphan(&lease(extended), at(10), at(10), 5 * SECOND);
+        assert!(is_orphan(None) && is_orphan(Some(9_499)));
+        assert!(!is_orphan(Some(9_500)) && !is_orphan(Some(11_000)));
+    }
+
+    #[test]
+    fn an_extend_since_the_last_sign_of_its_replica_speaks_for_a_lease() {
+        let is_orphan = |extended| is_orphan(&lease(extended), at(2), at(12), 5 * SECOND);
+        assert!(is_orphan(None) && is_orphan(Some(1_499)));
+        assert!(!is_orphan(Some(1_500)) && !is_orphan(Some(8_000)));
     }
 
     #[test]
     fn a_grace_longer_than_the_lease_means_never() {
-        assert!(is_orphan(&lease(None), at(10), 19 * SECOND));
-        assert!(!is_orphan(&lease(None), at(10), 20 * SECOND));
+        assert!(is_orphan(&lease(None), at(10), at(10), 19 * SECOND));
+        assert!(!is_orphan(&lease(None), at(10), at(10), 20 * SECOND));
+        assert!(!is_orphan(&lease(None), at(0), at(11), 19 * SECOND));
     }
 }

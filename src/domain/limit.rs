@@ -23,6 +23,12 @@ pub const HEADERS_BYTES_MAX: usize = 8 << 10;
 pub const BATCH_JOBS_MAX: usize = 1_000;
 /// Largest request message in bytes; also tonic's own default for decoding.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// How long a shard is waited for to confirm the durability that was asked: a sync every second that is
+/// late by another one, and less than any answer may take.
+pub const CONFIRM_MAX: Duration = Duration::from_millis(2_500);
+/// Calls that a shard confirms at once, for each durability that can be asked; what comes meanwhile goes
+/// with the next ones. Each blocks a connection for as long.
+pub const CONFIRMED_CALLS_MAX: usize = 8;
 /// Most receipts of one Ack, Nack or Extend.
 pub const SETTLE_ITEMS_MAX: usize = 1_000;
 /// Most follow-up jobs of one `AckItem`.
@@ -106,6 +112,11 @@ pub const PULL_WAIT_DEFAULT: Duration = Duration::from_secs(10);
 /// A Pull ends this long before its caller's deadline, so that what it claimed still arrives.
 pub const PULL_DEADLINE_MARGIN: Duration = Duration::from_millis(200);
 
+/// How often a replica shows each shard that it lives, where others can take its place.
+pub const REPLICA_HEARTBEAT: Duration = Duration::from_secs(2);
+/// A replica that a shard has not heard of for so long is dead: its streams are broken ones.
+pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);
+
 /// Every bound by name, as published by `GetServerInfo`. Durations are in milliseconds and sizes
 /// in bytes; the name says which.
 #[must_use]
@@ -142,6 +153,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("list_jobs_page_max", i64::from(LIST_JOBS_PAGE_MAX)),
         ("list_jobs_bytes_max", count(LIST_JOBS_BYTES_MAX)),
         ("list_topics_page_max", i64::from(LIST_TOPICS_PAGE_MAX)),
+        ("confirm_ms_max", ms(CONFIRM_MAX)),
         ("lease_ms_min", ms(LEASE_MIN)),
         ("lease_ms_max", ms(LEASE_MAX)),
         ("lease_ms_default", ms(LEASE_DEFAULT)),

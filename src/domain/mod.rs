@@ -5,7 +5,7 @@
 //! - [`lifecycle`]: the one table of state transitions, and what follows when a lease ends
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
-//! - [`ring`]: which shard owns an id that its client chose
+//! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes
 //! - [`credit`]: how much a stream may hold
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`time`]: instants in microseconds
@@ -18,6 +18,7 @@ pub mod lifecycle;
 pub mod limit;
 pub mod retry;
 pub mod ring;
+pub mod rings;
 pub mod time;
 
 pub use conflict::{OnConflict, Outcome};

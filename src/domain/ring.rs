@@ -31,8 +31,8 @@ pub enum ShardState {
     /// It takes them.
     #[default]
     Active,
-    /// It is to become empty: ids that a server makes go elsewhere. It is served as before, and keeps
-    /// its place on the ring, so that ids which clients chose are found where they are.
+    /// It is to become empty: new jobs go elsewhere. What lies on it is served as before, and found there:
+    /// it leaves the newest ring, and the one before stays open, see [`rings`](super::rings).
     Draining,
 }
 

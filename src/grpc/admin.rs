@@ -10,11 +10,15 @@ use crate::scheduler::Scheduler;
 
 use super::About;
 use super::convert::enums::from_durability;
+use super::convert::shard::{self, to_shard};
 use super::convert::time::to_timestamp;
-use super::convert::topic::{asks_for, long, to_shard, to_worker};
+use super::convert::topic::{asks_for, long, to_worker};
 use super::convert::{Checks, Path, names, page, redrive};
 use super::pages::jobs_page;
 use super::status::Failure;
+
+/// What this build serves beyond the first version of the contract.
+const FEATURES: [&str; 1] = ["shard_state"];
 
 /// For operators.
 pub(super) struct Admin {
@@ -92,6 +96,15 @@ impl AdminService for Admin {
         Ok(Response::new(pb::ListShardsResponse { shards }))
     }
 
+    async fn set_shard_state(
+        &self,
+        request: Request<pb::SetShardStateRequest>,
+    ) -> Result<Response<pb::SetShardStateResponse>, Status> {
+        let (name, state) = shard::set_state(&request.into_inner())?;
+        let set = self.scheduler.set_shard_state(name, state).await.map_err(Failure::from)?;
+        Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))
+    }
+
     async fn get_server_info(
         &self,
         _: Request<pb::GetServerInfoRequest>,
@@ -101,8 +114,7 @@ impl AdminService for Admin {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica: self.scheduler.replica().name.clone(),
             store: self.about.store.to_owned(),
-            // None of the optional ones is in this build.
-            features: Vec::new(),
+            features: FEATURES.map(str::to_owned).into(),
             start_time: Some(to_timestamp(self.about.start_time)),
             server_time: Some(to_timestamp(self.scheduler.clock().now())),
             limits: limits.collect(),

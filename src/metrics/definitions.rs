@@ -94,6 +94,20 @@ pub(super) const CREDIT_WAITING: Metric = Metric {
     unit: Unit::Count,
     help: "Jobs that the open streams of this replica could take at once",
 };
+pub(super) const RINGS_OPEN: Metric = Metric {
+    name: "ringq_rings_open",
+    kind: Kind::Gauge,
+    labels: &[],
+    unit: Unit::Count,
+    help: "Rings under which jobs may lie: 1, and more while jobs of former rings are left",
+};
+pub(super) const RING_DISAGREEMENT: Metric = Metric {
+    name: "ringq_ring_disagreement",
+    kind: Kind::Gauge,
+    labels: &[],
+    unit: Unit::Count,
+    help: "1 while another replica serves another ring: one id may then be created twice, else 0",
+};
 pub(super) const STORE_OP: Metric = Metric {
     name: "ringq_store_op_seconds",
     kind: Kind::Histogram(SHORT),
@@ -129,6 +143,13 @@ pub(super) const BREAKER_OPENED: Metric = Metric {
     unit: Unit::Count,
     help: "How often the shard was left alone because it did not answer",
 };
+pub(super) const REFUSES_JOBS: Metric = Metric {
+    name: "ringq_shard_refuses_jobs",
+    kind: Kind::Gauge,
+    labels: &["shard"],
+    unit: Unit::Count,
+    help: "1 while the shard takes no new jobs because they would not be safe on it, else 0",
+};
 pub(super) const BUILD: Metric = Metric {
     name: "ringq_build_info",
     kind: Kind::Gauge,
@@ -145,7 +166,7 @@ pub(super) const RPC: Metric = Metric {
 };
 
 /// All of them.
-pub(super) const ALL: [&Metric; 16] = [
+pub(super) const ALL: [&Metric; 19] = [
     &ENQUEUED,
     &DELIVERED,
     &SETTLED,
@@ -154,12 +175,15 @@ pub(super) const ALL: [&Metric; 16] = [
     &JOBS,
     &OLDEST_READY,
     &STREAMS,
+    &RINGS_OPEN,
+    &RING_DISAGREEMENT,
     &CREDIT_WAITING,
     &STORE_OP,
     &STORE_ERRORS,
     &SHARD_UP,
     &BREAKER_OPEN,
     &BREAKER_OPENED,
+    &REFUSES_JOBS,
     &BUILD,
     &RPC,
 ];

@@ -19,7 +19,8 @@ use metrics_exporter_prometheus::{
 use cache::Cache;
 use definitions::{
     ALL, BREAKER_OPEN, BREAKER_OPENED, BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, Kind, LAG,
-    Metric, OLDEST_READY, RPC, RUN, SETTLED, SHARD_UP, STORE_ERRORS, STORE_OP, STREAMS,
+    Metric, OLDEST_READY, REFUSES_JOBS, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, SETTLED, SHARD_UP,
+    STORE_ERRORS, STORE_OP, STREAMS,
 };
 
 /// Topics that have series of their own: enough to look at, too few to overload a Prometheus.
@@ -59,6 +60,8 @@ struct Inner {
     run: Histogram,
     streams: Gauge,
     credit_waiting: Gauge,
+    rings_open: Gauge,
+    ring_disagreement: Gauge,
 }
 
 #[derive(Debug)]
@@ -81,6 +84,7 @@ struct ShardInner {
     up: Gauge,
     breaker_open: Gauge,
     breaker_opened: Counter,
+    refuses_jobs: Gauge,
 }
 
 /// Makes handles and renders them.
@@ -112,6 +116,8 @@ impl Metrics {
             run: registry.histogram(&RUN, &[]),
             streams: registry.gauge(&STREAMS, &[]),
             credit_waiting: registry.gauge(&CREDIT_WAITING, &[]),
+            rings_open: registry.gauge(&RINGS_OPEN, &[]),
+            ring_disagreement: registry.gauge(&RING_DISAGREEMENT, &[]),
             registry,
         }))
     }
@@ -163,6 +169,16 @@ impl Metrics {
         self.0.credit_waiting.set(n as f64);
     }
 
+    /// Jobs may lie where one of so many rings says.
+    pub fn set_rings_open(&self, n: usize) {
+        self.0.rings_open.set(n as f64);
+    }
+
+    /// Whether another replica serves another ring.
+    pub fn set_ring_disagreement(&self, disagrees: bool) {
+        self.0.ring_disagreement.set(f64::from(u8::from(disagrees)));
+    }
+
     /// Replaces the gauges of all topics; those of a topic that is not among them become 0.
     pub fn set_topics(&self, topics: &[TopicGauges<'_>]) {
         let mut jobs: BTreeMap<(Box<str>, &'static str), u64> = BTreeMap::new();
@@ -194,6 +210,7 @@ impl Metrics {
             up: registry.gauge(&SHARD_UP, &[name]),
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
             breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
+            refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
             registry,
         }))
     }
@@ -245,6 +262,11 @@ impl ShardMetrics {
             self.0.breaker_opened.increment(1);
             self.set_up(false);
         }
+    }
+
+    /// Whether the shard takes no new jobs though it answers.
+    pub fn set_refuses_jobs(&self, refuses: bool) {
+        self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
     }
 
     /// Whether the shard can be used.

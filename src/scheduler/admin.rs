@@ -2,6 +2,7 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
+use crate::shards::Shard;
 use crate::store::{self, Info, Reschedule, Rescheduled, Stats, Topic};
 
 use super::{Hint, Revoked, Scheduler};
@@ -24,12 +25,30 @@ pub struct TopicRow {
 pub struct ShardInfo {
     /// Its name.
     pub name: String,
+    /// Where it is, without credentials.
+    pub address: String,
     /// Its part of the jobs.
     pub weight: u32,
-    /// Whether it takes new jobs.
+    /// Whether it takes new jobs, also while it does not answer.
     pub state: ShardState,
+    /// Why it takes none though it answers, if that is so.
+    pub refuses_jobs: Option<String>,
     /// What it says of itself, or why it does not answer.
     pub info: store::Result<Info>,
+}
+
+/// Why the state of a shard was not set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SetShardStateError {
+    /// There is none of that name.
+    #[error("no such shard: {0}")]
+    NotFound(ShardName),
+    /// No other shard takes new jobs.
+    #[error("the last active shard: {0}")]
+    LastActive(ShardName),
+    /// What the shard answers.
+    #[error(transparent)]
+    Store(#[from] store::Error),
 }
 
 // === impl Scheduler ===
@@ -40,9 +59,8 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(None) };
-        let found = shard.call("get", |store| store.get(vec![key], full)).await?;
-        Ok(found.into_iter().next().flatten())
+        let keys = vec![key.clone()];
+        self.find("get", &key, |store| store.get(keys.clone(), full), |found| found).await
     }
 
     /// Cancels or forgets one job; the state it was in, or `None` when there is none.
@@ -55,9 +73,10 @@ impl Scheduler {
     }
 
     async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(None) };
-        let deleted = shard.call("delete", |store| store.delete(vec![key])).await?;
-        let Some(deleted) = deleted.into_iter().next().flatten() else { return Ok(None) };
+        let keys = vec![key.clone()];
+        let deleted =
+            self.find("delete", &key, |store| store.delete(keys.clone()), |found| found).await?;
+        let Some(deleted) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
             self.hint(owner, Hint::Revoked { stream, token, reason: Revoked::Deleted });
         }
@@ -74,10 +93,13 @@ impl Scheduler {
         due: Option<When>,
         priority: Option<u8>,
     ) -> store::Result<Rescheduled> {
-        let Some(shard) = self.inner.shards.owner(&key) else { return Ok(Ok(None)) };
-        let items = vec![Reschedule { key, due, priority }];
-        let moved = shard.call("reschedule", |store| store.reschedule(items)).await?;
-        Ok(moved.into_iter().next().unwrap_or(Ok(None)))
+        let items = vec![Reschedule { key: key.clone(), due, priority }];
+        // Neither a job nor a state that refuses it: it is not there.
+        let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
+        Ok(self
+            .find("reschedule", &key, |store| store.reschedule(items.clone()), found)
+            .await?
+            .unwrap_or(Ok(None)))
     }
 
     /// Topics in the order of their names, of all shards that answer.
@@ -129,10 +151,39 @@ impl Scheduler {
         let failures = asked.failed.into_iter().map(|(name, error)| (name, Err(error)));
         let info = |(name, info): (ShardName, store::Result<Info>)| {
             let shard = shards.named(&name)?;
-            let (weight, state) = (shard.weight(), shard.state());
-            Some(ShardInfo { name: name.to_string(), weight, state, info })
+            Some(about(shard, shard.state(), info))
         };
         answers.chain(failures).filter_map(info).collect()
+    }
+
+    /// Drains a shard or takes it back into use, for all replicas; the shard after it.
+    ///
+    /// # Errors
+    /// [`SetShardStateError`]; nothing has changed then, unless it is [`store::Error::Unknown`].
+    pub async fn set_shard_state(
+        &self,
+        name: ShardName,
+        state: ShardState,
+    ) -> Result<ShardInfo, SetShardStateError> {
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.set_state_of(name, state).await }).await
+    }
+
+    async fn set_state_of(
+        &self,
+        name: ShardName,
+        state: ShardState,
+    ) -> Result<ShardInfo, SetShardStateError> {
+        let shards = &self.inner.shards;
+        let shard = shards.named(&name).ok_or(SetShardStateError::NotFound(name.clone()))?;
+        let is_active = |other: &Shard| other.state() == ShardState::Active;
+        let mut others = shards.all().iter().filter(|other| *other.name() != name);
+        if state == ShardState::Draining && !others.any(is_active) {
+            return Err(SetShardStateError::LastActive(name));
+        }
+        shards.set_state(shard, state).await?;
+        let info = shard.call("info", |store| store.info()).await;
+        Ok(about(shard, state, info))
     }
 
     /// The numbers of topics, summed over the shards that answer, and who does not.
@@ -160,6 +211,14 @@ impl Scheduler {
         };
         Ok((names.into_iter().zip(sums).map(row).collect(), unreachable))
     }
+}
+
+/// A shard that had `state` last, and what it says itself.
+fn about(shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
+    let said = info.as_ref().ok().and_then(|info| info.state);
+    let (name, weight) = (shard.name().to_string(), shard.weight());
+    let (address, refuses_jobs) = (shard.address(), shard.refuses_jobs());
+    ShardInfo { name, address, weight, state: said.unwrap_or(state), refuses_jobs, info }
 }
 
 /// As answers name shards.

@@ -13,6 +13,7 @@ use crate::shards::{RUN_MAX, Shard};
 use crate::store::{self, NewJob};
 
 use super::Scheduler;
+use super::locate::{Doubts, Found};
 use super::run::Run;
 
 /// A job as a producer asks for it, checked but without a place.
@@ -72,6 +73,14 @@ pub enum EnqueueError {
         /// What can be had.
         reached: Durability,
     },
+    /// It was not confirmed in time that the job is as safe as was asked; it may have been written.
+    #[error("{asked:?} was not confirmed in time")]
+    DurabilityNotReached {
+        /// What was asked for.
+        asked: Durability,
+        /// With this id a repeat cannot double the job, and waits again.
+        id: JobId,
+    },
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
@@ -94,7 +103,7 @@ type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
 impl Scheduler {
     /// Writes `drafts`; each result answers the draft of its index. Shards are written to at once and
     /// independently: what one refuses does not touch the others. A write whose outcome is unknown is
-    /// repeated until `until`, if it can be.
+    /// repeated until `until`, if it can be. What is `asked` is waited for as long as the shard does.
     pub async fn enqueue(
         &self,
         drafts: Vec<Draft>,
@@ -103,7 +112,7 @@ impl Scheduler {
     ) -> Vec<Result<Enqueued, EnqueueError>> {
         let mut results: Results = Vec::new();
         results.resize_with(drafts.len(), || None);
-        let runs = self.route(drafts, &mut results);
+        let runs = self.route(drafts, &mut results).await;
         let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
         for (indexes, answers) in written {
             for (index, answer) in indexes.into_iter().zip(answers) {
@@ -121,8 +130,9 @@ impl Scheduler {
     /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
     /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
     /// here are answered already.
-    fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
+    async fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
         let shards = &self.inner.shards;
+        let mut found = self.look_around(&drafts).await;
         let (mut runs, mut unnamed): (Vec<Run>, Vec<(usize, Draft)>) = (Vec::new(), Vec::new());
         for (index, draft) in drafts.into_iter().enumerate() {
             let Some(id) = draft.id.clone() else {
@@ -130,9 +140,15 @@ impl Scheduler {
                 continue;
             };
             let key = JobKey { topic: draft.topic.clone(), id };
-            match shards.owner(&key) {
-                Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
-                None => results[index] = Some(Err(no_such_shard(&key.id))),
+            match found.remove(&index) {
+                Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id)),
+                Some(Err(error)) => {
+                    results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
+                }
+                None => match shards.owner(&key) {
+                    Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
+                    None => results[index] = Some(Err(no_such_shard(&key.id))),
+                },
             }
         }
         let mut unnamed = unnamed.into_iter().peekable();
@@ -144,6 +160,18 @@ impl Scheduler {
             }
         }
         runs
+    }
+
+    /// Which drafts are there already, on a shard that owned their ids before the ring changed.
+    async fn look_around(&self, drafts: &[Draft]) -> Found {
+        let mut doubts = Doubts::default();
+        for (index, draft) in drafts.iter().enumerate() {
+            if let Some(id) = &draft.id {
+                let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
+                doubts.add(index, &key, self.inner.shards.former_owners(&key));
+            }
+        }
+        doubts.resolve().await
     }
 
     /// A run of jobs that get their ids here, so that it may move.
@@ -176,6 +204,7 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
         expire: draft.expire,
         on_conflict: draft.on_conflict,
         request: draft.request_id.as_deref().map(|id| xxh3_64(id.as_bytes())),
+        durability: None,
     }
 }
 

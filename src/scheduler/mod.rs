@@ -2,6 +2,7 @@
 //! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
+//! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
 //! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
 //! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
@@ -9,8 +10,10 @@
 mod admin;
 mod enqueue;
 mod list;
+mod locate;
 mod rates;
 mod redrive;
+mod rings;
 mod run;
 mod split;
 #[cfg(test)]
@@ -27,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::shards::{Shard, Shards};
 use crate::store;
 
-pub use admin::{ShardInfo, TopicRow};
+pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};
 pub use list::{JobsPage, ListJobs, Place, Places};
 pub use rates::Rates;
@@ -138,12 +141,12 @@ impl Scheduler {
         RetryPolicy::default().merge(over)
     }
 
-    /// What a write reaches on every active shard.
+    /// The most that can be asked of a write on every active shard.
     #[must_use]
     pub fn durability(&self) -> Durability {
         let shards = self.inner.shards.all().iter();
         let active = shards.filter(|shard| shard.state() == ShardState::Active);
-        active.map(Shard::durability).min().unwrap_or(Durability::Memory)
+        active.map(|shard| shard.reach().most).min().unwrap_or(Durability::Memory)
     }
 
     fn now(&self) -> Time {

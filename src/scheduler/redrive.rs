@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::domain::{Job, JobId, JobKey, OnConflict, Outcome, State, Time, TopicName, When, limit};
+use crate::domain::{
+    Job, JobId, JobKey, OnConflict, Outcome, ShardName, State, Time, TopicName, When, limit,
+};
 use crate::shards::{Shard, Shards};
 use crate::store::{self, Cursor, List, NewJob, Redrive, Redriven};
 
 use super::Scheduler;
+use super::locate::Doubts;
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -44,14 +47,13 @@ impl Scheduler {
     pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<Redriven> {
         let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
         let mut work = Work { shards, redrive: &redrive, begin, total };
+        if !redrive.ids.is_empty() {
+            work.named().await?;
+            return Ok(work.total);
+        }
         let mut failed = None;
         for shard in shards.all() {
-            let done = if redrive.ids.is_empty() {
-                work.dead_letters(shard).await
-            } else {
-                work.named(shard).await
-            };
-            failed = failed.or(done.err());
+            failed = failed.or(work.dead_letters(shard).await.err());
         }
         failed.map_or(Ok(work.total), Err)
     }
@@ -60,15 +62,37 @@ impl Scheduler {
 // === impl Work ===
 
 impl Work<'_> {
-    /// Puts back the jobs of an explicit list that lie on one shard.
-    async fn named(&mut self, shard: &Shard) -> store::Result<()> {
-        let ids = self.redrive.ids.iter();
-        let here = ids.filter(|&id| self.lies_on(&self.redrive.topic, id, shard));
-        let ids: Vec<JobId> = here.cloned().collect();
-        for ids in ids.chunks(limit::CALL_JOBS_MAX) {
-            self.part(shard, ids.to_vec()).await?;
+    /// Puts back the jobs of an explicit list, each where it lies.
+    async fn named(&mut self) -> store::Result<()> {
+        let mut doubts = Doubts::default();
+        let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
+        for (index, id) in self.redrive.ids.iter().enumerate() {
+            doubts.add(index, &key(id), self.shards.former_owners(&key(id)));
         }
-        Ok(())
+        let mut found = doubts.resolve().await;
+        let (mut by_shard, mut failed) = (vec![Vec::new(); self.shards.all().len()], None);
+        for (index, id) in self.redrive.ids.iter().enumerate() {
+            match found.remove(&index) {
+                Some(Err(error)) => failed = failed.or(Some(error)),
+                Some(Ok(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
+                None => match self.shards.owner(&key(id)) {
+                    Some(shard) => by_shard[self.place(shard.name())].push(id.clone()),
+                    None => self.total.skipped += 1,
+                },
+            }
+        }
+        for (shard, ids) in self.shards.all().iter().zip(by_shard) {
+            for ids in ids.chunks(limit::CALL_JOBS_MAX) {
+                failed = failed.or(self.part(shard, ids.to_vec()).await.err());
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The place of a shard of ours among all.
+    fn place(&self, name: &ShardName) -> usize {
+        let place = self.shards.all().iter().position(|shard| shard.name() == name);
+        place.expect("a shard of this ring")
     }
 
     /// Puts back the dead letters of one shard that died before the call began, page by page. Those
@@ -100,9 +124,31 @@ impl Work<'_> {
     /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
     async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
         let Some(target) = &self.redrive.target else { return self.stay(shard, ids).await };
+        let ids = self.untaken(target, ids).await?;
         let (stay, leave) = ids.into_iter().partition(|id| self.lies_on(target, id, shard));
         self.stay(shard, stay).await?;
         self.leave(shard, target, leave).await
+    }
+
+    /// Those that no former owner has in `target`: the newest one is asked by whoever writes there.
+    async fn untaken(&mut self, target: &TopicName, ids: Vec<JobId>) -> store::Result<Vec<JobId>> {
+        let mut doubts = Doubts::default();
+        for (index, id) in ids.iter().enumerate() {
+            let key = JobKey { topic: target.clone(), id: id.clone() };
+            doubts.add(index, &key, self.shards.former_owners(&key));
+        }
+        let mut found = doubts.resolve().await;
+        let mut untaken = Vec::with_capacity(ids.len());
+        for (index, id) in ids.into_iter().enumerate() {
+            match found.remove(&index) {
+                None => untaken.push(id),
+                Some(taken) => {
+                    taken?;
+                    self.total.skipped += 1;
+                }
+            }
+        }
+        Ok(untaken)
     }
 
     /// Puts jobs back on their shard; the due times go on where the last chunk ended.
@@ -230,5 +276,6 @@ fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
         expire: None,
         on_conflict: OnConflict::Keep,
         request: None,
+        durability: None,
     }
 }

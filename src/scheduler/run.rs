@@ -26,7 +26,14 @@ pub(super) struct Run {
 
 /// Why a shard has not taken a run.
 enum Refusal {
-    Unsupported { asked: Durability, reached: Durability },
+    Unsupported {
+        asked: Durability,
+        reached: Durability,
+    },
+    /// It is not known whether it was written, and that is less than was asked.
+    Unconfirmed {
+        asked: Durability,
+    },
     Failed(store::Error),
 }
 
@@ -57,8 +64,7 @@ impl Run {
 
     fn answer(self, written: Vec<Enqueue>) -> Written {
         let shard = &self.shard;
-        let results =
-            self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, job.key, w));
+        let results = self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, job, w));
         (self.indexes, results.collect())
     }
 
@@ -79,6 +85,7 @@ impl Scheduler {
         asked: Option<Durability>,
         until: Option<Instant>,
     ) -> Written {
+        run.jobs.iter_mut().for_each(|job| job.durability = asked);
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let refusal = match self.write_here(&run, asked, until).await {
@@ -86,8 +93,11 @@ impl Scheduler {
                 Err(refusal) => refusal,
             };
             tried.push(run.shard.name().clone());
-            let moves = run.moves && refusal.is_of_this_shard();
-            let next = moves.then(|| self.inner.shards.place(run.jobs.len(), &tried)).flatten();
+            if !run.moves || !refusal.is_of_this_shard() {
+                // Whatever those before have said: here it may have been written.
+                return run.refuse(&refusal);
+            }
+            let next = self.inner.shards.place(run.jobs.len(), &tried);
             let Some(next) = next else { return run.refuse(&first.unwrap_or(refusal)) };
             tracing::debug!(from = %run.shard.name(), to = %next.name(), "new jobs go elsewhere");
             run.jobs.iter_mut().for_each(|job| job.key.id = self.new_id(next));
@@ -103,22 +113,25 @@ impl Scheduler {
         asked: Option<Durability>,
         until: Option<Instant>,
     ) -> Result<Vec<Enqueue>, Refusal> {
-        let reached = run.shard.durability();
-        if let Some(asked) = asked.filter(|&asked| asked > reached) {
-            return Err(Refusal::Unsupported { asked, reached });
+        let reach = run.shard.reach();
+        if let Some(asked) = asked.filter(|&asked| asked > reach.most) {
+            return Err(Refusal::Unsupported { asked, reached: reach.most });
         }
+        let awaited = asked.filter(|&asked| asked > reach.plain);
         let repeat_until = until.filter(|_| run.is_repeatable());
         let (mut backoff, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
         loop {
-            let error = match in_time(until, run.shard.enqueue(run.jobs.clone())).await {
-                Ok(mut written) => {
+            let answer = in_time(until, run.shard.enqueue(run.jobs.clone())).await;
+            let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
+                Err(asked) => return Err(Refusal::Unconfirmed { asked }),
+                Ok(Ok(mut written)) => {
                     if unknown.is_some() && run.moves {
                         written.iter_mut().for_each(own_up);
                     }
                     self.count_enqueued(run, &written);
                     return Ok(written);
                 }
-                Err(error) => error,
+                Ok(Err(error)) => error,
             };
             if error.outcome_unknown() {
                 unknown = Some(error);
@@ -160,7 +173,8 @@ impl Refusal {
         match self {
             Refusal::Unsupported { .. } => true,
             Refusal::Failed(store::Error::Unavailable(_) | store::Error::Full(_)) => true,
-            Refusal::Failed(store::Error::Unknown(_) | store::Error::Corrupt(_)) => false,
+            Refusal::Unconfirmed { .. }
+            | Refusal::Failed(store::Error::Unknown(_) | store::Error::Corrupt(_)) => false,
         }
     }
 
@@ -168,6 +182,9 @@ impl Refusal {
         match self {
             &Refusal::Unsupported { asked, reached } => {
                 EnqueueError::DurabilityUnsupported { asked, reached }
+            }
+            &Refusal::Unconfirmed { asked } => {
+                EnqueueError::DurabilityNotReached { asked, id: key.id }
             }
             Refusal::Failed(error) => {
                 let id = (!made || error.outcome_unknown()).then_some(key.id);
@@ -177,14 +194,14 @@ impl Refusal {
     }
 }
 
-/// What `call` answers, or at `until` that nobody knows.
+/// What `call` answers; or an error, at `until`, because nobody knows.
 async fn in_time<T>(
     until: Option<Instant>,
-    call: impl Future<Output = store::Result<T>>,
-) -> store::Result<T> {
-    let Some(until) = until else { return call.await };
-    let late = |_| Err(store::Error::Unknown("no answer before the caller's deadline".into()));
-    tokio::time::timeout_at(until, call).await.unwrap_or_else(late)
+    call: impl Future<Output = T>,
+) -> Result<T, store::Error> {
+    let Some(until) = until else { return Ok(call.await) };
+    let late = |_| store::Error::Unknown("no answer before the caller's deadline".into());
+    tokio::time::timeout_at(until, call).await.map_err(late)
 }
 
 /// A repeat found a job under an id that nobody else has: it was this call that created it.
@@ -194,10 +211,14 @@ fn own_up(written: &mut Enqueue) {
     }
 }
 
-fn enqueued(shard: &Shard, key: JobKey, written: Enqueue) -> Result<Enqueued, EnqueueError> {
+fn enqueued(shard: &Shard, job: NewJob, written: Enqueue) -> Result<Enqueued, EnqueueError> {
+    let key = job.key;
     let Some(outcome) = written.outcome else {
         return Err(EnqueueError::AlreadyExists { key, state: written.state });
     };
+    if let Some(asked) = job.durability.filter(|&asked| asked > written.durability) {
+        return Err(EnqueueError::DurabilityNotReached { asked, id: key.id });
+    }
     Ok(Enqueued {
         id: key.id,
         outcome,

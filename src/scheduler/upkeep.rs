@@ -32,11 +32,11 @@ impl Scheduler {
         Ok(pruned.next)
     }
 
-    /// Leases of streams whose replica is gone.
+    /// Leases of streams of other replicas than `living`.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn orphans(&self, shard: &Shard) -> store::Result<Vec<Lease>> {
-        shard.call("orphans", |store| store.orphans(self.inner.replica.nonce)).await
+    pub async fn orphans(&self, shard: &Shard, living: Vec<u32>) -> store::Result<Vec<Lease>> {
+        shard.orphans(living).await
     }
 }

@@ -13,9 +13,9 @@ use crate::store::{self, Error};
 
 /// Callers that may wait; more are held back in [`Batcher::call`], which cancels cleanly.
 const CALLERS_MAX: usize = 4_096;
-/// Calls under way. Two, so that the store works on one while the answers of the other are given
-/// out; the order of calls is kept, because each is begun before the next is collected.
-const CALLS_MAX: usize = 2;
+/// Calls under way, where they do not wait. Two, so that the store works on one while the answers of the
+/// other are given out; the order of calls is kept, because each is begun before the next is collected.
+pub(super) const CALLS_MAX: usize = 2;
 
 /// A cheap-clone handle; the loop behind it ends when the last one is gone.
 pub(super) struct Batcher<I, O> {
@@ -50,14 +50,15 @@ type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>
 // === impl Batcher ===
 
 impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
-    /// Starts the loop in front of `call`; `bytes` weighs an item.
+    /// Starts the loop in front of `call`, of which `calls` may be under way; `bytes` weighs an item.
     pub(super) fn spawn(
+        calls: usize,
         bytes: impl Fn(&I) -> usize + Send + Sync + 'static,
         call: impl Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>> + Send + Sync + 'static,
     ) -> Batcher<I, O> {
         let (queue, groups) = mpsc::channel(CALLERS_MAX);
         let pending = Pending { groups, held: None, bytes: Box::new(bytes) };
-        tokio::spawn(run(pending, Arc::new(call)));
+        tokio::spawn(run(calls, pending, Arc::new(call)));
         Batcher { queue }
     }
 
@@ -132,7 +133,7 @@ impl<I, O> Batch<I, O> {
     }
 }
 
-async fn run<I, O>(mut pending: Pending<I, O>, call: Call<I, O>)
+async fn run<I, O>(calls: usize, mut pending: Pending<I, O>, call: Call<I, O>)
 where
     I: Send + 'static,
     O: Send + 'static,
@@ -142,7 +143,7 @@ where
         tokio::select! {
             biased;
             Some(()) = under_way.next() => {}
-            batch = pending.next(), if under_way.len() < CALLS_MAX => match batch {
+            batch = pending.next(), if under_way.len() < calls => match batch {
                 Some(batch) if batch.waiters.is_empty() => {}
                 Some(batch) => under_way.push(begin(batch, &call)),
                 None => break,
@@ -196,6 +197,7 @@ mod tests {
             let gate = Arc::new(Semaphore::new(0));
             let (seen, opened) = (Arc::clone(&calls), Arc::clone(&gate));
             let batcher = Batcher::spawn(
+                CALLS_MAX,
                 |n: &usize| *n,
                 move |items: Vec<usize>| {
                     seen.lock().unwrap().push(items.clone());
@@ -262,7 +264,7 @@ mod tests {
                 let error = error.clone();
                 Box::pin(async move { Err(error) })
             };
-            Batcher::spawn(|_| 0, fail)
+            Batcher::spawn(CALLS_MAX, |_| 0, fail)
         };
         assert_eq!(batcher.call(vec![1]).await, Err(error));
     }

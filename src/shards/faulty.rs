@@ -7,12 +7,13 @@ use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
-use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::ring::ShardState;
+use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Place, SqliteStore};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
-    Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 /// How a shard is.
@@ -87,8 +88,12 @@ impl Store for Faulty {
         self.store.name()
     }
 
-    fn durability(&self) -> Durability {
-        self.store.durability()
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
+    fn reach(&self) -> Reach {
+        self.store.reach()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
@@ -142,8 +147,8 @@ impl Store for Faulty {
         self.pass(move |store| store.reap(limit))
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.pass(move |store| store.orphans(owner))
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.pass(move |store| store.orphans(living))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -163,6 +168,10 @@ impl Store for Faulty {
         self.pass(move |store| store.topics(prefix, after, limit))
     }
 
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.pass(move |store| store.ids(topic, from, limit))
+    }
+
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
         self.pass(|store| store.stats(topics))
     }
@@ -173,6 +182,18 @@ impl Store for Faulty {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.store.events()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.store.is_shared()
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        self.pass(move |store| store.beat(beat))
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.pass(move |store| store.set_state(state))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -28,6 +28,9 @@ pub struct Patience {
     pub claim: Duration,
     /// How long a question to all shards waits for the others, once one has answered.
     pub others: Duration,
+    /// How long all replicas must have served one ring before it is asked whether former ones are needed
+    /// still. Longer than any call that began under those takes.
+    pub agreement: Duration,
     /// First and longest pause between two probes of a shard that does not answer.
     pub probes: (Duration, Duration),
 }
@@ -51,6 +54,7 @@ impl Default for Patience {
             answer: Duration::from_secs(5),
             claim: Duration::from_secs(2),
             others: Duration::from_millis(750),
+            agreement: Duration::from_secs(60),
             probes: (Duration::from_millis(100), Duration::from_secs(5)),
         }
     }
@@ -129,13 +133,25 @@ impl Guard {
         if answers(error) {
             self.breaker.succeeded(access(op));
         } else if self.breaker.failed(access(op), kind, words(error)) {
-            tracing::warn!(
-                shard = %self.name(), %error,
-                "the shard does not answer; its calls fail at once until it does"
-            );
-            self.changed(true);
-            tokio::spawn(Arc::clone(self).probe());
+            self.leave_alone(words(error));
         }
+    }
+
+    /// The store is known not to answer: nobody has to find out first. For a breaker that nobody has
+    /// used yet.
+    pub(super) fn begin_down(self: &Arc<Self>, error: &str) {
+        while !self.breaker.failed(Access::Write, Kind::Late, error) {}
+        self.leave_alone(error);
+    }
+
+    /// The breaker has just opened.
+    fn leave_alone(self: &Arc<Self>, error: &str) {
+        tracing::warn!(
+            shard = %self.name(), error,
+            "the shard does not answer; its calls fail at once until it does"
+        );
+        self.changed(true);
+        tokio::spawn(Arc::clone(self).probe());
     }
 
     /// Asks, once at a time, until the shard answers or is closed.
@@ -148,6 +164,8 @@ impl Guard {
             let limit = self.patience.claim;
             match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
                 Ok(Err(error)) if !answers(&error) => {
+                    // What it says may have changed: nobody there, then somebody wrong.
+                    self.breaker.failed(Access::Write, Kind::Failed, words(&error));
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }
                 Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),

@@ -5,9 +5,11 @@
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `spread`: one question to all shards
+//! - `census`: what the replicas of these shards know of each other and of the ring
 
 mod batcher;
 mod breaker;
+mod census;
 #[cfg(test)]
 pub(crate) mod faulty;
 mod guard;
@@ -21,12 +23,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{JobKey, Ring, ShardName};
+use crate::domain::{JobKey, ShardName};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
+use census::Council;
 use placement::Placement;
 
+pub use census::Agreement;
 pub use guard::Patience;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
@@ -44,7 +48,7 @@ pub struct Shards {
 struct Inner {
     /// In the order of the configuration.
     members: Vec<Shard>,
-    ring: Ring,
+    council: Council,
     placement: Placement,
     patience: Patience,
     /// How many shards do not answer.
@@ -88,23 +92,32 @@ impl Shards {
     #[must_use]
     pub fn with(patience: Patience, members: Vec<Member>, metrics: &Metrics) -> Shards {
         assert!(!members.is_empty(), "a ring has at least one shard");
-        let weights = members.iter().map(|member| (member.store.name().clone(), member.weight));
-        let ring = Ring::new(weights.collect());
         let down = watch::Sender::new(0);
         let shard = |member| Shard::new(member, &patience, &down, metrics);
         let members: Vec<Shard> = members.into_iter().map(shard).collect();
-        let placement = Placement::new(members.len());
-        Shards { inner: Arc::new(Inner { members, ring, placement, patience, down }) }
+        let (placement, council) = (Placement::new(members.len()), Council::new(&members, metrics));
+        Shards { inner: Arc::new(Inner { members, council, placement, patience, down }) }
     }
 
-    /// The shard that owns `key`: the one that a server-made id names, else by the ring. `None` when
-    /// the id names a shard that is not on it.
+    /// The shard that owns `key`: the one that a server-made id names, else by the newest ring. `None`
+    /// when the id names a shard that is not here, or none takes new jobs.
     #[must_use]
     pub fn owner(&self, key: &JobKey) -> Option<&Shard> {
         match key.id.shard() {
             Some(name) => self.named(&name),
-            None => self.named(self.inner.ring.owner(key)?),
+            None => self.named(self.rings().newest().owner(key)?),
         }
+    }
+
+    /// Shards that may have the job as well, because they owned it under an older ring that is still open.
+    /// None for most jobs even then, and none for ids that a server made.
+    #[must_use]
+    pub fn former_owners(&self, key: &JobKey) -> Vec<&Shard> {
+        let rings = self.rings();
+        if !rings.is_changing() || key.id.shard().is_some() {
+            return Vec::new();
+        }
+        rings.former_owners(key).into_iter().filter_map(|name| self.named(name)).collect()
     }
 
     /// The shard of that name.
@@ -122,13 +135,20 @@ impl Shards {
         let members = &self.inner.members;
         let place =
             |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.next(members, jobs, eligible);
-        place(&|shard| fresh(shard) && !shard.is_down()).or_else(|| place(&fresh))
+        let works = |shard: &Shard| !shard.is_down() && shard.refuses_jobs().is_none();
+        place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
 
     /// What tells this ring from every other: replicas that serve one queue must agree in it.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        self.inner.ring.fingerprint()
+        self.rings().newest().fingerprint()
+    }
+
+    /// How patient it is.
+    #[must_use]
+    pub fn patience(&self) -> &Patience {
+        &self.inner.patience
     }
 
     /// Every shard, in the order of the configuration.
@@ -143,8 +163,12 @@ impl Shards {
         self.inner.down.subscribe()
     }
 
-    /// Closes every store after what it accepted, all at once and each for 5 s at most.
+    /// Leaves the other replicas, and closes every store after what it accepted, all at once and each for
+    /// 5 s at most.
     pub async fn close(&self) {
+        if tokio::time::timeout(CLOSE_MAX, self.leave()).await.is_err() {
+            tracing::warn!("a shard was not told that this replica leaves");
+        }
         let close = async |shard: &Shard| {
             if tokio::time::timeout(CLOSE_MAX, shard.close()).await.is_err() {
                 tracing::warn!(shard = %shard.name(), "the shard does not let go and is left");

@@ -1,20 +1,24 @@
 //! One shard as the rest of the server sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, broadcast, watch};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName};
+use crate::domain::{Durability, ShardName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Claim, Claims, End, Enqueue, Event, NewJob, Refused, Reply, Settle, Settled, Store,
+    self, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply, Settle,
+    Settled, Store, Trouble,
 };
 
 use super::Member;
-use super::batcher::Batcher;
+use super::batcher::{Batcher, CALLS_MAX};
 use super::guard::{Guard, Patience};
+
+/// How long a look at all leases may take.
+const ORPHANS_MAX: Duration = Duration::from_secs(60);
 
 /// One shard and what stands in front of it. Cheap to clone.
 #[derive(Clone)]
@@ -25,12 +29,24 @@ pub struct Shard {
 struct Inner {
     store: Arc<dyn Store>,
     weight: u32,
-    /// As configured. Drained shards will say so themselves, for all replicas.
-    state: ShardState,
+    /// As the shard itself says, for all replicas; until it does, as configured.
+    state: Mutex<ShardState>,
+    /// What it has said last of those who share it.
+    census: watch::Sender<Option<Arc<Census>>>,
+    others: Mutex<Others>,
+    nudge: Notify,
     metrics: ShardMetrics,
     guard: Arc<Guard>,
-    enqueue: Batcher<NewJob, Enqueue>,
+    /// By what they have to wait for: those who ask for nothing do not wait with those who do.
+    enqueue: [Batcher<NewJob, Enqueue>; 3],
     settle: Batcher<Settle, Result<Settled, Refused>>,
+}
+
+/// Other replicas that the shard is still to be told of.
+#[derive(Default)]
+struct Others {
+    met: Vec<u32>,
+    gone: Vec<u32>,
 }
 
 // === impl Shard ===
@@ -50,22 +66,31 @@ impl Shard {
             patience.clone(),
             down.clone(),
         ));
+        if let Some(Trouble::Down(error)) = store.trouble() {
+            guard.begin_down(&error);
+        }
         let answer = patience.answer;
-        let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
-        let (settles, settle_guard) = (Arc::clone(&store), Arc::clone(&guard));
-        let enqueue = Batcher::spawn(job_bytes, move |jobs| {
-            let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
-            Box::pin(async move {
-                guard.call("enqueue", answer, async { store.enqueue(jobs).await }).await
+        let confirmed = limit::CONFIRMED_CALLS_MAX;
+        let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| {
+            let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
+            Batcher::spawn(calls, job_bytes, move |jobs| {
+                let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
+                Box::pin(async move {
+                    guard.call("enqueue", answer, async { store.enqueue(jobs).await }).await
+                })
             })
         });
-        let settle = Batcher::spawn(settle_bytes, move |items| {
+        let (settles, settle_guard) = (Arc::clone(&store), Arc::clone(&guard));
+        let settle = Batcher::spawn(CALLS_MAX, settle_bytes, move |items| {
             let (store, guard) = (Arc::clone(&settles), Arc::clone(&settle_guard));
             Box::pin(async move {
                 guard.call("settle", answer, async { store.settle(items).await }).await
             })
         });
-        let inner = Inner { store, weight, state, metrics, guard, enqueue, settle };
+        let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
+        let census = watch::Sender::new(None);
+        let inner =
+            Inner { store, weight, state, census, others, nudge, metrics, guard, enqueue, settle };
         Shard { inner: Arc::new(inner) }
     }
 
@@ -84,7 +109,13 @@ impl Shard {
     /// Whether it takes new jobs.
     #[must_use]
     pub fn state(&self) -> ShardState {
-        self.inner.state
+        *lock(&self.inner.state)
+    }
+
+    /// Whether other replicas may use it, too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.inner.store.is_shared()
     }
 
     /// Whether it does not answer, so that its calls fail at once.
@@ -93,16 +124,31 @@ impl Shard {
         self.inner.guard.breaker().is_open()
     }
 
+    /// Why it takes no new jobs though it answers, if that is so.
+    #[must_use]
+    pub fn refuses_jobs(&self) -> Option<String> {
+        match self.inner.store.trouble()? {
+            Trouble::NoJobs(why) => Some(why),
+            Trouble::Down(_) => None,
+        }
+    }
+
+    /// [`Store::address`].
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.inner.store.address()
+    }
+
     /// Its metrics.
     #[must_use]
     pub fn metrics(&self) -> &ShardMetrics {
         &self.inner.metrics
     }
 
-    /// [`Store::durability`].
+    /// [`Store::reach`].
     #[must_use]
-    pub fn durability(&self) -> Durability {
-        self.inner.store.durability()
+    pub fn reach(&self) -> Reach {
+        self.inner.store.reach()
     }
 
     /// [`Store::events`].
@@ -111,13 +157,28 @@ impl Shard {
         self.inner.store.events()
     }
 
-    /// [`Store::enqueue`], together with whatever else waits.
+    /// [`Store::enqueue`], together with whatever else waits and asks for the same durability.
     ///
     /// # Errors
     /// As the store's.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
         self.inner.guard.admit("enqueue")?;
-        self.inner.enqueue.call(jobs).await
+        // Known before: its settles must not be held up by a breaker that counts this as a failure.
+        if let Some(why) = self.refuses_jobs() {
+            self.inner.metrics.error("enqueue", "SHARD_UNAVAILABLE");
+            return Err(store::Error::Unavailable(why));
+        }
+        let asked = jobs.iter().filter_map(|job| job.durability).max();
+        self.inner.enqueue[self.queue(asked)].call(jobs).await
+    }
+
+    /// Which of the queues serves those who ask for so much.
+    fn queue(&self, asked: Option<Durability>) -> usize {
+        match asked.filter(|&asked| asked > self.reach().plain) {
+            None | Some(Durability::Memory) => 0,
+            Some(Durability::Fsynced) => 1,
+            Some(Durability::Replicated) => 2,
+        }
     }
 
     /// [`Store::settle`], together with whatever else waits.
@@ -136,6 +197,16 @@ impl Shard {
     pub async fn claim(&self, claim: Claim) -> store::Result<Claims> {
         let Inner { store, guard, .. } = &*self.inner;
         guard.call("claim", guard.patience().claim, async { store.claim(claim).await }).await
+    }
+
+    /// [`Store::orphans`], which goes through all leases of the shard in many small steps: what takes long
+    /// because they are many has not failed.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn orphans(&self, living: Vec<u32>) -> store::Result<Vec<Lease>> {
+        let Inner { store, guard, .. } = &*self.inner;
+        guard.call("orphans", ORPHANS_MAX, async { store.orphans(living).await }).await
     }
 
     /// Any other verb, `op` by name.
@@ -169,10 +240,62 @@ impl Shard {
         }
     }
 
+    /// What those who share it know of each other; `None` until it has answered.
+    #[must_use]
+    pub fn watch_census(&self) -> watch::Receiver<Option<Arc<Census>>> {
+        self.inner.census.subscribe()
+    }
+
+    /// Leases of these replicas lie there; one that is not known is given its time to show itself.
+    pub fn meet(&self, owners: &[u32]) {
+        lock(&self.inner.others).met.extend(owners);
+        self.inner.nudge.notify_one();
+    }
+
+    /// Nothing of these replicas is left there.
+    pub fn forget(&self, owners: &[u32]) {
+        lock(&self.inner.others).gone.extend(owners);
+        self.inner.nudge.notify_one();
+    }
+
+    pub(super) fn census(&self) -> Option<Arc<Census>> {
+        self.inner.census.borrow().clone()
+    }
+
+    pub(super) fn set_census(&self, census: Census) {
+        self.inner.census.send_replace(Some(Arc::new(census)));
+    }
+
+    pub(super) fn set_state(&self, state: ShardState) {
+        *lock(&self.inner.state) = state;
+    }
+
+    /// Somebody has something to tell it.
+    pub(super) async fn nudged(&self) {
+        self.inner.nudge.notified().await;
+    }
+
+    /// Replicas that were met, and those that are gone.
+    pub(super) fn others(&self) -> (Vec<u32>, Vec<u32>) {
+        let others = lock(&self.inner.others);
+        (others.met.clone(), others.gone.clone())
+    }
+
+    /// It has been told of these.
+    pub(super) fn told(&self, met: &[u32], gone: &[u32]) {
+        let mut others = lock(&self.inner.others);
+        others.met.retain(|owner| !met.contains(owner));
+        others.gone.retain(|owner| !gone.contains(owner));
+    }
+
     pub(super) async fn close(&self) {
         self.inner.guard.close();
         self.inner.store.close().await;
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn job_bytes(job: &NewJob) -> usize {

@@ -23,9 +23,11 @@ use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use crate::domain::lifecycle::{LeaseEnd, Record};
+use crate::domain::ring::ShardState;
+use crate::domain::rings::Records;
 use crate::domain::{
     Durability, Job, JobId, JobKey, Keep, OnConflict, Outcome, Payload, ShardName, Spec, State,
-    Time, Token, TopicName, When,
+    Time, Token, TopicName, When, limit,
 };
 
 pub use error::Error;
@@ -40,10 +42,19 @@ pub trait Store: Send + Sync {
     /// The shard's name, as written on it.
     fn name(&self) -> &ShardName;
 
-    /// What a write reaches, as last observed. Cheap.
-    fn durability(&self) -> Durability;
+    /// Where it is, without credentials. Known also while it does not answer.
+    fn address(&self) -> String;
 
-    /// Writes jobs; each answer says what was found and made.
+    /// What a write reaches, as last observed. Cheap.
+    fn reach(&self) -> Reach;
+
+    /// What is known, without asking the shard, to keep it from working. Cheap.
+    fn trouble(&self) -> Option<Trouble> {
+        None
+    }
+
+    /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job
+    /// asks for where it is not confirmed in time, which undoes nothing.
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>>;
 
     /// Leases ready jobs to those who ask, in the order of each topic.
@@ -84,8 +95,8 @@ pub trait Store: Send + Sync {
     /// Reads leases whose deadline has passed, at most `limit`, and when the next one passes.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 
-    /// Reads leases that belong to streams of other replicas than `owner` and carry a grace.
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>>;
+    /// Reads leases that carry a grace and belong to streams of other replicas than these.
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.
@@ -102,6 +113,10 @@ pub trait Store: Send + Sync {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>>;
 
+    /// A part of the ids of a topic: from where the last part ended, at least `limit` of them looked at. One
+    /// that is there all the time is in some part, or in several.
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids>;
+
     /// Numbers of topics; `None` where there is no such topic.
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>>;
 
@@ -111,8 +126,27 @@ pub trait Store: Send + Sync {
     /// Hints about what happens on the shard. A receiver that lags must treat every topic as woken.
     fn events(&self) -> broadcast::Receiver<Event>;
 
+    /// Whether other replicas may use the shard at the same time, and hints get lost.
+    fn is_shared(&self) -> bool;
+
+    /// Shows that a replica lives, and reads what all replicas of the shard share.
+    fn beat(&self, beat: Beat) -> Reply<'_, Census>;
+
+    /// Says for all replicas whether the shard takes new jobs; those that are there hear
+    /// [`Event::Configured`].
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()>;
+
     /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
     fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What keeps a shard from working, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It was not reached yet, or must not be used as it is.
+    Down(String),
+    /// Jobs would not be safe on it: it takes no new ones, and goes on with those that it has.
+    NoJobs(String),
 }
 
 /// A job to be written.
@@ -134,6 +168,18 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Hash of the request id; the last one applied makes a call a repeat.
     pub request: Option<u64>,
+    /// What to wait for once it is written, also where nothing has to be: what is there may have been
+    /// written a moment ago. `None`: nothing is waited for.
+    pub durability: Option<Durability>,
+}
+
+/// How safe a write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// Every write, when it is answered.
+    pub plain: Durability,
+    /// One that asks for it: at least `plain`.
+    pub most: Durability,
 }
 
 /// What an enqueue found or made.
@@ -446,6 +492,15 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
+/// A part of the ids of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// In no order.
+    pub ids: Vec<JobId>,
+    /// Where the next part begins, in the store's own words; `None` at the end.
+    pub next: Option<String>,
+}
+
 /// A topic as the shard knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topic {
@@ -485,12 +540,99 @@ pub struct Stats {
 pub struct Info {
     /// `sqlite` or `redis`.
     pub kind: &'static str,
-    /// Where it is, without credentials.
-    pub address: String,
+    /// Whether it takes new jobs; `None` until somebody said so.
+    pub state: Option<ShardState>,
     /// Records.
     pub jobs: u64,
+    /// The records by what they are.
+    pub content: Content,
     /// Bytes that it takes, on disk or in memory.
     pub bytes: u64,
+}
+
+/// What lies on a shard, and how long it stays if nobody works on it. Records are counted as they lie there:
+/// what is past its time counts until it is pruned, so that a shard that cannot be written tells it too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Jobs whose due time is ahead and that never failed.
+    pub scheduled: u64,
+    /// Jobs that wait for a worker.
+    pub ready: u64,
+    /// Leased jobs.
+    pub running: u64,
+    /// Failed jobs whose next attempt is ahead.
+    pub backoff: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Other finished jobs whose record is kept.
+    pub finished: u64,
+    /// The latest due time that is ahead.
+    pub latest_due: Option<Time>,
+    /// When the last dead or finished job is forgotten; a little later than that where looking closer
+    /// would be work without bounds.
+    pub latest_forget: Option<Time>,
+}
+
+// === impl Content ===
+
+impl Content {
+    /// All records.
+    #[must_use]
+    pub fn jobs(&self) -> u64 {
+        self.scheduled + self.ready + self.running + self.backoff + self.dead + self.finished
+    }
+}
+
+/// A replica's sign of life, and what it brings along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beat {
+    /// Nonce of the replica.
+    pub owner: u32,
+    /// Fingerprint of the ring that it serves.
+    pub ring: u64,
+    /// Written where no state is yet.
+    pub state: ShardState,
+    /// Written where what is there has a lower version.
+    pub rings: Records,
+    /// Replicas that somebody has met leases of; one that the shard does not know is taken to have shown
+    /// itself now.
+    pub met: Vec<u32>,
+    /// Replicas to be forgotten, because nothing of them is left.
+    pub gone: Vec<u32>,
+}
+
+/// What all replicas of a shard share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// The store's time.
+    pub now: Time,
+    /// Whether the shard takes new jobs.
+    pub state: ShardState,
+    /// What the shard knows of rings.
+    pub rings: Records,
+    /// Who has shown itself, the caller included. Where nobody else can be there, the caller alone.
+    pub replicas: Vec<Sign>,
+}
+
+/// The last sign of life of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sign {
+    /// Its nonce.
+    pub owner: u32,
+    /// Fingerprint of the ring that it serves; 0 when it has not said so itself.
+    pub ring: u64,
+    /// When, on the store's clock.
+    pub at: Time,
+}
+
+// === impl Sign ===
+
+impl Sign {
+    /// Whether the replica lives, at that time of the store.
+    #[must_use]
+    pub fn is_living(&self, now: Time) -> bool {
+        now.since(self.at) < limit::REPLICA_SILENCE_MAX
+    }
 }
 
 /// A hint. It carries no data that anybody relies on.
@@ -509,6 +651,8 @@ pub enum Event {
         /// From when on.
         at: Time,
     },
+    /// The shard's state was set.
+    Configured,
     /// Hints may have been lost: anything may be claimable, or to be reaped or pruned.
     Missed,
 }

@@ -1,7 +1,8 @@
 //! What happens by itself: per shard one loop that ends expired leases and one that forgets what was
 //! kept long enough. Each does a piece, is told when there is more to do, and sleeps until then or
-//! until the shard says that it will be earlier. Nothing is polled.
+//! until the shard says that it will be earlier. Nothing is polled. One more closes former rings.
 
+mod close;
 mod prune;
 mod reap;
 
@@ -41,6 +42,7 @@ impl Timer {
             tasks.spawn(reap::run(scheduler.clone(), shard.clone(), stop.clone()));
             tasks.spawn(prune::run(scheduler.clone(), shard.clone(), stop.clone()));
         }
+        tasks.spawn(close::run(scheduler.clone(), stop.clone()));
         tasks.close();
         Timer { tasks }
     }

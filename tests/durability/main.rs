@@ -19,6 +19,7 @@ mod image;
 mod kill9;
 mod powercut;
 mod producer;
+mod redis;
 mod rig;
 #[allow(dead_code, reason = "the load bench shares this file and uses the rest")]
 #[path = "../../benches/load/server.rs"]

@@ -71,7 +71,9 @@ impl Producer {
     }
 
     async fn enqueue(&mut self, job: u32) -> bool {
-        let request = pb::EnqueueRequest { job: Some(self.spec(job)), ..Default::default() };
+        let durability = self.rig.asked.into();
+        let request =
+            pb::EnqueueRequest { job: Some(self.spec(job)), durability, ..Default::default() };
         let Some(response) = self.rig.answer(self.queue.enqueue(request)).await else {
             return false;
         };
@@ -101,7 +103,8 @@ impl Producer {
     /// Sends a batch; the jobs that must be asked for again.
     async fn batch_enqueue(&mut self, jobs: Vec<u32>) -> Vec<u32> {
         let specs = jobs.iter().map(|job| self.spec(*job)).collect();
-        let request = pb::BatchEnqueueRequest { jobs: specs, ..Default::default() };
+        let durability = self.rig.asked.into();
+        let request = pb::BatchEnqueueRequest { jobs: specs, durability, ..Default::default() };
         let Some(response) = self.rig.answer(self.queue.batch_enqueue(request)).await else {
             return jobs;
         };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use ringq::pb::Durability;
 use ringq::pb::queue_service_client::QueueServiceClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -38,6 +39,8 @@ pub(crate) struct Rig {
     pub(crate) jobs: u32,
     /// Everything random comes from it.
     pub(crate) seed: u64,
+    /// What producers ask for.
+    pub(crate) asked: Durability,
     /// What was seen.
     pub(crate) history: History,
     /// Jobs whose enqueue was answered.
@@ -57,6 +60,7 @@ impl Rig {
         Self {
             jobs,
             seed,
+            asked: Durability::Unspecified,
             history: History::new(),
             enqueued: AtomicU32::new(0),
             done: AtomicU32::new(0),
@@ -66,6 +70,11 @@ impl Rig {
             address: address.to_owned(),
             trouble: Mutex::default(),
         }
+    }
+
+    /// The same, with producers that ask for so much.
+    pub(crate) fn asking(self, asked: Durability) -> Self {
+        Self { asked, ..self }
     }
 
     /// Asks producers for no new jobs; they still finish those that they have begun.

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
+use ringq::domain::ring::ShardState;
+use ringq::domain::rings::{Mark, Members, Records};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
 use ringq::store::sqlite::{Config, Place, SqliteStore};
-use ringq::store::{Ask, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
+use ringq::store::{Ask, Beat, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
 
 /// The schema of version 1, as it was when the migration after it came.
 const VERSION_1: &str = include_str!("../../src/store/sqlite/migrations/0001_init.sql");
@@ -40,6 +42,8 @@ const JOBS_OF_VERSION_1: &str = "
     INSERT INTO generations (job, rank, due, created, keep, bytes, payload)
     VALUES (7, 9, 990000000, 990000000, 60000000, 4, x'08011204626f6479');
     PRAGMA user_version = 1;";
+/// What came between version 1 and version 2.
+const VERSION_2: &str = include_str!("../../src/store/sqlite/migrations/0002_past.sql");
 /// When the file is opened.
 const NOW: Time = Time(1_000_000_000);
 
@@ -53,11 +57,12 @@ const JOBS: [(&str, State); 7] = [
     ("next", State::Running),
 ];
 
-fn write_version_1(path: &Path) {
+fn write_version_1(path: &Path) -> rusqlite::Connection {
     let file = rusqlite::Connection::open(path).unwrap();
     file.execute_batch("PRAGMA journal_mode = WAL").unwrap();
     file.execute_batch(VERSION_1).unwrap();
     file.execute_batch(JOBS_OF_VERSION_1).unwrap();
+    file
 }
 
 fn open(path: &Path) -> Arc<dyn Store> {
@@ -145,4 +150,37 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
     let stats = stats[0].unwrap();
     assert_eq!((stats.scheduled, stats.dead, stats.running, stats.ready), (1, 1, 0, 0));
     assert_eq!((stats.succeeded_total, stats.enqueued_total), (6, 7));
+}
+
+#[tokio::test]
+async fn a_file_of_version_2_learns_of_its_state_and_of_rings() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s0.db");
+    let file = write_version_1(&path);
+    file.execute_batch(VERSION_2).unwrap();
+    file.execute_batch("PRAGMA user_version = 2").unwrap();
+    drop(file);
+    let store = open(&path);
+
+    let found = store.get(JOBS.map(|(id, _)| key(id)).into(), false).await.unwrap();
+    let states: Vec<_> = found.into_iter().map(|job| job.unwrap().state).collect();
+    assert_eq!(states, JOBS.map(|(_, state)| state));
+
+    // Nobody has said yet what its state is: whoever comes first does, by what is configured.
+    let members = Members::stored("s0:1,s1:2").unwrap();
+    let rings = Records::from([(members, Mark { version: 1, open: true })]);
+    let (met, gone) = (Vec::new(), Vec::new());
+    let state = ShardState::Draining;
+    let beat = Beat { owner: 8, ring: 1, state, rings: rings.clone(), met, gone };
+    let census = store.beat(beat.clone()).await.unwrap();
+    assert_eq!((census.state, &census.rings), (state, &rings));
+    store.close().await;
+    let store = open(&path);
+    let other = Beat { state: ShardState::Active, rings: Records::new(), ..beat };
+    let census = store.beat(other).await.unwrap();
+    assert_eq!((census.state, census.rings), (state, rings));
+
+    let version = rusqlite::Connection::open(&path).unwrap();
+    let version: i64 = version.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
+    assert_eq!(version, 3);
 }

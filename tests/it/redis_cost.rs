@@ -39,6 +39,7 @@ fn job(number: u128, due: When) -> NewJob {
         keep: Keep::Nothing,
         on_conflict: OnConflict::Keep,
         request: None,
+        durability: None,
     }
 }
 

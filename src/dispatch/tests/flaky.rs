@@ -1,17 +1,20 @@
-//! A store whose claims can be held back on their way, or lost, and whose detaches can fail.
+//! A store whose claims can be held back on their way, or lost, and whose detaches can fail; and which
+//! other replicas seem to use, too.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
-use crate::domain::{Durability, Job, JobKey, ShardName, TopicName};
+use crate::domain::ring::ShardState;
+use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle,
-    Settled, Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -19,12 +22,32 @@ pub(super) struct Flaky {
     gate: Arc<Semaphore>,
     lost: AtomicUsize,
     failing: AtomicUsize,
+    /// The signs of replicas, where there can be several.
+    signs: Mutex<Option<BTreeMap<u32, Sign>>>,
 }
 
 impl Flaky {
     pub(super) fn new(store: SqliteStore) -> Flaky {
         let gate = Arc::new(Semaphore::new(1));
-        Flaky { store, gate, lost: AtomicUsize::new(0), failing: AtomicUsize::new(0) }
+        let (lost, failing) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Flaky { store, gate, lost, failing, signs: Mutex::default() }
+    }
+
+    /// From now on it is a shard that others may use.
+    pub(super) fn share(&self) {
+        self.signs.lock().unwrap().get_or_insert_default();
+    }
+
+    /// Another replica has shown itself then.
+    pub(super) fn show(&self, owner: u32, at: Time) {
+        let mut signs = self.signs.lock().unwrap();
+        signs.get_or_insert_default().insert(owner, Sign { owner, ring: 0, at });
+    }
+
+    /// Whether it knows the replica.
+    pub(super) fn knows(&self, owner: u32) -> bool {
+        let signs = self.signs.lock().unwrap();
+        signs.as_ref().is_some_and(|signs| signs.contains_key(&owner))
     }
 
     /// No claim is answered as long as this lives.
@@ -68,8 +91,12 @@ impl Store for Flaky {
         self.store.name()
     }
 
-    fn durability(&self) -> Durability {
-        self.store.durability()
+    fn address(&self) -> String {
+        self.store.address()
+    }
+
+    fn reach(&self) -> Reach {
+        self.store.reach()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
@@ -88,7 +115,7 @@ impl Store for Flaky {
         self.store.settle(items)
     }
 
-    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<crate::domain::Time, Refused>>> {
+    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
         self.store.extend(items)
     }
 
@@ -112,8 +139,8 @@ impl Store for Flaky {
         self.store.reap(limit)
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.store.orphans(owner)
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.store.orphans(living)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -133,6 +160,10 @@ impl Store for Flaky {
         self.store.topics(prefix, after, limit)
     }
 
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.store.ids(topic, from, limit)
+    }
+
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
         self.store.stats(topics)
     }
@@ -143,6 +174,32 @@ impl Store for Flaky {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.store.events()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.signs.lock().unwrap().is_some()
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        Box::pin(async move {
+            let (owner, ring) = (beat.owner, beat.ring);
+            let (met, gone) = (beat.met.clone(), beat.gone.clone());
+            let mut census = self.store.beat(beat).await?;
+            if let Some(signs) = &mut *self.signs.lock().unwrap() {
+                let at = census.now;
+                signs.insert(owner, Sign { owner, ring, at });
+                for owner in met {
+                    signs.entry(owner).or_insert(Sign { owner, ring: 0, at });
+                }
+                signs.retain(|owner, _| !gone.contains(owner));
+                census.replicas = signs.values().copied().collect();
+            }
+            Ok(census)
+        })
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.store.set_state(state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -11,7 +11,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
     Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
 };
-use crate::domain::{OnConflict, Payload, ShardName, Spec, Time, TopicName, When};
+use crate::domain::{OnConflict, Payload, Receipt, ShardName, Spec, Time, TopicName, When};
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
@@ -20,7 +20,7 @@ use crate::store::{Stats, Store as _};
 
 pub(super) const STREAMS_MAX: usize = 10;
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 const NEVER: Duration = Duration::from_millis(50);
 
 pub(super) struct Server {
@@ -52,7 +52,7 @@ impl Server {
         Server::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
     }
 
-    fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
+    pub(super) fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
         let metrics = Metrics::new();
         let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
         let replica = Replica { name: "r".into(), nonce };
@@ -117,19 +117,19 @@ impl Server {
     }
 
     pub(super) async fn extend(&self, deliveries: &[Delivery]) {
-        let item = |delivery: &Delivery| ExtendItem {
-            receipt: delivery.receipt.clone(),
-            duration: None,
-            progress: None,
-        };
-        for result in self.scheduler.extend(deliveries.iter().map(item).collect()).await {
+        self.extend_by(deliveries.iter().map(|delivery| delivery.receipt.clone())).await;
+    }
+
+    pub(super) async fn extend_by(&self, receipts: impl IntoIterator<Item = Receipt>) {
+        let item = |receipt| ExtendItem { receipt, duration: None, progress: None };
+        for result in self.scheduler.extend(receipts.into_iter().map(item).collect()).await {
             result.unwrap();
         }
     }
 
     /// Leases that the next life would give back.
     pub(super) async fn left_to_the_next_life(&self) -> usize {
-        self.store.orphans(0).await.unwrap().len()
+        self.store.orphans(vec![0]).await.unwrap().len()
     }
 
     pub(super) async fn reap(&self) {
@@ -204,7 +204,7 @@ impl Worker {
     }
 }
 
-fn store(time: &Clock) -> Arc<Flaky> {
+pub(super) fn store(time: &Clock) -> Arc<Flaky> {
     let config = sqlite::Config {
         name: ShardName::try_new("s0").unwrap(),
         place: sqlite::Place::Memory,

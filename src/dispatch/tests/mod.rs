@@ -5,6 +5,7 @@ mod chaos;
 mod flaky;
 mod harness;
 mod ring;
+mod silence;
 
 use std::time::Duration;
 

@@ -16,6 +16,7 @@ pub(super) mod redrive;
 pub(super) mod retry;
 pub(super) mod schedule;
 pub(super) mod settle;
+pub(super) mod shard;
 pub(super) mod spec;
 pub(super) mod stream;
 pub(super) mod time;

@@ -1,11 +1,10 @@
-//! Topics, workers and shards as operators see them.
+//! Topics and workers as operators see them.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::dispatch::Worker;
-use crate::domain::ring::ShardState;
 use crate::pb;
-use crate::scheduler::{ShardInfo, TopicRow};
+use crate::scheduler::TopicRow;
 use crate::store;
 
 use super::delivery::int;
@@ -108,29 +107,6 @@ pub(in crate::grpc) fn to_worker(worker: Worker, replica: &str) -> pb::Worker {
     }
 }
 
-/// A shard, from what it said of itself or from why it did not.
-pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
-    let state = match shard.state {
-        ShardState::Active => pb::ShardState::Active,
-        ShardState::Draining => pb::ShardState::Draining,
-    };
-    let known = pb::Shard { name: shard.name, weight: int(shard.weight), ..pb::Shard::default() };
-    match shard.info {
-        Ok(info) => pb::Shard {
-            address: info.address,
-            state: state.into(),
-            jobs: long(info.jobs),
-            used_memory_bytes: long(info.bytes),
-            ..known
-        },
-        Err(error) => pb::Shard {
-            state: pb::ShardState::Unreachable.into(),
-            last_error: error.to_string(),
-            ..known
-        },
-    }
-}
-
 /// A count as the contract writes it.
 pub(in crate::grpc) fn long(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
@@ -160,14 +136,5 @@ mod tests {
         let streams = Streams::of(workers.into_iter().map(worker).collect());
         let counts = ["a", "b.c", "b", "z"].map(|topic| streams.for_topic(topic));
         assert_eq!(counts, [3, 3, 1, 1]);
-    }
-
-    #[test]
-    fn a_shard_that_does_not_answer_is_unreachable() {
-        let info = Err(store::Error::Unavailable("connection refused".into()));
-        let (name, state) = ("s0".into(), ShardState::Active);
-        let shard = to_shard(ShardInfo { name, weight: 3, state, info });
-        assert_eq!(shard.state(), pb::ShardState::Unreachable);
-        assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
     }
 }

@@ -47,6 +47,7 @@ impl Method {
             "/ringq.v1.AdminService/RedriveJobs" => ("RedriveJobs", Kind::Unary),
             "/ringq.v1.AdminService/ListWorkers" => ("ListWorkers", Kind::Unary),
             "/ringq.v1.AdminService/ListShards" => ("ListShards", Kind::Unary),
+            "/ringq.v1.AdminService/SetShardState" => ("SetShardState", Kind::Unary),
             "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", Kind::Unary),
             "/grpc.health.v1.Health/Check" => ("HealthCheck", Kind::Other),
             "/grpc.health.v1.Health/Watch" => ("HealthWatch", Kind::Other),
@@ -83,7 +84,7 @@ mod tests {
                 seen += 1;
             }
         }
-        assert_eq!(seen, 18);
+        assert_eq!(seen, 19);
         assert_eq!(Method::of("/ringq.v1.QueueService/Nothing").kind, Kind::Other);
     }
 }

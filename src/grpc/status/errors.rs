@@ -5,7 +5,7 @@ use tonic::Status;
 
 use crate::dispatch::OpenError;
 use crate::domain::JobId;
-use crate::scheduler::EnqueueError;
+use crate::scheduler::{EnqueueError, SetShardStateError};
 use crate::store;
 
 use super::super::convert::enums::{from_durability, from_state};
@@ -60,6 +60,26 @@ impl From<store::Error> for Failure {
     }
 }
 
+impl From<SetShardStateError> for Failure {
+    fn from(error: SetShardStateError) -> Failure {
+        match error {
+            SetShardStateError::NotFound(name) => {
+                let message = "there is no such shard; ListShards has those that are there";
+                Failure::new(Reason::ShardNotFound, message)
+                    .with("shard", name.as_str())
+                    .about("ringq.dev/Shard", format!("shards/{name}"))
+            }
+            SetShardStateError::LastActive(name) => {
+                let message = "no other shard takes new jobs; activate another one first";
+                Failure::new(Reason::LastActiveShard, message)
+                    .with("shard", name.as_str())
+                    .about("ringq.dev/Shard", format!("shards/{name}"))
+            }
+            SetShardStateError::Store(error) => error.into(),
+        }
+    }
+}
+
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Status {
         Failure::from(error).into()
@@ -83,6 +103,16 @@ impl From<EnqueueError> for Failure {
                     .with("asked", asked)
                     .with("reached", reached)
                     .about("durability", "durability")
+            }
+            EnqueueError::DurabilityNotReached { asked, id } => {
+                let asked = from_durability(asked).as_str_name();
+                let message = format!(
+                    "{asked} was not confirmed in time and the job may have been written; repeat \
+                     with the same id"
+                );
+                Failure::new(Reason::DurabilityNotReached, message)
+                    .with("asked", asked)
+                    .with("id", id.as_str())
             }
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
@@ -133,6 +163,7 @@ impl From<OpenError> for Status {
 pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
     match error {
         EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
+        EnqueueError::DurabilityNotReached { id, .. } => Some(id),
         EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
     }

@@ -17,12 +17,18 @@ pub(in crate::grpc) enum Reason {
     JobNotFound,
     /// There is no such topic.
     TopicNotFound,
+    /// There is no such shard.
+    ShardNotFound,
     /// The id is taken.
     JobExists,
     /// The state of the job does not allow it.
     WrongJobState,
     /// The shard cannot reach what was asked.
     DurabilityUnsupported,
+    /// No other shard takes new jobs.
+    LastActiveShard,
+    /// What was asked was not confirmed in time; it may have been written.
+    DurabilityNotReached,
     /// Too many requests are under way.
     RateLimited,
     /// Too many streams are open.
@@ -54,9 +60,12 @@ impl Reason {
             Reason::FeatureUnsupported => "FEATURE_UNSUPPORTED",
             Reason::JobNotFound => "JOB_NOT_FOUND",
             Reason::TopicNotFound => "TOPIC_NOT_FOUND",
+            Reason::ShardNotFound => "SHARD_NOT_FOUND",
             Reason::JobExists => "JOB_EXISTS",
             Reason::WrongJobState => "WRONG_JOB_STATE",
             Reason::DurabilityUnsupported => "DURABILITY_UNSUPPORTED",
+            Reason::LastActiveShard => "LAST_ACTIVE_SHARD",
+            Reason::DurabilityNotReached => "DURABILITY_NOT_REACHED",
             Reason::RateLimited => "RATE_LIMITED",
             Reason::TooManyStreams => "TOO_MANY_STREAMS",
             Reason::StoreFull => "STORE_FULL",
@@ -75,15 +84,18 @@ impl Reason {
             Reason::InvalidField | Reason::TooLarge | Reason::FeatureUnsupported => {
                 Code::InvalidArgument
             }
-            Reason::JobNotFound | Reason::TopicNotFound => Code::NotFound,
+            Reason::JobNotFound | Reason::TopicNotFound | Reason::ShardNotFound => Code::NotFound,
             Reason::JobExists => Code::AlreadyExists,
-            Reason::WrongJobState | Reason::DurabilityUnsupported => Code::FailedPrecondition,
+            Reason::WrongJobState | Reason::DurabilityUnsupported | Reason::LastActiveShard => {
+                Code::FailedPrecondition
+            }
             Reason::RateLimited | Reason::TooManyStreams | Reason::StoreFull => {
                 Code::ResourceExhausted
             }
-            Reason::ShardUnavailable | Reason::Draining | Reason::OutcomeUnknown => {
-                Code::Unavailable
-            }
+            Reason::ShardUnavailable
+            | Reason::Draining
+            | Reason::OutcomeUnknown
+            | Reason::DurabilityNotReached => Code::Unavailable,
             Reason::DeadlineExceeded => Code::DeadlineExceeded,
             Reason::Internal | Reason::StoreCorrupt => Code::Internal,
         }
@@ -94,7 +106,7 @@ impl Reason {
         match self {
             Reason::RateLimited | Reason::Draining => Some(Duration::from_millis(100)),
             Reason::OutcomeUnknown => Some(Duration::from_millis(500)),
-            Reason::ShardUnavailable => Some(Duration::from_secs(1)),
+            Reason::ShardUnavailable | Reason::DurabilityNotReached => Some(Duration::from_secs(1)),
             Reason::TooManyStreams => Some(Duration::from_secs(2)),
             Reason::StoreFull => Some(Duration::from_secs(5)),
             Reason::InvalidField
@@ -102,9 +114,11 @@ impl Reason {
             | Reason::FeatureUnsupported
             | Reason::JobNotFound
             | Reason::TopicNotFound
+            | Reason::ShardNotFound
             | Reason::JobExists
             | Reason::WrongJobState
             | Reason::DurabilityUnsupported
+            | Reason::LastActiveShard
             | Reason::DeadlineExceeded
             | Reason::Internal
             | Reason::StoreCorrupt => None,

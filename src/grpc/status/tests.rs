@@ -1,7 +1,7 @@
 use super::*;
 use crate::dispatch::OpenError;
 use crate::domain::{Durability, JobId, ShardName};
-use crate::scheduler::EnqueueError;
+use crate::scheduler::{EnqueueError, SetShardStateError};
 use crate::store;
 
 fn key() -> JobKey {
@@ -32,13 +32,20 @@ fn the_table() {
         reached: Durability::Fsynced,
     };
     let exists = EnqueueError::AlreadyExists { key: key(), state: State::Ready };
-    let cases: [(Failure, &str); 18] = [
+    let unconfirmed =
+        EnqueueError::DurabilityNotReached { asked: Durability::Fsynced, id: JobId::stored("i") };
+    let cases: [(Failure, &str); 21] = [
         (Invalid(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
         (Failure::message_too_large(4), "InvalidArgument TOO_LARGE"),
         (Failure::malformed("x"), "InvalidArgument INVALID_FIELD"),
-        (EnqueueError::NoSuchShard(shard).into(), "InvalidArgument INVALID_FIELD fields"),
+        (EnqueueError::NoSuchShard(shard.clone()).into(), "InvalidArgument INVALID_FIELD fields"),
         (Failure::job_not_found(&key()), "NotFound JOB_NOT_FOUND resource"),
         (Failure::topic_not_found(&TopicName::stored("t")), "NotFound TOPIC_NOT_FOUND resource"),
+        (SetShardStateError::NotFound(shard.clone()).into(), "NotFound SHARD_NOT_FOUND resource"),
+        (
+            SetShardStateError::LastActive(shard.clone()).into(),
+            "FailedPrecondition LAST_ACTIVE_SHARD precondition",
+        ),
         (exists.into(), "AlreadyExists JOB_EXISTS resource"),
         (
             Failure::wrong_state(&key(), State::Running),
@@ -54,6 +61,7 @@ fn the_table() {
         (store(store::Error::Unavailable(secret())).into(), "Unavailable SHARD_UNAVAILABLE retry"),
         (OpenError::Draining.into(), "Unavailable DRAINING retry"),
         (store(store::Error::Unknown(secret())).into(), "Unavailable OUTCOME_UNKNOWN retry"),
+        (unconfirmed.into(), "Unavailable DURABILITY_NOT_REACHED retry"),
         (Failure::deadline_exceeded(), "DeadlineExceeded DEADLINE_EXCEEDED"),
         (Failure::internal(), "Internal INTERNAL"),
         (store(store::Error::Corrupt(secret())).into(), "Internal STORE_CORRUPT"),

@@ -1,5 +1,6 @@
 //! The verbs over several shards, some of which fail.
 
+mod change;
 mod reads;
 pub(crate) mod ring;
 
@@ -213,6 +214,21 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
     assert_eq!(again.outcome, Outcome::Unchanged);
 }
 
+#[tokio::test]
+async fn an_unknown_outcome_is_told_though_another_shard_has_refused_before() {
+    for (refuses, loses) in [(0, 1), (1, 0)] {
+        let ring = Ring::new(2);
+        ring.stores[refuses].set(Fault::Refuses);
+        ring.stores[loses].set(Fault::Loses);
+        let result = ring.enqueue_for(Duration::from_millis(1), draft("t")).await;
+        let Err(EnqueueError::Store { error: store::Error::Unknown(_), id: Some(id) }) = result
+        else {
+            panic!("{result:?}");
+        };
+        assert_eq!(id.shard().as_ref(), Some(ring.stores[loses].name()));
+    }
+}
+
 fn named_by_server(id: &crate::domain::JobId) -> Draft {
     Draft { id: Some(id.clone()), ..draft("t") }
 }
@@ -273,17 +289,19 @@ async fn settles_of_a_dead_shard_fail_alone() {
 
 #[tokio::test]
 async fn a_draining_shard_gets_no_new_jobs_and_no_follow_ups_without_an_id() {
-    let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
+    let ring = Ring::new(2);
+    ring.accept(ring.owned_by(1, "u", 1)).await;
+    let shards = ring.scheduler.shards();
+    shards.set_state(&shards.all()[1], ShardState::Draining).await.unwrap();
     let jobs = ring.accept(vec![draft("t"); 300]).await;
     assert_eq!(per_shard(&jobs), BTreeMap::from([("s0".to_owned(), 300)]));
-    ring.accept(ring.owned_by(1, "u", 1)).await;
     let receipt = receipts(&ring, 1, "u").await.remove(0);
     let item = AckItem { follow_ups: vec![draft("next"); 3], ..ack(receipt) };
     assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
     let stats = ring.stats("next").await;
     assert_eq!((stats[0].ready, stats[1].ready), (3, 0));
-    ring.accept(ring.owned_by(0, "u", 1)).await;
-    let receipt = receipts(&ring, 0, "u").await.remove(0);
+    ring.accept(ring.owned_by(0, "v", 1)).await;
+    let receipt = receipts(&ring, 0, "v").await.remove(0);
     let item = AckItem { follow_ups: vec![draft("next")], ..ack(receipt) };
     assert_eq!(ring.scheduler.ack(vec![item]).await, [Ok(())]);
     assert_eq!(ring.stats("next").await[0].ready, 4);

@@ -7,9 +7,12 @@ use tokio::time::Instant;
 
 use super::ring::{Ring, draft, key, named, patience};
 use crate::domain::ring::ShardState;
-use crate::domain::{JobId, State, TopicName, When};
-use crate::scheduler::{AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs};
+use crate::domain::{JobId, ShardName, State, TopicName, When};
+use crate::scheduler::{
+    AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs, SetShardStateError,
+};
 use crate::shards::faulty::Fault;
+use crate::store::{Error, Store as _};
 
 fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
     let (topic, after) = (TopicName::stored(topic), Places::default());
@@ -122,6 +125,43 @@ async fn shards_say_how_they_are() {
     let dead = infos.iter().find(|shard| shard.name == "s2").unwrap();
     let error = dead.info.as_ref().unwrap_err().to_string();
     assert!(error.contains("connection refused"), "also while it is left alone: {error}");
+    ring.stores[1].set(Fault::Refuses);
+    let infos = ring.scheduler.shard_infos().await;
+    let draining = infos.iter().find(|shard| shard.name == "s1").unwrap();
+    assert_eq!((draining.info.is_err(), draining.state), (true, ShardState::Draining));
+}
+
+#[tokio::test]
+async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
+    let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
+    let set = |name: &str, state| {
+        ring.scheduler.set_shard_state(ShardName::try_new(name).unwrap(), state)
+    };
+    for state in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
+        let shard = set("s1", state).await.unwrap();
+        assert_eq!((&*shard.name, shard.state), ("s1", state));
+        let stored = ring.stores[1].inner().info().await.unwrap().state;
+        assert_eq!(stored, Some(state), "for all replicas");
+    }
+    let missing = set("s9", ShardState::Active).await.unwrap_err();
+    assert_eq!(missing, SetShardStateError::NotFound(ShardName::try_new("s9").unwrap()));
+
+    let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
+    let name = ShardName::try_new("s0").unwrap();
+    let last = ring.scheduler.set_shard_state(name.clone(), ShardState::Draining).await;
+    assert_eq!(last.unwrap_err(), SetShardStateError::LastActive(name.clone()));
+    assert_eq!(ring.stores[0].inner().info().await.unwrap().state, None, "nothing was written");
+}
+
+#[tokio::test]
+async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
+    let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
+    ring.stores[1].set(Fault::Refuses);
+    let name = ShardName::try_new("s1").unwrap();
+    let refused = ring.scheduler.set_shard_state(name, ShardState::Draining).await.unwrap_err();
+    assert!(matches!(&refused, SetShardStateError::Store(Error::Unavailable(_))), "{refused:?}");
+    ring.stores[1].set(Fault::None);
+    assert_eq!(ring.stores[1].inner().info().await.unwrap().state, None);
 }
 
 /// Makes dead letters of all jobs of a topic on every shard.

@@ -29,17 +29,34 @@ impl Ring {
     }
 
     pub(crate) fn of(states: &[ShardState]) -> Ring {
+        Ring::over(Ring::stores(states.len()), states, 1)
+    }
+
+    /// So many shards without a server.
+    pub(crate) fn stores(count: usize) -> Vec<Arc<Faulty>> {
+        let clock = Clock::system();
+        (0..count).map(|n| Faulty::new(&format!("s{n}"), &clock)).collect()
+    }
+
+    /// A replica of that nonce over these shards.
+    pub(crate) fn over(stores: Vec<Arc<Faulty>>, states: &[ShardState], nonce: u32) -> Ring {
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let store = |n| Faulty::new(&format!("s{n}"), &clock);
-        let stores: Vec<_> = (0..states.len()).map(store).collect();
         let member = |(store, &state): (&Arc<Faulty>, &ShardState)| Member {
             state,
             ..Member::from(Arc::clone(store))
         };
         let members = stores.iter().zip(states).map(member).collect();
         let shards = Shards::with(patience(), members, &metrics);
-        let replica = Replica { name: "r".into(), nonce: 1 };
+        let replica = Replica { name: "r".into(), nonce };
         Ring { stores, scheduler: Scheduler::new(shards, clock, metrics, replica) }
+    }
+
+    /// A replica over these shards that has joined the others.
+    pub(crate) async fn joined(stores: &[Arc<Faulty>], nonce: u32) -> Ring {
+        let states = vec![ShardState::Active; stores.len()];
+        let ring = Ring::over(stores.to_vec(), &states, nonce);
+        ring.scheduler.shards().join(nonce).await;
+        ring
     }
 
     /// Enqueues without a deadline.
@@ -92,7 +109,13 @@ impl Ring {
 
 pub(crate) fn patience() -> Patience {
     let ms = Duration::from_millis;
-    Patience { answer: ms(600), claim: ms(400), others: ms(200), probes: (ms(20), ms(80)) }
+    Patience {
+        answer: ms(600),
+        claim: ms(400),
+        others: ms(200),
+        agreement: ms(100),
+        probes: (ms(20), ms(80)),
+    }
 }
 
 /// A job without an id.

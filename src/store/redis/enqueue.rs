@@ -13,6 +13,8 @@ use crate::domain::conflict::{self, Action, Found};
 use crate::domain::{OnConflict, Outcome, State, TopicName, When, limit};
 use crate::store::{Enqueue, NewJob, Result, codec};
 
+use super::durability::Wait;
+use super::link::Connection;
 use super::record::{INLINE_BYTES_MAX, clamped, flag, keep_code, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
@@ -149,25 +151,77 @@ fn schedule(job: &NewJob) -> (u8, u64, u64) {
 impl RedisStore {
     /// The verb.
     pub(super) async fn put(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>> {
+        let asked = jobs.iter().filter_map(|job| job.durability).max();
+        match asked.and_then(|asked| self.shard.durability.wait_for(asked)) {
+            None => self.put_by(None, jobs).await,
+            Some(wait) => self.put_and_wait(jobs, wait).await,
+        }
+    }
+
+    /// Writes and waits until that is as safe as was asked, or for as long as it may take.
+    async fn put_and_wait(&self, jobs: Vec<NewJob>, wait: Wait) -> Result<Vec<Enqueue>> {
+        let _permit = self.permit().await?;
+        let mut connection = self.shard.own_connection().await?;
+        let confirmed = async {
+            let written = self.put_by(Some(&mut connection), jobs).await?;
+            // A repeat may find what another connection has written a moment ago, and write nothing.
+            let reached = match self.shard.mark(&mut connection).await {
+                Ok(()) => wait.confirm(&mut connection).await.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            Ok((written, reached))
+        };
+        match confirmed.await {
+            Ok((mut written, Ok(reached))) => {
+                if let Some(reached) = reached {
+                    written.iter_mut().for_each(|answer| answer.durability = reached);
+                }
+                Ok(written)
+            }
+            Ok((written, Err(error))) => {
+                tracing::warn!(shard = %self.name, error, "what was written cannot be confirmed");
+                drop(deadpool_redis::Connection::take(connection));
+                Ok(written)
+            }
+            Err(error) => {
+                drop(deadpool_redis::Connection::take(connection));
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes by a connection of one's own, or else with all others.
+    async fn put_by(
+        &self,
+        mut connection: Option<&mut Connection>,
+        jobs: Vec<NewJob>,
+    ) -> Result<Vec<Enqueue>> {
         let mut written = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
             let part = part_of(&mut jobs);
-            let answers = self.put_part(&part).await;
+            let answers = self.put_part(connection.as_deref_mut(), &part).await;
             // What came before is written, and whoever repeats the call finds it so.
             written.extend(answers.map_err(|error| super::after(error, !written.is_empty()))?);
         }
         Ok(written)
     }
 
-    async fn put_part(&self, jobs: &[NewJob]) -> Result<Vec<Enqueue>> {
+    async fn put_part(
+        &self,
+        connection: Option<&mut Connection>,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueue>> {
         let mut call = self.call(Verb::Enqueue);
         call.arg(&self.actions).arg(u8::from(repeats_an_id(jobs)));
         add_jobs(&mut call, jobs);
-        let mut reply = self.run(Lane::Write, &call).await?;
+        let mut reply = match connection {
+            None => self.run(Lane::Write, &call).await?,
+            Some(connection) => Reply::new(self.shard.run_on(connection, &call).await?)?,
+        };
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
-        let durability = self.durability.now();
+        let durability = self.shard.durability.reach().plain;
         let created = |job: &NewJob| {
             let due = job.due.due(now);
             let state = State::waiting(due, 0, now);

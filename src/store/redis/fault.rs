@@ -60,14 +60,18 @@ pub(super) fn leads_elsewhere(error: &RedisError) -> bool {
     error.code() == Some("READONLY")
 }
 
-/// No connection could be had: nothing was sent.
-pub(super) fn of_pool(error: &PoolError) -> Error {
-    let text = match error {
-        PoolError::Backend(error) => format!("redis cannot be reached: {error}"),
+/// Why no connection could be had.
+pub(super) fn of_pool(error: &PoolError) -> String {
+    match error {
+        PoolError::Backend(error) => in_words(error),
         PoolError::Timeout(_) => "redis does not answer".to_owned(),
         other => other.to_string(),
-    };
-    Error::Unavailable(text)
+    }
+}
+
+/// What went wrong on the way.
+pub(super) fn in_words(error: &RedisError) -> String {
+    format!("redis cannot be reached: {error}")
 }
 
 #[cfg(test)]

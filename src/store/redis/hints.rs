@@ -86,6 +86,11 @@ impl Hints {
         self.send(Event::Claimable { topic, at });
     }
 
+    /// The shard's state was set.
+    pub(super) fn configured(&self) {
+        self.send(Event::Configured);
+    }
+
     /// Hints may have been lost.
     pub(super) fn missed(&self) {
         self.send(Event::Missed);

@@ -15,8 +15,11 @@
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | running jobs: topic, 0 and id, by the end of their lease |
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
+//! | `P replicas` | hash | nonce of each replica (8 hex digits) → its last sign of life and the fingerprint of its ring |
+//! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |
+//! | `P state` | string | `active` or `draining` |
 //! | `P void:<nonce>` | string | a claim that was given up before it arrived; gone after ten minutes |
-//! | `P w` | channel | wake-ups: `<due time> <topic>` |
+//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
 //! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end, `HEXISTS 'ringq:{s0}:leases:emails'

@@ -1,8 +1,10 @@
 //! Connections. deadpool creates, checks and replaces them; calls use clones of a few that are held, because
 //! taking one from the pool costs a round trip, and a clone shares its pipeline with all others.
+//!
+//! Each pool leads to one Redis. When the route leads to another one (a failover), it is replaced.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -10,10 +12,12 @@ use deadpool_redis::redis::{
     AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
 };
 use deadpool_redis::{Manager, Pool, Runtime};
+use tokio::sync::watch;
 
-use crate::store::{Error, Result};
+use crate::domain::limit;
 
-use super::fault;
+use super::route::Route;
+use super::{OpenError, fault};
 
 /// An answer that takes longer is none. A script never takes as long, so by then Redis or the way to it
 /// stands still.
@@ -22,8 +26,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// How long a held connection may take to prove that it is alive.
 const CHECK_MAX: Duration = Duration::from_secs(1);
-/// Data that is not acknowledged for so long breaks the connection.
-const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// What calls are made on.
 pub(super) type Connection = MultiplexedConnection;
@@ -39,12 +41,23 @@ pub(super) enum Lane {
 
 const LANES: usize = 3;
 
-/// All connections to one Redis.
+/// All connections to one shard.
 pub(super) struct Link {
-    pool: Pool,
+    route: Route,
+    /// The Redis that was found last.
+    target: Mutex<Option<Target>>,
     lanes: [Held; LANES],
     /// By lane, whether its connection has to be tried before it is used again.
     suspects: Arc<[AtomicBool; LANES]>,
+    /// How often connections were let go of because they led to the wrong Redis.
+    left: watch::Sender<u64>,
+}
+
+/// One Redis, and the connections to it.
+#[derive(Clone)]
+struct Target {
+    way: ConnectionInfo,
+    pool: Pool,
 }
 
 #[derive(Default)]
@@ -57,41 +70,23 @@ struct Held {
 // === impl Link ===
 
 impl Link {
-    /// A link to an address; nothing is connected yet.
-    pub(super) fn new(info: ConnectionInfo) -> std::result::Result<Link, RedisError> {
-        let suspects: Arc<[AtomicBool; LANES]> = Arc::default();
-        // A disconnection is heard of at once, so that no call is sent into the void.
-        let all = Arc::clone(&suspects);
-        let hear = move |push: PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                all.iter().for_each(|suspect| suspect.store(true, Ordering::Release));
-            }
-            Ok::<(), ()>(())
-        };
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let tcp = tcp_settings(&info);
-        let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
-        let config = AsyncConnectionConfig::new()
-            .set_response_timeout(Some(ANSWER_MAX))
-            .set_connection_timeout(Some(CONNECT_MAX))
-            .set_push_sender(hear);
-        let pool = Pool::builder(Manager::new_with_config(info, config)?)
-            .max_size(LANES + 1)
-            .wait_timeout(Some(CONNECT_MAX))
-            .create_timeout(Some(2 * CONNECT_MAX))
-            .recycle_timeout(Some(CHECK_MAX))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| std::io::Error::other(error.to_string()))?;
-        Ok(Link { pool, lanes: Default::default(), suspects })
+    /// A link by a route; nothing is connected yet.
+    pub(super) fn new(route: Route) -> Link {
+        Link {
+            route,
+            target: Mutex::default(),
+            lanes: Default::default(),
+            suspects: Arc::default(),
+            left: watch::Sender::new(0),
+        }
     }
 
     /// A clone of the lane's connection. A new one is shown to `check` before anybody gets it.
     pub(super) async fn get(
         &self,
         lane: Lane,
-        check: impl AsyncFnOnce(&mut Connection) -> Result<()>,
-    ) -> Result<Connection> {
+        check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError> + Clone,
+    ) -> Result<Connection, OpenError> {
         if let Some(connection) = self.sound(lane) {
             return Ok(connection);
         }
@@ -101,14 +96,108 @@ impl Link {
         if let Some(connection) = self.sound(lane) {
             return Ok(connection);
         }
-        self.suspects[lane as usize].store(false, Ordering::Release);
         // Given back, it is tried when the pool hands it out again, or another is made.
         held.set(None);
-        let pooled = self.pool.get().await.map_err(|error| fault::of_pool(&error))?;
-        let mut connection = Connection::clone(&pooled);
-        check(&mut connection).await?;
-        held.set(Some(pooled));
-        Ok(connection)
+        let times = *self.left.borrow();
+        let mut failure = None;
+        for way in self.route.ways().await? {
+            self.suspects[lane as usize].store(false, Ordering::Release);
+            match self.try_way(way, times, check.clone()).await {
+                Ok(pooled) => {
+                    let connection = Connection::clone(&pooled);
+                    held.set(Some(pooled));
+                    return Ok(connection);
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(nowhere))
+    }
+
+    /// A connection for one caller alone, who may block it; given back when it is dropped. It is shown to
+    /// `check` each time.
+    pub(super) async fn own(
+        &self,
+        check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError> + Clone,
+    ) -> Result<deadpool_redis::Connection, OpenError> {
+        let times = *self.left.borrow();
+        let mut failure = None;
+        for way in self.route.ways().await? {
+            match self.try_way(way, times, check.clone()).await {
+                Err(error) => failure = Some(error),
+                made => return made,
+            }
+        }
+        Err(failure.unwrap_or_else(nowhere))
+    }
+
+    /// A connection by this way, if it passes the check. Only then others follow it: while sentinels
+    /// disagree, ways are tried that lead nowhere.
+    async fn try_way(
+        &self,
+        way: ConnectionInfo,
+        times: u64,
+        check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError>,
+    ) -> Result<deadpool_redis::Connection, OpenError> {
+        let unreachable = |error: RedisError| OpenError::Unreachable(fault::in_words(&error));
+        let known = self.target().as_ref().filter(|target| target.leads(&way)).cloned();
+        let target = match known {
+            Some(target) => target,
+            None => Target { pool: self.pool(way.clone()).map_err(unreachable)?, way },
+        };
+        let pooled = target.pool.get().await;
+        let pooled = pooled.map_err(|error| OpenError::Unreachable(fault::of_pool(&error)))?;
+        let checked = check(&mut Connection::clone(&pooled)).await;
+        if let Err(error) = checked {
+            // A Redis that is wrong or not ready yet is asked anew, on a new connection.
+            drop(deadpool_redis::Connection::take(pooled));
+            return Err(error);
+        }
+        if !self.follow(target, times) {
+            drop(deadpool_redis::Connection::take(pooled));
+            let text = "another redis became the primary meanwhile";
+            return Err(OpenError::Unreachable(text.to_owned()));
+        }
+        Ok(pooled)
+    }
+
+    /// From now on connections lead there. What is held of another one is let go of. Not so when others
+    /// were let go of since `times`: whoever found this way may not have heard why.
+    fn follow(&self, new: Target, times: u64) -> bool {
+        let mut target = self.target();
+        if *self.left.borrow() != times {
+            return false;
+        }
+        let is_other = target.as_ref().is_some_and(|old| !old.leads(&new.way));
+        if is_other {
+            self.let_go(target.take());
+        }
+        target.get_or_insert(new);
+        true
+    }
+
+    fn pool(&self, way: ConnectionInfo) -> Result<Pool, RedisError> {
+        // A disconnection is heard of at once, so that no call is sent into the void.
+        let all = Arc::clone(&self.suspects);
+        let hear = move |push: PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                all.iter().for_each(|suspect| suspect.store(true, Ordering::Release));
+            }
+            Ok::<(), ()>(())
+        };
+        let login = way.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(Some(ANSWER_MAX))
+            .set_connection_timeout(Some(CONNECT_MAX))
+            .set_push_sender(hear);
+        Pool::builder(Manager::new_with_config(way.set_redis_settings(login), config)?)
+            .max_size(LANES + 1 + 2 * limit::CONFIRMED_CALLS_MAX)
+            .wait_timeout(Some(CONNECT_MAX))
+            .create_timeout(Some(2 * CONNECT_MAX))
+            .recycle_timeout(Some(CHECK_MAX))
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| std::io::Error::other(error.to_string()).into())
     }
 
     /// The lane's connection, if there is no doubt about it.
@@ -127,24 +216,74 @@ impl Link {
             self.suspects[lane as usize].store(true, Ordering::Release);
         }
         if fault::leads_elsewhere(error) {
-            // It is well, but not the primary any more: the address may stand for another by now.
-            self.lanes[lane as usize].drop_connection();
+            self.leave();
         }
+    }
+
+    /// Lets go of connections that are well but lead to the wrong Redis, which is no primary any more: by
+    /// now the address may stand for another, or a sentinel name another.
+    pub(super) fn leave(&self) {
+        let mut target = self.target();
+        self.let_go(target.take());
+    }
+
+    fn let_go(&self, target: Option<Target>) {
+        if let Some(target) = target {
+            target.pool.close();
+        }
+        self.lanes.iter().for_each(Held::drop_connection);
+        self.left.send_modify(|times| *times += 1);
+    }
+
+    /// Changes whenever the connections were let go of for another Redis.
+    pub(super) fn left(&self) -> watch::Receiver<u64> {
+        self.left.subscribe()
+    }
+
+    /// By which way the last connection was made.
+    pub(super) fn way(&self) -> Option<ConnectionInfo> {
+        self.target().as_ref().map(|target| target.way.clone())
+    }
+
+    /// Whether sentinels agree on another primary than the one that is used: the news of it was missed.
+    pub(super) async fn is_astray(&self) -> bool {
+        if !self.route.asks_sentinels() {
+            return false;
+        }
+        match (self.way(), self.route.ways().await.as_deref()) {
+            (Some(used), Ok([named])) => used.addr() != named.addr(),
+            _ => false,
+        }
+    }
+
+    pub(super) fn route(&self) -> &Route {
+        &self.route
     }
 
     /// Lets go of all connections.
     pub(super) fn close(&self) {
         self.lanes.iter().for_each(|held| held.set(None));
-        self.pool.close();
+        if let Some(target) = self.target().as_ref() {
+            target.pool.close();
+        }
+    }
+
+    fn target(&self) -> MutexGuard<'_, Option<Target>> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Small writes go out at once; a peer that has gone silent is noticed.
-pub(super) fn tcp_settings(info: &ConnectionInfo) -> deadpool_redis::redis::io::tcp::TcpSettings {
-    let settings = info.tcp_settings().clone().set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(SILENCE_MAX);
-    settings
+fn nowhere() -> OpenError {
+    OpenError::Unreachable("no sentinel knows a way".to_owned())
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Whether that way leads there.
+    fn leads(&self, way: &ConnectionInfo) -> bool {
+        self.way.addr() == way.addr()
+    }
 }
 
 // === impl Held ===
@@ -158,11 +297,5 @@ impl Held {
 
     fn set(&self, connection: Option<deadpool_redis::Connection>) {
         *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
-    }
-}
-
-impl From<Error> for super::OpenError {
-    fn from(error: Error) -> super::OpenError {
-        super::OpenError::Unreachable(error.to_string())
     }
 }

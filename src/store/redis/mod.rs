@@ -6,18 +6,25 @@
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
+mod address;
+mod beat;
 mod change;
 mod claim;
+mod contact;
+mod durability;
 mod enqueue;
 mod fault;
 mod get;
 mod hints;
+mod info;
 mod keys;
 mod link;
 mod query;
 mod record;
 mod reply;
+mod route;
 mod script;
+mod sentinel;
 mod settle;
 mod shard;
 mod start;
@@ -34,20 +41,22 @@ use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
-use crate::domain::{Durability, Job, JobKey, ShardName, State, Time, TopicName};
+use crate::domain::ring::ShardState;
+use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Info, Lease, LeaseRef, List, NewJob,
-    Page, Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result,
-    Settle, Settled, Stats, Store, Topic, Unclaim, codec,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
 };
 
 use hints::Hints;
-use link::Lane;
+use link::{Lane, Link};
+use route::Route;
 use script::{Call, Verb};
 use shard::Shard;
-use start::Reach;
 
-pub use start::{Address, InvalidAddress, OpenError};
+pub use address::{Address, InvalidAddress, Tls};
+pub use start::OpenError;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
@@ -74,7 +83,6 @@ pub struct RedisStore {
     actions: String,
     shard: Arc<Shard>,
     hints: Arc<Hints>,
-    durability: Arc<Reach>,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
@@ -83,31 +91,37 @@ pub struct RedisStore {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen.
+    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
+    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
+    /// [`Store::trouble`].
     ///
     /// # Errors
-    /// [`OpenError`]; at most the shard's name has been written then.
+    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock } = config;
-        let (shard, reach) = start::connect(&name, &address, clock).await?;
-        let (shard, durability) = (Arc::new(shard), Arc::new(reach));
+        let route = Route::try_new(address.clone())?;
+        let shard = Arc::new(Shard::new(name.clone(), Link::new(route), clock));
+        match shard.identify().await {
+            Err(error) if error.is_certain() => return Err(error),
+            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
+            Ok(()) => watch::look(&shard).await,
+        }
         let hints = Arc::new(Hints::new());
-        let listening = watch::listen(&address, &name, Arc::clone(&hints)).await?;
-        let store = RedisStore {
+        let mut tasks = vec![
+            watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
+            watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
+        ];
+        let sentinels = 0..shard.link.route().sentinels();
+        tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
+        Ok(RedisStore {
             actions: enqueue::actions(),
             address: address.to_string(),
             calls: Semaphore::new(CALLS_MAX as usize),
-            tasks: std::sync::Mutex::new(vec![listening]),
+            tasks: std::sync::Mutex::new(tasks),
             name,
             shard,
             hints,
-            durability,
-        };
-        store.shard.identify().await?;
-        let (shard, hints) = (Arc::clone(&store.shard), Arc::clone(&store.hints));
-        let watching = watch::observe(shard, hints, Arc::clone(&store.durability));
-        store.with_tasks(|tasks| tasks.push(watching));
-        Ok(store)
+        })
     }
 
     fn call(&self, verb: Verb) -> Call {
@@ -155,12 +169,23 @@ impl Store for RedisStore {
         &self.name
     }
 
-    fn durability(&self) -> Durability {
-        self.durability.now()
+    fn reach(&self) -> Reach {
+        self.shard.durability.reach()
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.shard.contact.trouble()
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
-        Box::pin(self.put(jobs))
+        Box::pin(async {
+            self.shard.contact.admit_jobs()?;
+            self.put(jobs).await
+        })
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
@@ -207,8 +232,8 @@ impl Store for RedisStore {
         Box::pin(self.overdue(limit))
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        Box::pin(self.foreign(owner))
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        Box::pin(self.foreign(living))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -228,6 +253,10 @@ impl Store for RedisStore {
         Box::pin(self.list_topics(prefix, after, limit))
     }
 
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        Box::pin(self.part_of_ids(topic, from, limit))
+    }
+
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
         Box::pin(self.numbers(topics))
     }
@@ -238,6 +267,18 @@ impl Store for RedisStore {
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.hints.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        Box::pin(self.show(beat))
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        Box::pin(self.configure(state))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

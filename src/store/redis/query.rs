@@ -1,11 +1,11 @@
-//! Reads of many: lists, topics and their numbers, the shard itself.
+//! Reads of many: lists, topics and their numbers.
 
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, Value};
+use deadpool_redis::redis::Value;
 
-use crate::domain::{Job, JobKey, State, Time, TopicName, limit};
-use crate::store::{Cursor, Info, List, Page, Result, Stats, Topic};
+use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, limit};
+use crate::store::{Cursor, Ids, List, Page, Result, Stats, Topic};
 
 use super::claim::{arrival_of, id_of};
 use super::reply::Reply;
@@ -30,6 +30,24 @@ impl RedisStore {
         // One that has left the state since then is not in the list.
         let in_state = |job: &Job| job.state == list.state;
         Ok(Page { jobs: found.into_iter().flatten().filter(in_state).collect(), next })
+    }
+
+    /// The verb.
+    pub(super) async fn part_of_ids(
+        &self,
+        topic: TopicName,
+        from: Option<String>,
+        limit: usize,
+    ) -> Result<Ids> {
+        let mut call = self.call(Verb::Ids);
+        call.arg(topic.as_str()).arg(from.unwrap_or_else(|| "0".into())).arg(limit);
+        let mut reply = self.run(Lane::Read, &call).await?;
+        let next = Some(reply.text()?).filter(|cursor| cursor != "0");
+        let mut ids = Vec::new();
+        while !reply.is_empty() {
+            ids.push(JobId::stored(&reply.text()?));
+        }
+        Ok(Ids { ids, next })
     }
 
     async fn list_running(&self, list: &List) -> Result<Vec<Place>> {
@@ -104,18 +122,6 @@ impl RedisStore {
             }
         }
         Ok(numbers)
-    }
-
-    /// The verb.
-    pub(super) async fn about(&self) -> Result<Info> {
-        let _permit = self.permit().await?;
-        let topics = self.shard.topics_with_records().await?;
-        let jobs = topics.iter().map(|(_, records)| records).sum();
-        let mut info = redis::cmd("INFO");
-        info.arg("memory");
-        let text: String = self.shard.ask(Lane::Read, &info).await?;
-        let bytes = super::start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
-        Ok(Info { kind: "redis", address: self.address.clone(), jobs, bytes: bytes.unwrap_or(0) })
     }
 }
 

@@ -4,9 +4,11 @@
 //! A line `--#include name` stands for `lib/name.lua`. The first line names the flags of the script:
 //! Redis 7 wants them behind a shebang, which earlier ones do not know.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{
-    self, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
+    self, Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
 };
 
 /// A script as it is written.
@@ -30,6 +32,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    Beat = "beat",
     Claim = "claim",
     Delete = "delete",
     Detach = "detach",
@@ -37,6 +40,9 @@ scripts! {
     Extend = "extend",
     Get = "get",
     Heal = "heal",
+    Ids = "ids",
+    Info = "info",
+    Kept = "kept",
     List = "list",
     Open = "open",
     Prune = "prune",
@@ -44,6 +50,7 @@ scripts! {
     Redrive = "redrive",
     Reschedule = "reschedule",
     Running = "running",
+    SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
     Topics = "topics",
@@ -63,9 +70,16 @@ const INCLUDE: &str = "--#include ";
 /// The first Redis that reads a shebang.
 const SHEBANG_SINCE: u32 = 7;
 
-/// All scripts for one version of Redis.
+/// All scripts, as the Redis reads them that is there.
 pub(super) struct Scripts {
     prefix: String,
+    /// For those that do not know a shebang, and for those that want one.
+    forms: [Form; 2],
+    shebang: AtomicBool,
+}
+
+/// All scripts for one kind of Redis.
+struct Form {
     scripts: Vec<redis::Script>,
     codes: Vec<String>,
 }
@@ -73,28 +87,51 @@ pub(super) struct Scripts {
 /// A call of a script, with its arguments.
 pub(super) struct Call {
     verb: Verb,
+    shebang: bool,
     command: Cmd,
 }
 
 // === impl Scripts ===
 
 impl Scripts {
-    /// The scripts for a server of this major version; `prefix`: of all keys.
-    pub(super) fn new(prefix: String, major: u32) -> Scripts {
-        let codes: Vec<_> = ALL.iter().map(|script| assemble(script.source, major)).collect();
-        let scripts = codes.iter().map(|code| redis::Script::new(code)).collect();
-        Scripts { prefix, scripts, codes }
+    /// The scripts; `prefix`: of all keys.
+    pub(super) fn new(prefix: String) -> Scripts {
+        let forms = [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(Form::new);
+        Scripts { prefix, forms, shebang: AtomicBool::new(true) }
+    }
+
+    /// From now on a Redis of this major version runs them.
+    pub(super) fn suit(&self, major: u32) {
+        self.shebang.store(major >= SHEBANG_SINCE, Ordering::Relaxed);
     }
 
     /// A call of `verb`; `now`: the time, where a test drives the clock.
     pub(super) fn call(&self, verb: Verb, now: Option<i64>) -> Call {
+        let shebang = self.shebang.load(Ordering::Relaxed);
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.scripts[verb as usize].get_hash()).arg(1).arg(&self.prefix);
+        command.arg(self.hash(verb, shebang)).arg(1).arg(&self.prefix);
         match now {
             Some(now) => command.arg(now),
             None => command.arg(""),
         };
-        Call { verb, command }
+        Call { verb, shebang, command }
+    }
+
+    fn hash(&self, verb: Verb, shebang: bool) -> &str {
+        self.forms[usize::from(shebang)].scripts[verb as usize].get_hash()
+    }
+
+    /// The call for the Redis that is there now: it was made for another one, or before any was known.
+    fn suited(&self, call: &Call, shebang: bool) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.hash(call.verb, shebang));
+        for arg in call.command.args_iter().skip(2) {
+            match arg {
+                Arg::Simple(bytes) => command.arg(bytes),
+                _ => continue,
+            };
+        }
+        command
     }
 
     /// Runs a call. A script that the server does not know has done nothing, so it is loaded and
@@ -104,7 +141,10 @@ impl Scripts {
         connection: &mut MultiplexedConnection,
         call: &Call,
     ) -> Result<Value, RedisError> {
-        let answer = call.command.query_async(connection).await;
+        let shebang = self.shebang.load(Ordering::Relaxed);
+        let suited = (call.shebang != shebang).then(|| self.suited(call, shebang));
+        let command = suited.as_ref().unwrap_or(&call.command);
+        let answer = command.query_async(connection).await;
         match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 tracing::debug!(
@@ -112,12 +152,23 @@ impl Scripts {
                     "the script is loaded again"
                 );
                 let mut load = redis::cmd("SCRIPT");
-                load.arg("LOAD").arg(&self.codes[call.verb as usize]);
+                let form = &self.forms[usize::from(shebang)];
+                load.arg("LOAD").arg(&form.codes[call.verb as usize]);
                 load.query_async::<Value>(connection).await?;
-                call.command.query_async(connection).await
+                command.query_async(connection).await
             }
             answer => answer,
         }
+    }
+}
+
+// === impl Form ===
+
+impl Form {
+    fn new(major: u32) -> Form {
+        let codes: Vec<_> = ALL.iter().map(|script| assemble(script.source, major)).collect();
+        let scripts = codes.iter().map(|code| redis::Script::new(code)).collect();
+        Form { scripts, codes }
     }
 }
 
@@ -141,8 +192,8 @@ impl Call {
 impl Verb {
     /// Whether it changes nothing: its failure leaves no doubt.
     pub(super) fn only_reads(self) -> bool {
-        use Verb::{Get, List, Reap, Running, Stats, Topics};
-        matches!(self, Get | List | Reap | Running | Stats | Topics)
+        use Verb::{Get, Info, Kept, List, Reap, Running, Stats, Topics};
+        matches!(self, Get | Info | Kept | List | Reap | Running | Stats | Topics)
     }
 }
 
@@ -193,6 +244,19 @@ mod tests {
         let refused: Vec<_> =
             ALL.iter().filter(|s| flags(s.source) == "-- flags:").map(|s| s.name).collect();
         assert_eq!(refused, ["enqueue", "redrive", "reschedule"]);
+    }
+
+    #[test]
+    fn a_call_that_was_made_before_the_redis_was_known_suits_it_then() {
+        let scripts = Scripts::new("p".into());
+        let mut early = scripts.call(Verb::Get, Some(7));
+        early.arg("a").arg(2);
+        scripts.suit(6);
+        let mut late = scripts.call(Verb::Get, Some(7));
+        late.arg("a").arg(2);
+        let packed = |command: &Cmd| command.get_packed_command();
+        assert_ne!(packed(&early.command), packed(&late.command));
+        assert_eq!(packed(&scripts.suited(&early, false)), packed(&late.command));
     }
 
     #[test]

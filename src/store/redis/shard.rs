@@ -1,28 +1,49 @@
 //! What it takes to call scripts on one Redis, and to know that it is the right one.
 
-use deadpool_redis::redis::{Cmd, FromRedisValue, Value};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use deadpool_redis::redis::{self, Cmd, FromRedisValue, Value};
 
 use crate::clock::Clock;
 use crate::domain::{ShardName, TopicName, limit};
 use crate::store::{Error, Result, Topic};
 
+use super::contact::Contact;
+use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
 use super::script::{Call, Scripts, Verb};
-use super::start::{FORMAT, OpenError};
-use super::{claim, fault};
+use super::start::{self, FORMAT, OpenError};
+use super::{claim, fault, keys};
 
-/// A Redis that has been checked.
+/// One Redis. No call reaches it before it has been checked.
 pub(super) struct Shard {
     pub(super) link: Link,
-    pub(super) scripts: Scripts,
+    pub(super) contact: Contact,
+    pub(super) durability: Observed,
+    /// Whether the clock went back since jobs were last put right for that.
+    behind: AtomicBool,
+    scripts: Scripts,
     pub(super) name: ShardName,
-    pub(super) clock: Clock,
+    clock: Clock,
 }
 
 // === impl Shard: calls ===
 
 impl Shard {
+    /// Nothing is connected yet.
+    pub(super) fn new(name: ShardName, link: Link, clock: Clock) -> Shard {
+        Shard {
+            link,
+            contact: Contact::new(name.clone()),
+            durability: Observed::new(),
+            behind: AtomicBool::new(false),
+            scripts: Scripts::new(keys::prefix(&name)),
+            name,
+            clock,
+        }
+    }
+
     pub(super) fn call(&self, verb: Verb) -> Call {
         self.scripts.call(verb, self.driven())
     }
@@ -44,6 +65,12 @@ impl Shard {
         })
     }
 
+    /// Runs a call on a connection of one's own.
+    pub(super) async fn run_on(&self, connection: &mut Connection, call: &Call) -> Result<Value> {
+        let answer = self.scripts.run(connection, call).await;
+        answer.map_err(|error| fault::of_call(&error, call.verb().only_reads()))
+    }
+
     async fn run_list(&self, lane: Lane, call: &Call) -> Result<Reply> {
         Reply::new(self.run(lane, call).await?)
     }
@@ -57,14 +84,42 @@ impl Shard {
         })
     }
 
-    /// A connection of `lane`. A new one is asked first whether it leads to this shard: an address may
-    /// come to stand for another Redis.
+    /// A connection of `lane`. A new one is asked first whether it leads to this shard, and to one that can
+    /// be used: an address may come to stand for another Redis, and the same one comes back another.
     pub(super) async fn connection(&self, lane: Lane) -> Result<Connection> {
-        let is_ours = async |connection: &mut Connection| {
-            let answer = self.ask_name(connection).await;
-            answer.map_err(|error| Error::Unavailable(error.to_string())).map(drop)
+        let connected = self.connect(lane).await;
+        connected.map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
+    /// A connection of one's own, which leads to this shard.
+    pub(super) async fn own_connection(&self) -> Result<deadpool_redis::Connection> {
+        let examine = async |connection: &mut Connection| {
+            if self.link.route().asks_sentinels() {
+                self.examine(connection).await
+            } else {
+                self.ask_name(connection).await
+            }
         };
-        self.link.get(lane, is_ours).await
+        let own = self.link.own(examine).await;
+        own.map_err(|error| Error::Unavailable(error.to_string()))
+    }
+
+    /// Writes by `connection`, and makes sure of the shard: whoever waits for that waits for everything
+    /// that was written before, by whomever.
+    pub(super) async fn mark(
+        &self,
+        connection: &mut Connection,
+    ) -> std::result::Result<(), OpenError> {
+        self.ask_name(connection).await
+    }
+
+    async fn connect(&self, lane: Lane) -> std::result::Result<Connection, OpenError> {
+        let examine = async |connection: &mut Connection| self.examine(connection).await;
+        let connected = self.link.get(lane, examine).await;
+        if let Err(error) = &connected {
+            self.contact.failed(error);
+        }
+        connected
     }
 }
 
@@ -73,18 +128,43 @@ impl Shard {
 impl Shard {
     /// Makes sure of the shard's name, and that no job waits for a clock that went back.
     pub(super) async fn identify(&self) -> std::result::Result<(), OpenError> {
-        let mut connection = self.connection(Lane::Write).await?;
-        let behind = self.ask_name(&mut connection).await?;
-        if behind {
-            let healed = self.heal().await?;
+        let mut connection = self.connect(Lane::Write).await?;
+        self.ask_name(&mut connection).await?;
+        if self.behind.swap(false, Ordering::Relaxed) {
+            let healed = self.heal().await;
+            self.behind.store(healed.is_err(), Ordering::Relaxed);
+            let healed = healed?;
             tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
         }
         Ok(())
     }
 
-    /// Writes the shard's name at first contact and compares it ever after; whether the clock is behind
-    /// what was noted last.
-    async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<bool, OpenError> {
+    /// Whether a new connection leads to this shard, and to a Redis that can be used.
+    async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
+        let told = redis::cmd("INFO").query_async::<String>(connection).await;
+        let info = told.map_err(|error| OpenError::Unreachable(error.to_string()))?;
+        match start::check(&info) {
+            // Sentinel names a new primary a moment before that one knows.
+            Err(OpenError::Replica) if self.link.route().asks_sentinels() => {
+                let text = "the primary that sentinel names is a replica, a failover is under way";
+                return Err(OpenError::Unreachable(text.to_owned()));
+            }
+            checked => self.scripts.suit(checked?),
+        }
+        match start::evicts(&info) {
+            // One that was safe once has jobs that can still be finished.
+            Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),
+            policy => self.contact.evicts(policy),
+        }
+        self.ask_name(connection).await?;
+        self.durability.meet(&info);
+        self.contact.made();
+        Ok(())
+    }
+
+    /// Writes the shard's name at first contact and compares it ever after; sees whether the clock is
+    /// behind what was noted last.
+    async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let mut call = self.call(Verb::Open);
         call.arg(self.name.as_str()).arg(FORMAT);
         let answer = self.scripts.run(connection, &call).await;
@@ -97,7 +177,10 @@ impl Shard {
             return Err(OpenError::Newer { found: format });
         }
         let (before, now) = (reply.time()?, reply.time()?);
-        Ok(now < before)
+        if now < before {
+            self.behind.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Makes every job that was enqueued without a delay due now, after the clock went back.

@@ -1,19 +1,6 @@
-//! Before a Redis is used: whether it is the right one, and a safe one; and what its writes reach.
+//! Before a Redis is used: whether it is the right one, and a safe one.
 
-use std::fmt;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use deadpool_redis::redis::{
-    self, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
-};
-
-use crate::clock::Clock;
-use crate::domain::{Durability, ShardName};
-
-use super::keys;
-use super::link::{Connection, Lane, Link};
-use super::script::Scripts;
-use super::shard::Shard;
+use crate::store::Error;
 
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
@@ -21,23 +8,15 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 /// build cannot read.
 pub(super) const FORMAT: i64 = 1;
 
-/// Where a Redis is, checked. What it shows holds no credentials.
-#[derive(Clone)]
-pub struct Address {
-    info: ConnectionInfo,
-}
-
-/// The url names no Redis. It is not quoted: it may hold a password.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the url is not written as redis://[user:password@]host[:port][/database]")]
-pub struct InvalidAddress;
-
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Nobody answers, or does not let us in.
     #[error("{0}; check that redis runs there and that user and password are right")]
     Unreachable(String),
+    /// Its certificates cannot be used.
+    #[error("the certificates cannot be used: {0}; check redis_ca, redis_cert and redis_key")]
+    Tls(String),
     /// It lacks what scripts use.
     #[error("redis {0} is too old; use 6.2 or newer")]
     TooOld(String),
@@ -69,74 +48,20 @@ pub enum OpenError {
     },
 }
 
-/// What a write reaches, as last observed.
-pub(super) struct Reach(AtomicU8);
+// === impl OpenError ===
 
-// === impl Address ===
-
-impl Address {
-    /// Checks a `redis://` url.
-    ///
-    /// # Errors
-    /// [`InvalidAddress`].
-    pub fn try_new(url: &str) -> std::result::Result<Address, InvalidAddress> {
-        let info = url.into_connection_info().map_err(|_| InvalidAddress)?;
-        match info.addr() {
-            ConnectionAddr::Tcp(..) => Ok(Address { info }),
-            _ => Err(InvalidAddress),
-        }
-    }
-
-    /// How to connect.
-    pub(super) fn info(&self) -> ConnectionInfo {
-        self.info.clone()
+impl OpenError {
+    /// Whether it stays so until somebody changes a setting. Else it may pass by itself: a Redis that
+    /// is not there yet, or that is loading.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, OpenError::Unreachable(_))
     }
 }
 
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "redis://{}", self.info.addr())?;
-        match self.info.redis_settings().db() {
-            0 => Ok(()),
-            db => write!(f, "/{db}"),
-        }
-    }
-}
-
-impl fmt::Debug for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Address({self})")
-    }
-}
-
-impl PartialEq for Address {
-    fn eq(&self, other: &Address) -> bool {
-        let parts = |address: &Address| {
-            let redis = address.info.redis_settings().clone();
-            let user = redis.username().map(str::to_owned);
-            (address.to_string(), user, redis.password().map(str::to_owned))
-        };
-        parts(self) == parts(other)
-    }
-}
-
-impl Eq for Address {}
-
-// === impl Reach ===
-
-impl Reach {
-    fn new(durability: Durability) -> Reach {
-        let reach = Reach(AtomicU8::new(0));
-        reach.set(durability);
-        reach
-    }
-
-    pub(super) fn now(&self) -> Durability {
-        if self.0.load(Ordering::Relaxed) == 0 { Durability::Memory } else { Durability::Fsynced }
-    }
-
-    pub(super) fn set(&self, durability: Durability) {
-        self.0.store(u8::from(durability >= Durability::Fsynced), Ordering::Relaxed);
+impl From<Error> for OpenError {
+    fn from(error: Error) -> OpenError {
+        OpenError::Unreachable(error.to_string())
     }
 }
 
@@ -145,61 +70,35 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
 }
 
-/// Connects and checks everything but the shard's name.
-pub(super) async fn connect(
-    name: &ShardName,
-    address: &Address,
-    clock: Clock,
-) -> std::result::Result<(Shard, Reach), OpenError> {
-    let unreachable = |error: redis::RedisError| OpenError::Unreachable(error.to_string());
-    let link = Link::new(address.info()).map_err(unreachable)?;
-    let mut connection = link.get(Lane::Write, async |_| Ok(())).await?;
-    let info: String =
-        redis::cmd("INFO").query_async(&mut connection).await.map_err(unreachable)?;
-    let version = check(&info)?;
-    let reach = Reach::new(durability(&mut connection, &info).await);
-    let scripts = Scripts::new(keys::prefix(name), version);
-    Ok((Shard { link, scripts, name: name.clone(), clock }, reach))
+/// The version that INFO names: major and minor.
+pub(super) fn version(info: &str) -> (u32, u32) {
+    let version = field(info, "redis_version").unwrap_or("0");
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
-fn check(info: &str) -> std::result::Result<u32, OpenError> {
-    let version = field(info, "redis_version").unwrap_or("0");
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
+    let (major, minor) = version(info);
     if (major, minor) < VERSION_MIN {
-        return Err(OpenError::TooOld(version.to_owned()));
+        let found = field(info, "redis_version").unwrap_or("0");
+        return Err(OpenError::TooOld(found.to_owned()));
     }
-    if field(info, "role") == Some("slave") {
+    if is_replica(info) {
         return Err(OpenError::Replica);
     }
-    match field(info, "maxmemory_policy") {
-        Some(policy) if policy != "noeviction" => Err(OpenError::Evicts(policy.to_owned())),
-        _ => Ok(major),
-    }
+    Ok(major)
 }
 
-/// What a write reaches by these settings. What cannot be read counts as memory.
-///
-/// This is the place for WAITAOF (since Redis 7.2): it can confirm more than settings promise, for the calls
-/// that went down the same connection before it.
-pub(super) async fn durability(connection: &mut Connection, info: &str) -> Durability {
-    let mut settings = redis::cmd("CONFIG");
-    settings.arg("GET").arg("*append*");
-    let settings: Vec<(String, String)> = match settings.query_async(connection).await {
-        Ok(settings) => pairs(settings),
-        Err(_) => Vec::new(),
-    };
-    let setting = |name: &str| settings.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-    let synced = field(info, "aof_enabled") == Some("1")
-        && field(info, "aof_last_write_status") == Some("ok")
-        && setting("appendfsync") == Some("always")
-        && setting("no-appendfsync-on-rewrite") == Some("no");
-    if synced { Durability::Fsynced } else { Durability::Memory }
+/// Whether it only copies another one.
+pub(super) fn is_replica(info: &str) -> bool {
+    field(info, "role") == Some("slave")
 }
 
-fn pairs(value: redis::Value) -> Vec<(String, String)> {
-    Vec::from_redis_value(value).unwrap_or_default()
+/// The policy by which it would throw jobs away, if it has one.
+pub(super) fn evicts(info: &str) -> Option<String> {
+    let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
+    policy.map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -214,27 +113,14 @@ mod tests {
         assert_eq!(check(GOOD).unwrap(), 7);
         for (good, bad, want) in [
             ("7.0.15", "6.0.20", "use 6.2 or newer"),
-            ("noeviction", "allkeys-lru", "set maxmemory-policy to noeviction"),
             ("role:master", "role:slave", "address of its primary"),
         ] {
             let error = check(&GOOD.replace(good, bad)).unwrap_err().to_string();
             assert!(error.contains(want), "{error}");
         }
-    }
-
-    #[test]
-    fn an_address_shows_no_password() {
-        let address = Address::try_new("redis://user:secret@localhost:6380/2").unwrap();
-        assert_eq!(address.to_string(), "redis://localhost:6380/2");
-        assert!(!format!("{address:?}").contains("secret"));
-        let other = Address::try_new("redis://user:other@localhost:6380/2").unwrap();
-        assert!(address != other);
-    }
-
-    #[test]
-    fn other_urls_are_refused() {
-        for url in ["redis:", "redis://", "redis:///1", "redis://h/x", "unix:///tmp/x", "h:6379"] {
-            assert_eq!(Address::try_new(url).err(), Some(InvalidAddress), "{url}");
-        }
+        assert_eq!(evicts(GOOD), None);
+        let policy = evicts(&GOOD.replace("noeviction", "allkeys-lru")).unwrap();
+        let error = OpenError::Evicts(policy).to_string();
+        assert!(error.contains("set maxmemory-policy to noeviction"), "{error}");
     }
 }

@@ -50,10 +50,11 @@ impl RedisStore {
     }
 
     /// The verb.
-    pub(super) async fn foreign(&self, owner: u32) -> Result<Vec<Lease>> {
+    pub(super) async fn foreign(&self, living: Vec<u32>) -> Result<Vec<Lease>> {
         let running = self.running().await?;
-        let foreign =
-            running.into_iter().filter(|run| run.lease.owner != owner && run.lease.grace.is_some());
+        let is_foreign =
+            |run: &Run| !living.contains(&run.lease.owner) && run.lease.grace.is_some();
+        let foreign = running.into_iter().filter(is_foreign);
         let refs =
             foreign.map(|run| crate::store::LeaseRef { key: run.key, token: run.lease.token });
         // One that has ended meanwhile is none any more.

@@ -9,13 +9,14 @@ use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
-use crate::domain::{ShardName, Time, TopicName};
+use crate::domain::{Time, TopicName};
+use crate::store::Error;
 
 use super::hints::Hints;
-use super::link::{Lane, tcp_settings};
+use super::keys;
+use super::link::Lane;
 use super::shard::Shard;
-use super::start::{Reach, durability, field};
-use super::{Address, OpenError, keys};
+use super::start::{evicts, is_replica};
 
 /// How often the shard is asked what it can promise.
 const OBSERVE_EVERY: Duration = Duration::from_secs(10);
@@ -26,35 +27,64 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Pauses between attempts to subscribe: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Subscribes to the shard's wake-ups, and again whenever the subscription is lost.
-pub(super) async fn listen(
-    address: &Address,
-    shard: &ShardName,
-    hints: Arc<Hints>,
-) -> std::result::Result<AbortOnDropHandle<()>, OpenError> {
-    let unreachable = |error: RedisError| OpenError::Unreachable(error.to_string());
-    let info = address.info();
-    let tcp = tcp_settings(&info);
-    let client = Client::open(info.set_tcp_settings(tcp)).map_err(unreachable)?;
-    let channel = keys::wake_channel(shard);
-    let mut subscription = Some(subscribe(&client, &channel).await.map_err(unreachable)?);
-    let shard = shard.clone();
-    Ok(AbortOnDropHandle::new(tokio::spawn(async move {
+/// Subscribes to the shard's wake-ups, and again whenever the subscription is lost or leads to a Redis that
+/// is the primary no more. A shard that is reached already is subscribed to when this returns.
+pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
+    let mut left = shard.link.left();
+    let mut subscription = match shard.contact.is_known() {
+        true => join(&shard).await.ok(),
+        false => None,
+    };
+    AbortOnDropHandle::new(tokio::spawn(async move {
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(subscription) = subscription.take() {
                 backoff.reset();
-                hear(subscription, &hints).await;
-                tracing::warn!(%shard, "the subscription to wake-ups is lost");
+                tokio::select! {
+                    () = hear(subscription, &hints) => {}
+                    _ = left.changed() => {}
+                }
+                tracing::warn!(shard = %shard.name, "the subscription to wake-ups is lost");
             }
             tokio::time::sleep(backoff.pause()).await;
-            subscription = subscribe(&client, &channel).await.ok();
+            left.mark_unchanged();
+            subscription = join(&shard).await.ok();
             if subscription.is_some() {
-                tracing::info!(%shard, "wake-ups are heard again");
+                tracing::info!(shard = %shard.name, "wake-ups are heard");
                 hints.missed();
             }
         }
-    })))
+    }))
+}
+
+/// Subscribes on the Redis that calls go to, which is thereby known to be the right one.
+async fn join(shard: &Shard) -> Result<PubSub, Error> {
+    shard.connection(Lane::Read).await?;
+    let unavailable = |error: RedisError| Error::Unavailable(error.to_string());
+    let Some(way) = shard.link.way() else {
+        return Err(Error::Unavailable("another redis becomes the primary".to_owned()));
+    };
+    let client = Client::open(way).map_err(unavailable)?;
+    subscribe(&client, &keys::wake_channel(&shard.name)).await.map_err(unavailable)
+}
+
+/// Listens to one of the sentinels, and lets go of the connections as soon as their Redis is the primary no
+/// more: that one may not know it yet, and what is written to it is lost.
+pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let (mut backoff, link) = (Backoff::new(PAUSES.0, PAUSES.1), &shard.link);
+        loop {
+            let Some(old) = link.route().news(sentinel).await else {
+                tokio::time::sleep(backoff.pause()).await;
+                continue;
+            };
+            backoff.reset();
+            if link.way().is_some_and(|way| link.route().is_at(&way, &old)) {
+                tracing::info!(shard = %shard.name, %old, "sentinel makes another redis the primary");
+                link.leave();
+            }
+        }
+    }))
 }
 
 async fn subscribe(client: &Client, channel: &str) -> Result<PubSub, RedisError> {
@@ -72,11 +102,14 @@ async fn hear(subscription: PubSub, hints: &Hints) {
     let (mut sink, mut messages) = subscription.split();
     loop {
         match tokio::time::timeout(PING_EVERY, messages.next()).await {
-            Ok(Some(message)) => {
-                if let Some((topic, at)) = wake_up(message.get_payload_bytes()) {
-                    hints.claimable(topic, at);
+            Ok(Some(message)) => match message.get_payload_bytes() {
+                b"configured" => hints.configured(),
+                message => {
+                    if let Some((topic, at)) = wake_up(message) {
+                        hints.claimable(topic, at);
+                    }
                 }
-            }
+            },
             Ok(None) => return,
             Err(_silence) => {
                 let answer = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;
@@ -94,30 +127,36 @@ fn wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
     Some((TopicName::stored(topic), Time(due.parse().ok()?)))
 }
 
-/// Reads every now and then what a write reaches, and whether the shard can still be written to.
-pub(super) fn observe(
-    shard: Arc<Shard>,
-    hints: Arc<Hints>,
-    reach: Arc<Reach>,
-) -> AbortOnDropHandle<()> {
+/// Reads every now and then what a write reaches, and whether the shard can still be written to. A shard that
+/// was never reached is tried more often.
+pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         loop {
-            tokio::time::sleep(OBSERVE_EVERY).await;
-            look(&shard, &reach).await;
+            let was_known = shard.contact.is_known();
+            let pause = if was_known { OBSERVE_EVERY } else { PAUSES.1 };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = shard.durability.changed() => {}
+            }
+            look(&shard).await;
             // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
             hints.upkeep(Some(Time(0)));
         }
     }))
 }
 
-async fn look(shard: &Shard, reach: &Reach) {
+/// One look.
+pub(super) async fn look(shard: &Shard) {
+    if shard.link.is_astray().await {
+        tracing::warn!(shard = %shard.name, "sentinel names another primary");
+        shard.link.leave();
+    }
     // Notes the time, too, so that a clock that goes back is seen.
     if let Err(error) = shard.identify().await {
         tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
         return;
     }
     let Ok(mut connection) = shard.connection(Lane::Read).await else { return };
-    let name = &shard.name;
     let info: String = match redis::cmd("INFO").query_async(&mut connection).await {
         Ok(info) => info,
         Err(error) => {
@@ -125,17 +164,13 @@ async fn look(shard: &Shard, reach: &Reach) {
             return;
         }
     };
-    let observed = durability(&mut connection, &info).await;
-    if observed != reach.now() {
-        tracing::warn!(shard = %name, before = ?reach.now(), now = ?observed, "what a write reaches has changed");
-        reach.set(observed);
+    if let Err(error) = shard.durability.look(shard, &info).await {
+        tracing::debug!(shard = %shard.name, %error, "what a write reaches cannot be read");
     }
-    if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction")
-    {
-        tracing::error!(shard = %name, policy, "redis drops jobs when it is full; set maxmemory-policy to noeviction");
-    }
-    if field(&info, "role") == Some("slave") {
-        tracing::error!(shard = %name, "redis has become a read-only replica; give the address of its primary");
+    shard.contact.evicts(evicts(&info));
+    if is_replica(&info) {
+        tracing::error!(shard = %shard.name, "redis has become a read-only replica; its primary is looked for");
+        shard.link.leave();
     }
 }
 

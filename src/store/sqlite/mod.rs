@@ -8,10 +8,12 @@
 
 #![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
 
+mod beat;
 mod claim;
 mod delete;
 mod enqueue;
 mod fault;
+mod info;
 mod lifecycle;
 mod prune;
 mod query;
@@ -34,11 +36,12 @@ use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use crate::clock::Clock;
+use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
-    Claim, Claims, Deleted, Enqueue, Event, Extend, Info, Lease, LeaseRef, List, NewJob, Page,
-    Pruned, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled,
-    Stats, Store, Topic, Unclaim,
+    Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Ids, Info, Lease, LeaseRef, List,
+    NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
+    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -222,11 +225,19 @@ impl Store for SqliteStore {
         &self.name
     }
 
-    fn durability(&self) -> Durability {
-        match self.place {
+    fn address(&self) -> String {
+        match &self.place {
+            Place::File(path) => format!("sqlite:{}", path.display()),
+            Place::Memory => "sqlite::memory:".to_owned(),
+        }
+    }
+
+    fn reach(&self) -> Reach {
+        let plain = match self.place {
             Place::File(_) => Durability::Fsynced,
             Place::Memory => Durability::Memory,
-        }
+        };
+        Reach { plain, most: plain }
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
@@ -235,7 +246,7 @@ impl Store for SqliteStore {
         Box::pin(async move {
             let mut written = written.await?;
             for answer in &mut written {
-                answer.durability = self.durability();
+                answer.durability = self.reach().plain;
             }
             Ok(written)
         })
@@ -287,8 +298,8 @@ impl Store for SqliteStore {
         self.writer.call(Sync::Lazy, limit, limit, reap::reap)
     }
 
-    fn orphans(&self, owner: u32) -> Reply<'_, Vec<Lease>> {
-        self.writer.call(Sync::Lazy, 1, owner, reap::orphans)
+    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
+        self.writer.call(Sync::Lazy, 1, living, reap::orphans)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -308,23 +319,36 @@ impl Store for SqliteStore {
         self.read(query::Topics { prefix, after, limit }, query::topics)
     }
 
+    fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
+        self.read(query::PartOfIds { topic, from, limit }, query::ids)
+    }
+
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
         self.read_pruned(topics, query::stats)
     }
 
     fn info(&self) -> Reply<'_, Info> {
         Box::pin(async move {
-            let (jobs, bytes) = self.read((), query::size).await?;
-            let address = match &self.place {
-                Place::File(path) => format!("sqlite:{}", path.display()),
-                Place::Memory => "sqlite::memory:".to_owned(),
-            };
-            Ok(Info { kind: "sqlite", address, jobs, bytes })
+            let info::Found { state, content, bytes } = self.read((), info::info).await?;
+            let jobs = content.jobs();
+            Ok(Info { kind: "sqlite", state, jobs, content, bytes })
         })
     }
 
     fn events(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn beat(&self, beat: Beat) -> Reply<'_, Census> {
+        self.writer.call(Sync::Full, 1, beat, beat::beat)
+    }
+
+    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+        self.writer.call(Sync::Full, 1, state, beat::set_state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, limit};
-use crate::store::{Cursor, List, Page, Stats, Topic};
+use crate::domain::{Job, JobId, JobKey, ShardName, State, Time, TopicName, limit};
+use crate::store::{Cursor, Ids, List, Page, Stats, Topic};
 
 use super::fault::Done;
 use super::row::{BY_ID, Blobs, Phase, Row};
 use super::sql::statement;
 
 const FILE: &str = include_str!("query.sql");
+const IDS: &str = statement(FILE, "ids");
 const LIST_WAITING: &str = statement(FILE, "list_waiting");
 const LIST_RUNNING: &str = statement(FILE, "list_running");
 const LIST_FINISHED: &str = statement(FILE, "list_finished");
-const COUNT: &str = statement(FILE, "count");
-const BYTES: &str = statement(FILE, "bytes");
 const TOPICS: &str = include_str!("topics.sql");
 const TOPIC_FIND: &str = statement(TOPICS, "find");
 const TOPIC_LIST: &str = statement(TOPICS, "list");
@@ -157,6 +156,26 @@ pub(super) fn topics(reader: &Reader<'_>, topics: &Topics) -> Done<Vec<Topic>> {
     Ok(found.collect::<rusqlite::Result<_>>()?)
 }
 
+/// What [`Store::ids`](crate::store::Store::ids) asks for.
+pub(super) struct PartOfIds {
+    pub(super) topic: TopicName,
+    /// The last id of the part before.
+    pub(super) from: Option<String>,
+    pub(super) limit: usize,
+}
+
+/// Ids of a topic, in order.
+pub(super) fn ids(reader: &Reader<'_>, part: &PartOfIds) -> Done<Ids> {
+    let from = part.from.as_deref().unwrap_or_default();
+    let mut select = reader.connection.prepare_cached(IDS)?;
+    let found = select.query_map(params![part.topic.as_str(), from, part.limit], |row| {
+        Ok(JobId::stored(row.get_ref(0)?.as_str()?))
+    })?;
+    let ids: Vec<JobId> = found.collect::<rusqlite::Result<_>>()?;
+    let next = ids.last().filter(|_| ids.len() >= part.limit).map(ToString::to_string);
+    Ok(Ids { ids, next })
+}
+
 /// Numbers of topics.
 pub(super) fn stats(reader: &Reader<'_>, names: &Vec<TopicName>) -> Done<Vec<Option<Stats>>> {
     names.iter().map(|name| stats_of(reader, name)).collect()
@@ -201,14 +220,6 @@ fn count_waiting(reader: &Reader<'_>, topic: i64, stats: &mut Stats) -> Done<()>
     stats.oldest_ready =
         oldest.filter(|&due| due <= reader.now).map(|due| -> Duration { reader.now.since(due) });
     Ok(())
-}
-
-/// Records and bytes of the shard.
-pub(super) fn size(reader: &Reader<'_>, _: &()) -> Done<(u64, u64)> {
-    let one = |sql| -> rusqlite::Result<u64> {
-        reader.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
-    };
-    Ok((one(COUNT)?, one(BYTES)?))
 }
 
 // === impl Reader ===

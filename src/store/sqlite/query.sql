@@ -1,4 +1,4 @@
--- get, list, info: reads.
+-- get, list: reads.
 -- :list_waiting
 SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
@@ -12,7 +12,6 @@ ORDER BY due, key LIMIT ?4;
 SELECT * FROM jobs
 WHERE topic = ?1 AND phase = ?5 AND phase >= 2 AND (due > ?2 OR due = ?2 AND key > ?3)
 ORDER BY due, key LIMIT ?4;
--- :count
-SELECT count(*) FROM jobs;
--- :bytes
-SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
+-- :ids
+SELECT id FROM jobs WHERE topic = (SELECT key FROM topics WHERE name = ?1) AND id > ?2
+ORDER BY id LIMIT ?3;

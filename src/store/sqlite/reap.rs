@@ -34,9 +34,9 @@ pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
     Ok(Reaped { leases: leases(session, rows)?, next })
 }
 
-/// The verb: leases of streams of other replicas than `owner`.
-pub(super) fn orphans(session: &mut Session<'_>, owner: &u32) -> Done<Vec<Lease>> {
-    let rows = select(session, ORPHANS, params![owner])?;
+/// The verb: leases of streams of other replicas than `living`.
+pub(super) fn orphans(session: &mut Session<'_>, living: &Vec<u32>) -> Done<Vec<Lease>> {
+    let rows = select(session, ORPHANS, params![format!("{living:?}")])?;
     leases(session, rows)
 }
 

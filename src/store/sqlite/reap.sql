@@ -5,6 +5,7 @@ ORDER BY alarm LIMIT ?2;
 -- :next
 SELECT min(alarm) FROM jobs WHERE phase = 1 AND alarm > ?1;
 -- :orphans
-SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND owner <> ?1 AND grace IS NOT NULL;
+SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND grace IS NOT NULL
+  AND owner NOT IN (SELECT value FROM json_each(?1));
 -- :nonce
 SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND token >> 32 & 0xffffffff = ?1;

@@ -28,6 +28,7 @@ pub(super) struct State {
     topics: HashMap<TopicName, Topic>,
     totals: HashMap<i64, Totals>,
     claimable: HashMap<TopicName, Time>,
+    configured: bool,
     alarms: Alarms,
     events: broadcast::Sender<Event>,
 }
@@ -94,6 +95,7 @@ impl State {
             topics: HashMap::new(),
             totals: HashMap::new(),
             claimable: HashMap::new(),
+            configured: false,
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
         }
@@ -104,6 +106,7 @@ impl State {
         self.topics.clear();
         self.totals.clear();
         self.claimable.clear();
+        self.configured = false;
         self.alarms.reap.pending = Time::MAX;
         self.alarms.prune.pending = Time::MAX;
         self.alarms.pruned = false;
@@ -118,6 +121,9 @@ impl State {
         for (topic, at) in self.claimable.drain() {
             // Nobody listening is fine: whoever comes later asks once.
             let _ = self.events.send(Event::Claimable { topic, at });
+        }
+        if std::mem::take(&mut self.configured) {
+            let _ = self.events.send(Event::Configured);
         }
         let reap = self.alarms.reap.publish();
         let prune = self.alarms.prune.publish();
@@ -224,6 +230,11 @@ impl<'c> Session<'c> {
     pub(super) fn pruned_until(&mut self, next: Option<Time>) {
         self.state.alarms.prune.announced = next.unwrap_or(Time::MAX);
         self.state.alarms.pruned = true;
+    }
+
+    /// The shard's state was set.
+    pub(super) fn configured(&mut self) {
+        self.state.configured = true;
     }
 
     /// Counts an event of the topic with this key.

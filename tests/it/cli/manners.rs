@@ -7,7 +7,7 @@ use super::{command, finish, ringq};
 use crate::harness::{Server, Setup, job, within};
 
 /// One call of every command that talks to a server.
-const CALLS: [&[&str]; 12] = [
+const CALLS: [&[&str]; 14] = [
     &["enqueue", "mail", "x"],
     &["enqueue", "mail", "x", "--wait"],
     &["enqueue", "mail", "--lines", "/dev/null"],
@@ -20,6 +20,8 @@ const CALLS: [&[&str]; 12] = [
     &["topic", "stats", "mail"],
     &["worker", "list"],
     &["shard", "list"],
+    &["shard", "drain", "s0", "--wait"],
+    &["shard", "activate", "s0"],
 ];
 
 /// Where nobody listens.

@@ -1,14 +1,118 @@
-use super::{ringq, rows};
-use crate::harness::Server;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::{command, finish, ringq, rows};
+use crate::harness::{Server, Setup, eventually, job, millis, nack, receipts, within};
 
 #[tokio::test]
 async fn shards_are_listed() {
     let server = Server::start().await;
+    server.connect().await.enqueue(job("mail").with_delay(millis(3_600_000))).await;
     let table = rows(&ringq(&server, &["shard", "list"]).await.ok());
     assert_eq!(table[0][..4], ["NAME", "STATE", "WEIGHT", "JOBS"]);
-    assert_eq!(table[1][..2], ["s0", "ACTIVE"]);
+    assert_eq!(table[0][4..8], ["READY", "RUNNING", "SCHEDULED", "BACKOFF"]);
+    assert_eq!(table[0][8..12], ["DEAD", "FINISHED", "LAST DUE", "KEPT UNTIL"]);
+    assert_eq!(table[1][..10], ["s0", "ACTIVE", "1", "1", "0", "0", "1", "0", "0", "0"]);
+    assert_eq!(table[1][10], "in 1h");
     assert_eq!(table.len(), 2);
     let json = ringq(&server, &["shard", "list", "-o", "json"]).await.json();
     assert_eq!(json[0]["name"], "s0");
     assert_eq!(json[0]["state"], "SHARD_STATE_ACTIVE");
+    assert_eq!((&json[0]["role"], &json[0]["scheduled"]), (&json[0]["state"], &"1".into()));
+}
+
+#[tokio::test]
+async fn a_shard_that_does_not_answer_has_no_numbers() {
+    let server = Setup::new().shards(2).start().await;
+    let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let ran = eventually("the shard is left alone", async || {
+        ringq(&server, &["shard", "drain", "s1"]).await.fails(4, &["cannot drain shard s1"]);
+        Some(ringq(&server, &["shard", "list"]).await).filter(|ran| ran.code != 0)
+    });
+    let ran = ran.await.fails(4, &["1 of 2 shards do not answer"]);
+    let table = rows(&ran.stdout);
+    assert_eq!(table[1][..4], ["s0", "ACTIVE", "1", "0"]);
+    assert_eq!(table[2][..3], ["s1", "UNREACHABLE", "1"]);
+    assert!(table[2].last().unwrap().contains("locked"), "{:?}", table[2]);
+}
+
+#[tokio::test]
+async fn a_shard_is_drained_and_taken_back() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    // Two runs of the server's ids: one for each shard.
+    client.enqueue_all(vec![job("mail").with_delay(millis(3_600_000)); 128]).await;
+    let text = ringq(&server, &["shard", "drain", "s1"]).await.ok();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..2], ["s1 DRAINING: new jobs go elsewhere", "on it: 64 jobs: 64 scheduled"]);
+    assert!(lines[2].starts_with("the last delayed or retried one is due 20"), "{text}");
+    assert!(lines[2].ends_with("Z (in 1h)") && lines.len() == 3, "{text}");
+    let table = rows(&ringq(&server, &["shards", "ls"]).await.ok());
+    assert_eq!((&*table[1][1], &*table[2][1]), ("ACTIVE", "DRAINING"));
+    let json = ringq(&server, &["shard", "drain", "s1", "-o", "json"]).await.json();
+    assert_eq!((&json["role"], &json["jobs"]), (&"SHARD_STATE_DRAINING".into(), &"64".into()));
+    let text = ringq(&server, &["shard", "activate", "s1"]).await.ok();
+    assert_eq!(text, "s1 ACTIVE: it takes new jobs\n");
+    let json = ringq(&server, &["shard", "activate", "s1", "-o", "json"]).await.json();
+    assert_eq!(json["state"], "SHARD_STATE_ACTIVE");
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("mail"); 128]).await;
+    let mut waiting = command(server.grpc, &["shard", "drain", "s1", "--wait"]).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
+    let first = within("the first line", lines.next_line()).await.unwrap().unwrap();
+    assert_eq!(first, "s1 DRAINING: new jobs go elsewhere");
+    let mut pulled = Vec::new();
+    while pulled.len() < 128 {
+        pulled.extend(client.pull_now("mail", 128).await);
+    }
+    let last = pulled.iter().position(|d| d.id.starts_with("s1~")).unwrap();
+    let mut receipts = receipts(&pulled);
+    let dead = receipts.remove(last);
+    client.ack_all(&receipts).await;
+    client.nack(nack(&dead, ringq::pb::NackAction::DeadLetter)).await;
+    let mut told = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    loop {
+        let line =
+            within("a note", told.next_line()).await.unwrap().expect("one about what is left");
+        if line == "s1: 1 job: 1 dead" {
+            break;
+        }
+    }
+    assert!(waiting.try_wait().unwrap().is_none(), "a dead letter lies on it");
+    let id = &pulled[last].id;
+    ringq(&server, &["job", "delete", "mail", id]).await.ok();
+    assert_eq!(finish(waiting).await.code, 0);
+    let mut rest = Vec::new();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        rest.push(line);
+    }
+    assert_eq!(rest.last().unwrap(), "s1 is empty");
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_the_shard_is_taken_back() {
+    let server = Setup::new().shards(2).start().await;
+    server.connect().await.enqueue_all(vec![job("mail"); 128]).await;
+    let mut waiting = command(server.grpc, &["shard", "drain", "s1", "--wait"]).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
+    within("the first line", lines.next_line()).await.unwrap().unwrap();
+    ringq(&server, &["shard", "activate", "s1"]).await.ok();
+    finish(waiting).await.fails(1, &["shard s1 takes new jobs again"]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_drained_is_told_with_what_to_do() {
+    let server = Setup::new().shards(1).start().await;
+    let ran = ringq(&server, &["shard", "drain", "s7"]).await;
+    ran.fails(3, &["cannot drain shard s7: there is no such shard", "`ringq shard list`"]);
+    let ran = ringq(&server, &["shard", "drain", "s0"]).await;
+    ran.fails(1, &["no other shard takes new jobs", "`ringq shard activate`"]);
+    let ran = ringq(&server, &["shard", "drain", "S 0"]).await;
+    ran.fails(2, &["a shard is named by 1 to 8 of a-z and 0-9"]);
+    ringq(&server, &["drain", "s0"]).await.fails(2, &["shard drain"]);
 }

@@ -13,8 +13,9 @@ use ringq::store::{
     Store, Taker, Unclaim, redis, sqlite,
 };
 use tempfile::TempDir;
+use tokio::sync::OnceCell;
 
-use crate::harness::Redis;
+use crate::harness::{Program, Redis, Sentinel};
 
 use super::values::{
     OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
@@ -22,6 +23,9 @@ use super::values::{
 
 /// Where every clock starts: some microsecond that is no round number.
 pub(crate) const START: Time = Time(1_800_000_000_123_457);
+
+/// A server that keeps nothing on disk.
+const WITHOUT_FILES: [&str; 4] = ["--save", "", "--appendonly", "no"];
 
 /// A store, or why it could not be opened.
 pub(crate) type Opened = Result<Arc<dyn Store>, String>;
@@ -35,6 +39,14 @@ pub(crate) enum Backend {
     SqliteMemory,
     /// A Redis of its own, without persistence. It outlives the store, as a server does.
     Redis,
+    /// The same with the oldest Redis that will do.
+    Redis6,
+    /// With a new one.
+    Redis8,
+    /// With Valkey.
+    Valkey,
+    /// A database of its own on the Redis behind Sentinel that all cases share.
+    Sentinel,
 }
 
 /// One store of its own for one case.
@@ -53,7 +65,13 @@ pub(crate) struct Fixture {
 enum Place {
     Dir(TempDir),
     Redis(Redis),
+    /// The url of a server that others use, too.
+    Shared(String),
 }
+
+/// The Redis behind Sentinel, and how many databases of it were given away.
+static SENTINEL: OnceCell<Option<Sentinel>> = OnceCell::const_new();
+static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 // === impl Backend ===
 
@@ -62,7 +80,11 @@ impl Backend {
     pub(crate) fn kind(self) -> &'static str {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => "sqlite",
-            Backend::Redis => "redis",
+            Backend::Redis
+            | Backend::Redis6
+            | Backend::Redis8
+            | Backend::Valkey
+            | Backend::Sentinel => "redis",
         }
     }
 
@@ -70,7 +92,7 @@ impl Backend {
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
-            Backend::SqliteMemory | Backend::Redis => Durability::Memory,
+            _ => Durability::Memory,
         }
     }
 
@@ -79,25 +101,35 @@ impl Backend {
         self != Backend::SqliteMemory
     }
 
-    /// A place for one store; `None` when there is no redis-server.
+    /// A place for one store; `None` when there is no such server.
     async fn place(self) -> Option<Place> {
         match self {
             Backend::SqliteFile | Backend::SqliteMemory => {
                 Some(Place::Dir(TempDir::new().unwrap()))
             }
             Backend::Redis => Redis::start().await.map(Place::Redis),
+            Backend::Redis6 => Redis::of(Program::Redis6, &WITHOUT_FILES).await.map(Place::Redis),
+            Backend::Redis8 => Redis::of(Program::Redis8, &WITHOUT_FILES).await.map(Place::Redis),
+            Backend::Valkey => Redis::valkey().await.map(Place::Redis),
+            Backend::Sentinel => {
+                let sentinel = SENTINEL.get_or_init(shared_sentinel).await.as_ref()?;
+                let database = DATABASES.fetch_add(1, Ordering::Relaxed);
+                Some(Place::Shared(format!("{}/{database}", sentinel.url())))
+            }
         }
     }
 
     async fn open(self, name: &str, place: &Place, clock: &ManualClock) -> Opened {
         let name = ShardName::try_new(name).unwrap();
         let clock = Clock::Manual(clock.clone());
+        let on_redis = async |url: &str| {
+            let (name, clock) = (name.clone(), clock.clone());
+            let address = redis::Address::try_new(url).unwrap();
+            opened(redis::RedisStore::open(redis::Config { name, address, clock }).await)
+        };
         let dir = match place {
-            Place::Redis(server) => {
-                let address = redis::Address::try_new(&server.url()).unwrap();
-                let store = redis::RedisStore::open(redis::Config { name, address, clock }).await;
-                return opened(store);
-            }
+            Place::Redis(server) => return on_redis(&server.url()).await,
+            Place::Shared(url) => return on_redis(url).await,
             Place::Dir(dir) => dir,
         };
         let place = match self {
@@ -106,6 +138,12 @@ impl Backend {
         };
         opened(sqlite::SqliteStore::open(sqlite::Config { name, place, clock }))
     }
+}
+
+async fn shared_sentinel() -> Option<Sentinel> {
+    let sentinel = Sentinel::start().await?;
+    sentinel.outlive_tests();
+    Some(sentinel)
 }
 
 fn opened<S: Store + 'static, E: std::fmt::Display>(store: Result<S, E>) -> Opened {
@@ -121,6 +159,13 @@ impl Fixture {
         let place = backend.place().await?;
         let store = backend.open("s0", &place, &clock).await.unwrap();
         Some(Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) })
+    }
+
+    /// A store on the Redis at this url, which is empty.
+    pub(crate) async fn at(backend: Backend, url: &str) -> Fixture {
+        let (clock, place) = (ManualClock::new(START), Place::Shared(url.to_owned()));
+        let store = backend.open("s0", &place, &clock).await.unwrap();
+        Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) }
     }
 
     /// Whether what was written survives [`Fixture::reopen`].

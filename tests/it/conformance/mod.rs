@@ -3,6 +3,7 @@
 //! lists every case once, and every store once.
 
 mod attempts;
+mod beat;
 mod claim;
 mod conflict;
 mod delete;
@@ -295,6 +296,11 @@ macro_rules! conformance {
                 totals_only_rise
                 the_oldest_ready_job_is_the_one_that_became_due_first
                 a_shard_tells_what_it_is
+                a_shard_counts_its_jobs_by_state
+                a_shard_counts_the_jobs_of_all_its_topics
+                a_shard_says_until_when_jobs_stay
+                a_kept_job_is_found_behind_many_that_expire_later
+                a_shard_says_whether_it_takes_new_jobs
                 a_store_says_what_a_write_reaches
             }
             orphans {
@@ -302,6 +308,19 @@ macro_rules! conformance {
                 an_orphan_reads_as_its_lease_does
                 ended_leases_are_no_orphans
                 a_lease_past_its_deadline_is_an_orphan_still
+                leases_of_several_living_replicas_are_no_orphans
+                a_detached_lease_is_no_orphan_whoever_extends_it
+                many_orphans_are_found_in_every_topic
+            }
+            beat {
+                the_caller_finds_itself_and_the_time
+                replicas_of_a_shared_shard_find_each_other
+                replicas_are_met_once_and_gone_when_that_is_said
+                the_first_state_stays_until_another_is_set
+                a_state_that_is_set_first_is_the_first
+                a_set_state_is_announced
+                of_two_records_of_a_ring_the_newer_one_stays
+                state_and_rings_survive_reopening
             }
             events {
                 a_ready_job_is_announced
@@ -342,3 +361,7 @@ macro_rules! conformance {
 conformance!(sqlite_file, Backend::SqliteFile);
 conformance!(sqlite_memory, Backend::SqliteMemory);
 conformance!(redis, Backend::Redis);
+conformance!(redis_6, Backend::Redis6);
+conformance!(redis_8, Backend::Redis8);
+conformance!(valkey, Backend::Valkey);
+conformance!(sentinel, Backend::Sentinel);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringq::store::{Ask, Claim, Leased, Taker};
 
 use super::fixture::Fixture;
-use super::values::{OWNER, TOPIC, new_job, one, released, taker, topic};
+use super::values::{OWNER, TOPIC, job_in, lease_ref, new_job, one, released, taker, topic};
 
 /// Claims one job for a stream of `owner`.
 async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
@@ -15,8 +15,12 @@ async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
     one(one(one(claims.topics).leased))
 }
 
-async fn orphans(q: &Fixture, owner: u32) -> Vec<String> {
-    let leases = q.store.orphans(owner).await.unwrap();
+async fn orphans(q: &Fixture, living: u32) -> Vec<String> {
+    orphans_beside(q, &[living]).await
+}
+
+async fn orphans_beside(q: &Fixture, living: &[u32]) -> Vec<String> {
+    let leases = q.store.orphans(living.to_vec()).await.unwrap();
     let mut ids: Vec<_> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
     ids.sort();
     ids
@@ -39,7 +43,7 @@ pub(crate) async fn an_orphan_reads_as_its_lease_does(q: Fixture) {
     q.sleep(2);
     q.extend(&leased, None, None).await.unwrap();
     q.sleep(3);
-    let orphan = one(q.store.orphans(OWNER).await.unwrap());
+    let orphan = one(q.store.orphans(vec![OWNER]).await.unwrap());
     assert_eq!(orphan, q.lease(&leased).await.unwrap());
     assert_eq!((orphan.owner, orphan.grace), (8, Some(Duration::from_millis(1))));
 }
@@ -63,4 +67,42 @@ pub(crate) async fn a_lease_past_its_deadline_is_an_orphan_still(q: Fixture) {
     claim_as(&q, 8, Some(Duration::from_secs(5))).await;
     q.sleep(1_000);
     assert_eq!(orphans(&q, OWNER).await, ["a"]);
+}
+
+pub(crate) async fn leases_of_several_living_replicas_are_no_orphans(q: Fixture) {
+    q.put_ids(&["a", "b", "c", "d"]).await;
+    for owner in [0, 8, 9, u32::MAX] {
+        claim_as(&q, owner, Some(Duration::from_secs(5))).await;
+    }
+    assert_eq!(orphans_beside(&q, &[9, 0]).await, ["b", "d"]);
+    assert_eq!(orphans_beside(&q, &[8, 9, u32::MAX, 77]).await, ["a"]);
+    assert_eq!(orphans_beside(&q, &[]).await, ["a", "b", "c", "d"]);
+    assert!(orphans_beside(&q, &[u32::MAX, 9, 8, 0]).await.is_empty());
+}
+
+pub(crate) async fn a_detached_lease_is_no_orphan_whoever_extends_it(q: Fixture) {
+    q.put_ids(&["a", "b"]).await;
+    let grace = Some(Duration::from_secs(5));
+    let (a, b) = (claim_as(&q, 8, grace).await, claim_as(&q, 8, grace).await);
+    q.extend(&a, None, None).await.unwrap();
+    assert_eq!(q.store.detach(vec![lease_ref(&a)]).await.unwrap(), 1);
+    q.extend(&a, Some(Duration::from_secs(90)), None).await.unwrap();
+    assert_eq!(orphans(&q, OWNER).await, ["b"]);
+    q.ack(&b).await;
+    assert_eq!(q.store.detach(vec![lease_ref(&b)]).await.unwrap(), 0);
+    q.ack(&a).await;
+}
+
+pub(crate) async fn many_orphans_are_found_in_every_topic(q: Fixture) {
+    for name in ["t", "u"] {
+        let jobs = (0..700).map(|n| job_in(name, &format!("{name}{n}"))).collect();
+        q.store.enqueue(jobs).await.unwrap();
+        // A claim is bounded, too.
+        let mut claimed = 0;
+        while claimed < 700 {
+            claimed += one(q.claim_for(name, vec![taker()]).await.leased).len();
+        }
+    }
+    assert_eq!(orphans(&q, OWNER + 1).await.len(), 1_400);
+    assert!(orphans(&q, OWNER).await.is_empty());
 }

@@ -50,8 +50,8 @@ pub(crate) async fn the_streams_of_the_former_life_are_orphans_and_can_be_let_go
     let Some(mut q) = q.lasting() else { return };
     let leased = q.running("a").await;
     q.reopen().await;
-    assert!(q.store.orphans(OWNER).await.unwrap().is_empty());
-    assert_eq!(one(q.store.orphans(OWNER + 1).await.unwrap()).token, leased.token);
+    assert!(q.store.orphans(vec![OWNER]).await.unwrap().is_empty());
+    assert_eq!(one(q.store.orphans(vec![OWNER + 1]).await.unwrap()).token, leased.token);
     q.end(&leased, Cause::Broken).await;
     let job = q.job("a").await;
     assert_eq!((job.state, job.failures, job.deliveries), (State::Ready, 0, 1));

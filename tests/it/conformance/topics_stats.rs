@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use ringq::domain::OnConflict;
-use ringq::store::{NewJob, Stats};
+use ringq::domain::ring::ShardState;
+use ringq::store::{Content, NewJob, Stats};
 
 use super::fixture::Fixture;
-use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
+use super::values::{
+    TOPIC, after, dead_lettered, failed_for, job_in, new_job, plus, released, topic,
+};
 
 async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
     let found = q.store.topics(prefix.to_owned(), after.map(topic), limit).await.unwrap();
@@ -147,17 +150,105 @@ pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fix
 pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
     let before = q.store.info().await.unwrap();
     assert_eq!((before.kind, before.jobs), (q.backend.kind(), 0));
-    assert!(!before.address.is_empty());
+    assert!(!q.store.address().is_empty());
     q.put_ids(&["a", "b"]).await;
     q.put(job_in("u", "a")).await;
     let after = q.store.info().await.unwrap();
-    assert_eq!((after.jobs, &after.address), (3, &before.address));
+    assert_eq!(after.jobs, 3);
     assert!(after.bytes > 0);
+}
+
+pub(crate) async fn a_shard_counts_its_jobs_by_state(q: Fixture) {
+    let content = async || {
+        q.store.prune(100).await.unwrap();
+        let info = q.store.info().await.unwrap();
+        assert_eq!(info.jobs, info.content.jobs(), "{info:?}");
+        let Content { scheduled, ready, running, backoff, dead, finished, .. } = info.content;
+        [scheduled, ready, running, backoff, dead, finished]
+    };
+    assert_eq!(content().await, [0; 6]);
+    q.put_ids(&["a", "b", "c", "d"]).await;
+    q.put(NewJob { due: after(10), priority: Some(9), ..job_in("u", "e") }).await;
+    assert_eq!(content().await, [1, 4, 0, 0, 0, 0]);
+    let leased = q.claim(4).await;
+    assert_eq!(content().await, [1, 0, 4, 0, 0, 0]);
+    q.ack(&leased[0]).await;
+    q.end(&leased[1], failed_for(20)).await;
+    q.end(&leased[2], dead_lettered()).await;
+    assert_eq!(content().await, [1, 0, 1, 1, 1, 1]);
+    q.delete("d").await;
+    assert_eq!(content().await, [1, 0, 0, 1, 1, 2], "cancelled jobs are finished ones");
+    q.put(NewJob { expire: Some(after(5)), ..new_job("f") }).await;
+    q.sleep(5);
+    assert_eq!(content().await, [1, 0, 0, 1, 1, 3], "expired ones too");
+    q.sleep(15);
+    assert_eq!(content().await, [0, 2, 0, 0, 1, 3]);
+    q.sleep(60);
+    assert_eq!(content().await, [0, 2, 0, 0, 1, 0], "tombstones go by themselves");
+}
+
+pub(crate) async fn a_shard_counts_the_jobs_of_all_its_topics(q: Fixture) {
+    const TOPICS: u64 = 300;
+    let job = |n| job_in(&format!("t{n:03}"), "a");
+    q.store.enqueue((0..TOPICS).map(job).collect()).await.unwrap();
+    let last = NewJob { due: after(TOPICS), ..job(150) };
+    q.put(NewJob { on_conflict: OnConflict::Replace, ..last }).await;
+    let info = q.store.info().await.unwrap();
+    let content = Content {
+        ready: TOPICS - 1,
+        scheduled: 1,
+        latest_due: Some(plus(q.now(), TOPICS)),
+        ..Content::default()
+    };
+    assert_eq!((info.jobs, info.content), (TOPICS, content));
+}
+
+pub(crate) async fn a_shard_says_until_when_jobs_stay(q: Fixture) {
+    let stay = async || {
+        let content = q.store.info().await.unwrap().content;
+        (content.latest_due, content.latest_forget)
+    };
+    q.put_ids(&["a", "b"]).await;
+    assert_eq!(stay().await, (None, None), "what is ready may be gone at once");
+    let begin = q.now();
+    q.put(NewJob { due: after(100), ..new_job("later") }).await;
+    q.put(NewJob { due: after(50), priority: Some(9), ..job_in("u", "soon") }).await;
+    assert_eq!(stay().await, (Some(plus(begin, 100)), None));
+    let leased = q.claim(2).await;
+    q.end(&leased[0], failed_for(200)).await;
+    assert_eq!(stay().await, (Some(plus(begin, 200)), None));
+    q.ack(&leased[1]).await;
+    assert_eq!(stay().await, (Some(plus(begin, 200)), Some(plus(begin, 60))));
+    q.put(NewJob { expire: Some(after(5_000)), ..new_job("expires") }).await;
+    assert_eq!(stay().await.1, Some(plus(begin, 60)), "an expire time is none of a kept job");
+    let leased = q.run(job_in("v", "dead")).await;
+    q.end(&leased, dead_lettered()).await;
+    assert_eq!(stay().await.1, Some(plus(begin, 14 * 86_400)));
+    q.sleep(200);
+    assert_eq!(stay().await, (None, Some(plus(begin, 14 * 86_400))));
+}
+
+pub(crate) async fn a_kept_job_is_found_behind_many_that_expire_later(q: Fixture) {
+    let leased = q.running("kept").await;
+    q.ack(&leased).await;
+    let forget = plus(q.now(), 60);
+    let job = |n: u64| NewJob { expire: Some(after(100 + n)), ..new_job(&format!("j{n}")) };
+    q.store.enqueue((0..1_000).map(job).collect()).await.unwrap();
+    assert_eq!(q.store.info().await.unwrap().content.latest_forget, Some(forget));
+}
+
+pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
+    let state = async || q.store.info().await.unwrap().state;
+    assert_eq!(state().await, None, "nobody has said so yet");
+    for set in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
+        q.store.set_state(set).await.unwrap();
+        assert_eq!(state().await, Some(set));
+    }
 }
 
 pub(crate) async fn a_store_says_what_a_write_reaches(q: Fixture) {
     let expected = q.backend.durability();
-    assert_eq!(q.store.durability(), expected);
+    assert_eq!(q.store.reach().plain, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected);
     assert_eq!(q.put(new_job("a")).await.durability, expected, "also unchanged");
 }

@@ -32,6 +32,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         keep: Keep::Tombstone(limit::TOMBSTONE),
         on_conflict: OnConflict::Keep,
         request: None,
+        durability: None,
     }
 }
 

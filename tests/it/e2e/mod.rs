@@ -12,8 +12,12 @@
 mod admin;
 /// Streams that break, servers that die, callers that leave.
 mod broken;
+/// Servers on one Redis that are killed, stand still or end, and what becomes of their leases.
+mod dead;
 /// Due times, expiry.
 mod delayed;
+/// What a write to Redis reaches.
+mod durability;
 /// What Enqueue answers, and that repeats are safe.
 mod enqueue;
 /// Failures that are not about fields: size, deadlines, what is not there, what was cancelled.
@@ -26,6 +30,8 @@ mod health;
 mod jobs;
 /// The life of the process: SIGTERM, bad starts, a full disk.
 mod process;
+/// How a server reaches its Redis: schemes, certificates, a Redis that comes later or is wrong.
+mod reach;
 /// A worker that reads slowly.
 mod reader;
 /// A server whose shard is a Redis, and what can happen to that.
@@ -34,7 +40,11 @@ mod redis;
 mod refusals;
 /// Several shards behind one server.
 mod ring;
+/// A Redis behind Sentinel, and its failovers.
+mod sentinel;
 /// Ack, Nack, Extend, retries, dead letters.
 mod settle;
+/// What operators read and set of shards.
+mod shards;
 /// What comes over a stream, when, and how much of it.
 mod stream;

@@ -270,16 +270,4 @@ async fn user_password_and_database_come_from_the_url() {
     client.ack(&client.pull_one("mail").await.receipt).await;
     assert!(!server.log().contains("pa:ss") && !server.log().contains("pa%3A"), "{}", server.log());
     assert!(redis.command(&["INFO", "keyspace"]).await.contains("db3:"));
-    let wrong = redis.url().replace("redis://", "redis://ringq:wrong@");
-    let failure = Setup::new().shard(format!("s0={wrong}")).fail().await;
-    assert!(failure.stderr.contains("user and password"), "{}", failure.stderr);
-}
-
-#[tokio::test]
-async fn a_shard_that_is_not_there_is_told_with_the_way_out() {
-    let Some(mut redis) = Redis::start().await else { return };
-    redis.kill();
-    let says = refused(&redis, "s0").await;
-    assert!(says.contains("cannot open shard s0 at redis://127.0.0.1:"), "{says}");
-    assert!(says.contains("check that redis runs there"), "{says}");
 }

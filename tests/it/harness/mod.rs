@@ -16,18 +16,22 @@ mod job;
 mod raw;
 mod redis;
 mod refusal;
+mod sentinel;
 mod server;
 mod time;
+mod tls;
 mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use job::{JobExt, job, request};
 pub(crate) use raw::{http_get, raw_queue};
-pub(crate) use redis::Redis;
+pub(crate) use redis::{Program, Redis};
 pub(crate) use refusal::{assert_refused, refusal};
+pub(crate) use sentinel::Sentinel;
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{
     PATIENCE, SinceEpoch, duration, eventually, in_ci, millis, proto, thorough, timestamp,
     wall_now, within,
 };
+pub(crate) use tls::Certificates;
 pub(crate) use worker::{Worker, take};

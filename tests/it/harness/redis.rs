@@ -1,9 +1,9 @@
-//! A redis-server of its own for one test: on a free loopback port, in a directory of its own, ended with
-//! the test.
+//! A redis-server of its own for one test: on a free loopback port and a socket, in a directory of its own,
+//! ended with the test. `RINGQ_TEST_REDIS` names another binary than `redis-server`, say `valkey-server`.
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,22 +13,90 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::tls::Certificates;
 use super::{PATIENCE, in_ci, millis};
 
 /// Attempts to find a port that is still free when the server takes it.
 const PORTS_TRIED: u32 = 20;
 
+/// Which server: by the name of its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The system's Redis.
+    Redis,
+    /// The oldest one that can be a shard, without WAITAOF.
+    Redis6,
+    /// A new one, whose WAITAOF is true.
+    Redis8,
+    /// Valkey 9, whose WAITAOF is not.
+    Valkey,
+}
+
 /// A running server, or one that has ended and can be started again on the same data and port.
 pub(crate) struct Redis {
     dir: TempDir,
     port: u16,
-    args: Vec<String>,
+    setup: Setup,
     child: Child,
+}
+
+/// What is started.
+#[derive(Clone)]
+struct Setup {
+    program: Program,
+    /// Where it gets its settings from before its arguments: a sentinel writes there.
+    config: Option<String>,
+    args: Vec<String>,
+}
+
+// === impl Program ===
+
+impl Program {
+    #[expect(clippy::disallowed_methods, reason = "which server to test with is no configuration")]
+    fn name(self) -> String {
+        match self {
+            Program::Redis => std::env::var("RINGQ_TEST_REDIS").unwrap_or("redis-server".into()),
+            Program::Redis6 => "redis-server-6".to_owned(),
+            Program::Redis8 => "redis-server-8".to_owned(),
+            Program::Valkey => "valkey-server".to_owned(),
+        }
+    }
+
+    /// Where `.ci/install-test-tools` puts it, or else wherever the system has it.
+    fn path(self) -> PathBuf {
+        let name = self.name();
+        let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin").join(&name);
+        if installed.exists() { installed } else { name.into() }
+    }
 }
 
 // === impl Redis ===
 
 impl Redis {
+    /// A Valkey that keeps nothing on disk; `None` as for [`Redis::start`].
+    pub(crate) async fn valkey() -> Option<Redis> {
+        Redis::of(Program::Valkey, &["--save", "", "--appendonly", "no"]).await
+    }
+
+    /// A server of this kind that syncs every second.
+    pub(crate) async fn every_second(program: Program) -> Option<Redis> {
+        let args = ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"];
+        Redis::of(program, &args).await
+    }
+
+    /// A replica of this server, without any file, that follows it already.
+    pub(crate) async fn replica(&self) -> Redis {
+        let primary = self.port.to_string();
+        let args = ["--save", "", "--appendonly", "no", "--replicaof", "127.0.0.1", &primary];
+        let replica = Redis::of(self.setup.program, &args).await.expect("the same program again");
+        let begin = Instant::now();
+        while !self.command(&["INFO", "replication"]).await.contains("state=online") {
+            assert!(begin.elapsed() < PATIENCE, "the replica does not follow");
+            tokio::time::sleep(millis(20)).await;
+        }
+        replica
+    }
+
     /// A server that keeps nothing on disk; `None` when there is no redis-server, which is said, and
     /// with CI=true is an error.
     pub(crate) async fn start() -> Option<Redis> {
@@ -42,19 +110,45 @@ impl Redis {
 
     /// A server with these arguments.
     pub(crate) async fn with(args: &[&str]) -> Option<Redis> {
-        let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        Redis::of(Program::Redis, args).await
+    }
+
+    /// A server of this kind with these arguments.
+    pub(crate) async fn of(program: Program, args: &[&str]) -> Option<Redis> {
+        Redis::launch(Setup { program, config: None, args: owned(args) }).await
+    }
+
+    /// A server that keeps nothing on disk and is reached with TLS, too; the port for that.
+    /// `clients`: whether they must show a certificate.
+    pub(crate) async fn secure(files: &Certificates, clients: bool) -> Option<(Redis, u16)> {
         let port = free_port();
-        let child = spawn(dir.path(), port, &args)?;
-        let mut server = Redis { dir, port, args, child };
+        let auth = if clients { "yes" } else { "no" };
+        let [ca, cert, key] =
+            [&files.ca, &files.cert, &files.key].map(|file| file.to_str().unwrap());
+        let args = ["--save", "", "--tls-port", &port.to_string(), "--tls-ca-cert-file", ca];
+        let more = ["--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", auth];
+        Some((Redis::with(&[&args[..], &more[..]].concat()).await?, port))
+    }
+
+    /// A sentinel with these settings.
+    pub(super) async fn sentinel(settings: &str) -> Option<Redis> {
+        let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
+        Redis::launch(Setup { program: Program::Redis, config, args }).await
+    }
+
+    async fn launch(setup: Setup) -> Option<Redis> {
+        let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
+        let port = free_port();
+        let child = spawn(dir.path(), port, &setup)?;
+        let mut server = Redis { dir, port, setup, child };
         for _ in 0..PORTS_TRIED {
             if server.wait_ready().await {
                 return Some(server);
             }
             server.port = free_port();
-            server.child = spawn(server.dir.path(), server.port, &server.args)?;
+            server.child = spawn(server.dir.path(), server.port, &server.setup)?;
         }
-        panic!("redis-server does not start");
+        panic!("{} does not start", server.setup.program.name());
     }
 
     /// Its address as a url.
@@ -67,10 +161,46 @@ impl Redis {
         self.port
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it listens, too.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("sock")
+    }
+
+    /// Its directory.
+    pub(super) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.
     pub(crate) async fn command(&self, words: &[&str]) -> String {
         let answer = tokio::time::timeout(PATIENCE, ask(self.port, words)).await;
         answer.expect("redis does not answer").expect("redis cannot be asked")
+    }
+
+    /// Runs one command that answers a list of strings.
+    pub(super) async fn ask_list(&self, words: &[&str]) -> Vec<String> {
+        let asked = async {
+            let mut stream = send(self.port, words).await?;
+            let head = answer(&mut stream).await?;
+            let length = head.strip_prefix('*').and_then(|length| length.parse().ok());
+            let mut all = Vec::new();
+            for _ in 0..length.unwrap_or(0) {
+                all.push(answer(&mut stream).await?);
+            }
+            std::io::Result::Ok(all)
+        };
+        let asked = tokio::time::timeout(PATIENCE, asked).await;
+        asked.expect("redis does not answer").expect("redis cannot be asked")
     }
 
     /// A number of its INFO.
@@ -88,7 +218,7 @@ impl Redis {
 
     /// Starts it again on the same data and port.
     pub(crate) async fn restart(&mut self) {
-        self.child = spawn(self.dir.path(), self.port, &self.args).unwrap();
+        self.child = spawn(self.dir.path(), self.port, &self.setup).unwrap();
         assert!(self.wait_ready().await, "redis-server does not start again");
     }
 
@@ -140,17 +270,34 @@ fn free_port() -> u16 {
     }
 }
 
-fn spawn(dir: &Path, port: u16, args: &[String]) -> Option<Child> {
+fn owned(args: &[&str]) -> Vec<String> {
+    args.iter().map(|&arg| arg.to_owned()).collect()
+}
+
+fn spawn(dir: &Path, port: u16, setup: &Setup) -> Option<Child> {
     let log = || File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(setup.program.path());
+    if let Some(settings) = &setup.config {
+        let file = dir.join("config");
+        if !file.exists() {
+            std::fs::write(&file, settings).unwrap();
+        }
+        command.arg(file);
+    } else {
+        command.arg("--unixsocket").arg(dir.join("sock"));
+        if setup.program != Program::Redis6 {
+            command.args(["--enable-debug-command", "yes"]);
+        }
+    }
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
-    command.args(["--daemonize", "no", "--enable-debug-command", "yes"]).args(args);
+    command.args(["--daemonize", "no"]).args(&setup.args);
     command.stdin(Stdio::null()).stdout(log()).stderr(log());
     match command.spawn() {
         Ok(child) => Some(child),
         Err(error) => {
-            assert!(!in_ci(), "redis-server is required with CI=true: {error}");
-            println!("skipped: there is no redis-server ({error})");
+            let name = setup.program.name();
+            assert!(!in_ci(), "{name} is required with CI=true: {error}");
+            println!("skipped: there is no {name} ({error})");
             None
         }
     }
@@ -158,20 +305,29 @@ fn spawn(dir: &Path, port: u16, args: &[String]) -> Option<Child> {
 
 /// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
 async fn ask(port: u16, words: &[&str]) -> std::io::Result<String> {
+    answer(&mut send(port, words).await?).await
+}
+
+async fn send(port: u16, words: &[&str]) -> std::io::Result<BufReader<TcpStream>> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
         command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
     }
     stream.write_all(command.as_bytes()).await?;
+    Ok(stream)
+}
+
+async fn answer(stream: &mut BufReader<TcpStream>) -> std::io::Result<String> {
     let mut line = String::new();
     stream.read_line(&mut line).await?;
     let line = line.trim_end().to_owned();
     match line.strip_prefix('$').and_then(|length| length.parse().ok()) {
         None => Ok(line),
         Some(length) => {
-            let mut text = vec![0; length];
+            let mut text = vec![0; length + 2];
             stream.read_exact(&mut text).await?;
+            text.truncate(length);
             Ok(String::from_utf8_lossy(&text).into_owned())
         }
     }

@@ -98,6 +98,12 @@ impl Setup {
         self
     }
 
+    /// One more shard, `NAME=URL`.
+    pub(crate) fn and_shard(mut self, shard: impl Into<String>) -> Setup {
+        self.shards.push(shard.into());
+        self
+    }
+
     /// The address of its gRPC port.
     pub(crate) fn listen(mut self, address: impl Into<String>) -> Setup {
         self.listen = address.into();
@@ -229,6 +235,16 @@ impl Server {
     /// Asks it to end: SIGTERM.
     pub(crate) fn terminate(&self) {
         signal(self.pid(), "TERM");
+    }
+
+    /// Lets it stand still, sockets open, until [`Server::resume`].
+    pub(crate) fn pause(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        signal(self.pid(), "CONT");
     }
 
     /// Waits for its end.

@@ -5,6 +5,7 @@
 //! steps); `RINGQ_MODEL_SEED` runs one seed again.
 
 mod coverage;
+mod failover;
 mod held;
 mod reference;
 mod run;
@@ -22,6 +23,8 @@ const STEPS: u64 = 3_000;
 const STEPS_TO_SEE_ALL: u64 = 30_000;
 /// Every step is some round trips: Redis gets so many times fewer seeds and steps.
 const REDIS_SHARE: u64 = 3;
+/// What differs from Redis is seen soon or not at all.
+const VALKEY_SHARE: u64 = 5;
 /// A file takes an fsync a write: it gets so many times fewer seeds and steps.
 const FILE_SHARE: u64 = 5;
 
@@ -69,4 +72,9 @@ async fn sqlite_in_a_file_does_what_the_reference_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_does_what_the_reference_does() {
     run(Backend::Redis, REDIS_SHARE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn valkey_does_what_the_reference_does() {
+    run(Backend::Valkey, VALKEY_SHARE).await;
 }

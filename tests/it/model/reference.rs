@@ -20,6 +20,7 @@ use super::coverage::Seen;
 use super::held::{Ending, Held, event_of, outcome_of};
 
 /// A shard.
+#[derive(Clone)]
 pub(crate) struct Reference {
     shard: ShardName,
     durability: Durability,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
-use ringq::store::{Claim, Lease, LeaseRef, List, Reaped};
+use ringq::store::{Claim, Error, Lease, LeaseRef, List, Reaped};
 
 use super::coverage::Seen;
 use super::reference::Reference;
@@ -20,10 +20,10 @@ const WHOLE_EVERY: u64 = 20;
 
 /// A store and its reference.
 pub(super) struct Run {
-    seed: u64,
-    store: Fixture,
-    reference: Reference,
-    steps: u64,
+    pub(super) seed: u64,
+    pub(super) store: Fixture,
+    pub(super) reference: Reference,
+    pub(super) steps: u64,
     tail: VecDeque<(Time, Step)>,
 }
 
@@ -32,31 +32,46 @@ pub(super) struct Run {
 impl Run {
     /// `None` when there is no such store on this machine.
     pub(super) async fn new(backend: Backend, seed: u64) -> Option<Run> {
-        let store = Fixture::open(backend).await?;
-        let reference = Reference::new(shard(), store.store.durability(), store.now());
-        Some(Run { seed, store, reference, steps: 0, tail: VecDeque::new() })
+        Some(Run::over(Fixture::open(backend).await?, seed))
+    }
+
+    /// A run on this store.
+    pub(super) fn over(store: Fixture, seed: u64) -> Run {
+        let reference = Reference::new(shard(), store.store.reach().plain, store.now());
+        Run { seed, store, reference, steps: 0, tail: VecDeque::new() }
     }
 
     /// Takes so many steps; what they met.
     pub(super) async fn take(mut self, steps: u64) -> BTreeSet<Seen> {
         let mut dice = Dice::new(self.seed);
+        self.go_on(&mut dice, steps).await;
+        std::mem::take(&mut self.reference.seen)
+    }
+
+    /// Takes steps until there were so many.
+    pub(super) async fn go_on(&mut self, dice: &mut Dice, steps: u64) {
         while self.steps < steps {
-            let step = dice.step(&self.reference, self.store.now());
-            self.tail.push_back((self.store.now(), step.clone()));
-            if self.tail.len() > TAIL {
-                self.tail.pop_front();
-            }
-            self.apply(step).await;
+            let step = self.throw(dice);
+            self.apply(step).await.unwrap();
             self.compare_jobs(keys(), true).await;
             self.steps += 1;
             if self.steps.is_multiple_of(WHOLE_EVERY) {
                 self.compare_whole().await;
             }
         }
-        std::mem::take(&mut self.reference.seen)
     }
 
-    async fn apply(&mut self, step: Step) {
+    /// The next step.
+    pub(super) fn throw(&mut self, dice: &mut Dice) -> Step {
+        let step = dice.step(&self.reference, self.store.now());
+        self.tail.push_back((self.store.now(), step.clone()));
+        if self.tail.len() > TAIL {
+            self.tail.pop_front();
+        }
+        step
+    }
+
+    pub(super) async fn apply(&mut self, step: Step) -> Result<(), Error> {
         let Run { reference, store: fixture, .. } = self;
         let store = &fixture.store;
         match step {
@@ -66,45 +81,45 @@ impl Run {
             }
             Step::Enqueue(jobs) => {
                 let expected: Vec<_> = jobs.iter().map(|job| reference.enqueue(job)).collect();
-                same(expected, store.enqueue(jobs).await.unwrap());
+                same(expected, store.enqueue(jobs).await?);
             }
-            Step::Claim(claim) => self.claim(claim).await,
+            Step::Claim(claim) => self.claim(claim).await?,
             Step::Unclaim(what) => {
-                same(reference.unclaim(&what), store.unclaim(what).await.unwrap());
+                same(reference.unclaim(&what), store.unclaim(what).await?);
             }
             Step::Leases(refs) => {
                 let expected: Vec<_> = refs.iter().map(|lease| reference.lease(lease)).collect();
-                same(expected, store.leases(refs).await.unwrap());
+                same(expected, store.leases(refs).await?);
             }
             Step::Settle(items) => {
                 let expected: Vec<_> = items.iter().map(|item| reference.settle(item)).collect();
-                same(expected, store.settle(items).await.unwrap());
+                same(expected, store.settle(items).await?);
             }
             Step::Extend(items) => {
                 let expected: Vec<_> = items.iter().map(|item| reference.extend(item)).collect();
-                same(expected, store.extend(items).await.unwrap());
+                same(expected, store.extend(items).await?);
             }
             Step::Delete(keys) => {
                 let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
-                same(expected, store.delete(keys).await.unwrap());
+                same(expected, store.delete(keys).await?);
             }
             Step::Reschedule(items) => {
                 let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
-                same(expected, store.reschedule(items).await.unwrap());
+                same(expected, store.reschedule(items).await?);
             }
             Step::Redrive(redrive) => {
-                same(reference.redrive(&redrive), store.redrive(redrive).await.unwrap());
+                same(reference.redrive(&redrive), store.redrive(redrive).await?);
             }
             Step::Reap(limit) => {
-                let reaped = store.reap(limit).await.unwrap();
+                let reaped = store.reap(limit).await?;
                 self.check_reaped(reaped, limit);
             }
             Step::Orphans(owner) => {
                 let orphan = |l: &Lease| l.owner != owner && l.grace.is_some();
                 let expected = reference.running().into_iter().filter(orphan).collect();
-                same(by_key(expected), by_key(store.orphans(owner).await.unwrap()));
+                same(by_key(expected), by_key(store.orphans(vec![owner]).await?));
             }
-            Step::Prune(limit) => self.prune(limit).await,
+            Step::Prune(limit) => self.prune(limit).await?,
             Step::List { topic, state, full, limit } => {
                 self.compare_list(&topic, state, full, limit).await;
             }
@@ -113,7 +128,7 @@ impl Run {
                 expected.retain(|topic| topic.name.as_str().starts_with(&prefix));
                 expected.retain(|topic| after.as_ref().is_none_or(|after| topic.name > *after));
                 expected.truncate(limit);
-                same(expected, store.topics(prefix, after, limit).await.unwrap());
+                same(expected, store.topics(prefix, after, limit).await?);
             }
             Step::Stats => self.compare_stats().await,
             Step::Reopen => {
@@ -122,11 +137,12 @@ impl Run {
                 }
             }
         }
+        Ok(())
     }
 
     /// The store makes the tokens; everything else of a claim is known before.
-    async fn claim(&mut self, claim: Claim) {
-        let got = self.store.store.claim(claim.clone()).await.unwrap();
+    async fn claim(&mut self, claim: Claim) -> Result<(), Error> {
+        let got = self.store.store.claim(claim.clone()).await?;
         let leased = got.topics.iter().flat_map(|topic| topic.leased.iter().flatten());
         let tokens: Vec<(JobKey, Token)> = leased.map(|l| (l.key.clone(), l.token)).collect();
         let wrong = tokens.iter().find(|(_, token)| token.nonce() != claim.nonce);
@@ -138,6 +154,7 @@ impl Run {
         let expected = self.reference.claim(&claim, token);
         let reads_the_same = format!("{expected:?}") == format!("{got:?}");
         assert!(reads_the_same, "{}", difference(&expected, &got));
+        Ok(())
     }
 
     /// Leases of one deadline may come in any order.
@@ -156,15 +173,15 @@ impl Run {
     }
 
     /// How many records were past their time is the store's own business; none may be left.
-    async fn prune(&self, limit: usize) {
+    async fn prune(&self, limit: usize) -> Result<(), Error> {
         let store = &self.store.store;
         loop {
-            let pruned = store.prune(limit).await.unwrap();
+            let pruned = store.prune(limit).await?;
             assert!(pruned.pruned <= limit as u64, "{pruned:?} by {limit}");
             if pruned.next.is_none_or(|next| next > self.store.now()) {
                 same(self.reference.next_prune(), pruned.next);
-                same(self.reference.records(), store.info().await.unwrap().jobs);
-                return;
+                same(self.reference.records(), store.info().await?.jobs);
+                return Ok(());
             }
             assert!(pruned.pruned > 0, "there is more to prune and nothing was");
         }
@@ -174,7 +191,7 @@ impl Run {
 // === impl Run: everything that can be read ===
 
 impl Run {
-    async fn compare_whole(&self) {
+    pub(super) async fn compare_whole(&self) {
         self.compare_jobs(keys(), false).await;
         self.compare_stats().await;
         for topic in topics() {

@@ -157,6 +157,7 @@ impl Dice {
             keep: self.keep(),
             on_conflict: self.policy(),
             request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
+            durability: None,
         }
     }
 

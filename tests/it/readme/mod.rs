@@ -1,7 +1,10 @@
-//! README.md speaks the truth: its settings are those of `deploy/ringq.toml`, and its tour is run.
+//! README.md speaks the truth: its settings are those of `deploy/ringq.toml`, its tour and its "Scale out" are
+//! run, and the rights of its Redis user are those that are used.
 //!
 //! `RINGQ_BLESS=1 cargo test --test it -- readme` writes what is generated.
 
+mod acl;
+mod scale_out;
 mod settings;
 mod shape;
 mod tour;

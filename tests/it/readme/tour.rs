@@ -14,15 +14,15 @@ const READER_URL: &str = "http://127.0.0.1:7700";
 
 /// A command with what it prints.
 #[derive(Debug)]
-struct Step {
-    command: String,
-    output: Vec<String>,
+pub(super) struct Step {
+    pub(super) command: String,
+    pub(super) output: Vec<String>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_tour_prints_what_the_readme_shows() {
     let server = Server::start().await;
-    let steps = steps(&readme());
+    let steps = steps(&readme(), "tour");
     assert!(steps.len() >= 10, "a tour of {} commands is none", steps.len());
     let directory = tempfile::tempdir().unwrap();
     let url = format!("http://{}", server.grpc);
@@ -62,13 +62,14 @@ fn type_in(command: &str, status: i32, url: &str, directory: &Path) -> Output {
         .unwrap()
 }
 
-/// The steps of all blocks.
-fn steps(text: &str) -> Vec<Step> {
+/// The steps of all console blocks of that kind.
+pub(super) fn steps(text: &str, kind: &str) -> Vec<Step> {
+    let begin = format!("```console {kind}");
     let mut steps: Vec<Step> = Vec::new();
     let mut inside = false;
     for line in text.lines() {
         match line {
-            "```console tour" => inside = true,
+            line if line == begin => inside = true,
             "```" => inside = false,
             _ if !inside => {}
             _ => match (line.strip_prefix("$ "), steps.last_mut()) {
@@ -89,7 +90,7 @@ fn steps(text: &str) -> Vec<Step> {
 }
 
 /// A step that fails on purpose shows it by the one after it.
-fn shows_status(step: Option<&Step>) -> bool {
+pub(super) fn shows_status(step: Option<&Step>) -> bool {
     step.is_some_and(|step| step.command == "echo $?")
 }
 
@@ -99,6 +100,6 @@ fn a_line_that_fails_is_told_by_its_status() {
     assert_eq!(type_in("exit 3 | cat", 0, "", here).status.code(), Some(3));
     assert_eq!(type_in("echo $?", 3, "", here).stdout, b"3\n");
     assert!(type_in("echo $?", 3, "", here).status.success());
-    let steps = steps("```console tour\n$ false\n$ echo $?\n1\n$ true\n```");
+    let steps = steps("```console tour\n$ false\n$ echo $?\n1\n$ true\n```", "tour");
     assert!(shows_status(steps.get(1)) && !shows_status(steps.get(2)));
 }

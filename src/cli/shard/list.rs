@@ -1,0 +1,105 @@
+//! `ringq shard list`.
+
+use clap::Args;
+
+use super::connect::Connect;
+use super::exit::{self, Failure, complain};
+use super::output::{JsonList, Out, OutputArgs, Table, shorten};
+use super::times::Now;
+use super::view::{answers, state};
+use crate::pb::{self, ListShardsRequest};
+
+/// Characters of an error in a column.
+const ERROR_CHARS: usize = 100;
+
+/// How to print.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished
+one is forgotten: a draining shard is empty after both, once workers have seen to the rest.
+
+Examples:
+  ringq shard list
+  ringq shard list -o json | jq -r '.[] | select(.role == \"SHARD_STATE_DRAINING\") | .name'
+
+Exit code 4 if one of them does not answer.")]
+pub(in crate::cli) struct List {
+    #[command(flatten)]
+    output: OutputArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+// === impl List ===
+
+impl List {
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let connection = self.connect.connection()?;
+        let request = connection.request(ListShardsRequest {});
+        let mut admin = connection.client().admin();
+        let answer = connection.call("cannot list the shards", admin.list_shards(request)).await?;
+        let mut out = Out::new();
+        if self.output.is_json() {
+            let mut list = JsonList::new();
+            answer.shards.iter().try_for_each(|shard| list.row(&mut out, shard))?;
+            list.end(&mut out)?;
+        } else {
+            table(&answer.shards).print(&mut out)?;
+        }
+        match answer.shards.iter().filter(|shard| !answers(shard)).count() {
+            0 => Ok(()),
+            count => {
+                complain(&format!("{count} of {} shards do not answer", answer.shards.len()));
+                Err(Failure::told(exit::UNAVAILABLE))
+            }
+        }
+    }
+}
+
+fn table(shards: &[pb::Shard]) -> Table {
+    let now = Now::read();
+    let mut table = Table::new([
+        "NAME",
+        "STATE",
+        "WEIGHT",
+        "JOBS",
+        "READY",
+        "RUNNING",
+        "SCHEDULED",
+        "BACKOFF",
+        "DEAD",
+        "FINISHED",
+        "LAST DUE",
+        "KEPT UNTIL",
+        "SIZE",
+        "ADDRESS",
+        "LAST ERROR",
+    ]);
+    for shard in shards {
+        // What is not known is left out: a 0 would say that there is nothing.
+        let count = |n: i64| if answers(shard) { n.to_string() } else { String::new() };
+        table.row([
+            shard.name.clone(),
+            state(shard),
+            shard.weight.to_string(),
+            count(shard.jobs),
+            count(shard.ready),
+            count(shard.running),
+            count(shard.scheduled),
+            count(shard.backoff),
+            count(shard.dead),
+            count(shard.finished),
+            now.relative(shard.latest_due_time),
+            now.relative(shard.latest_forget_time),
+            if answers(shard) { bytes(shard.used_memory_bytes) } else { String::new() },
+            shard.address.clone(),
+            shorten(&shard.last_error, ERROR_CHARS),
+        ]);
+    }
+    table
+}
+
+/// `3.4 MiB`.
+fn bytes(bytes: i64) -> String {
+    indicatif::BinaryBytes(u64::try_from(bytes).unwrap_or(0)).to_string()
+}

@@ -1,0 +1,76 @@
+//! How a shard reads.
+
+use super::info::word;
+use super::times::Now;
+use crate::pb::{Shard, ShardState};
+
+pub(super) fn answers(shard: &Shard) -> bool {
+    shard.state() != ShardState::Unreachable
+}
+
+/// Its state; one that does not answer is still a draining one.
+pub(super) fn state(shard: &Shard) -> String {
+    let state = word(shard.state().as_str_name(), "SHARD_STATE_");
+    if !answers(shard) && shard.role() == ShardState::Draining {
+        return format!("{state} (DRAINING)");
+    }
+    state.to_owned()
+}
+
+/// What lies on it: `3 jobs: 2 ready, 1 dead`.
+pub(super) fn content(shard: &Shard) -> String {
+    let counts = [
+        (shard.ready, "ready"),
+        (shard.running, "running"),
+        (shard.scheduled, "scheduled"),
+        (shard.backoff, "in backoff"),
+        (shard.dead, "dead"),
+        (shard.finished, "finished"),
+    ];
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
+    match shard.jobs {
+        0 => "no jobs".to_owned(),
+        1 => format!("1 job: {}", counts.join(", ")),
+        jobs => format!("{jobs} jobs: {}", counts.join(", ")),
+    }
+}
+
+/// Until when jobs stay that nobody can work off before.
+pub(super) fn until(shard: &Shard) -> Vec<String> {
+    let now = Now::read();
+    let due = shard.latest_due_time.map(|_| {
+        format!("the last delayed or retried one is due {}", now.full(shard.latest_due_time))
+    });
+    let forgotten = shard.latest_forget_time.map(|_| {
+        format!("the last dead or finished one is forgotten {}", now.full(shard.latest_forget_time))
+    });
+    due.into_iter().chain(forgotten).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_there_is_told() {
+        let empty = Shard::default();
+        assert_eq!((content(&empty), until(&empty)), ("no jobs".to_owned(), vec![]));
+        let shard = Shard { jobs: 3, ready: 2, backoff: 1, ..Shard::default() };
+        assert_eq!(content(&shard), "3 jobs: 2 ready, 1 in backoff");
+        let shard = Shard { jobs: 1, finished: 1, ..Shard::default() };
+        assert_eq!(content(&shard), "1 job: 1 finished");
+    }
+
+    #[test]
+    fn a_draining_shard_that_does_not_answer_is_told_as_both() {
+        let of = |health: ShardState, role: ShardState| {
+            state(&Shard { state: health.into(), role: role.into(), ..Shard::default() })
+        };
+        use ShardState::{Active, Draining, Unreachable};
+        assert_eq!(of(Active, Active), "ACTIVE");
+        assert_eq!(of(Draining, Draining), "DRAINING");
+        assert_eq!(of(Unreachable, Active), "UNREACHABLE");
+        assert_eq!(of(Unreachable, Draining), "UNREACHABLE (DRAINING)");
+    }
+}

@@ -1,0 +1,66 @@
+//! `--wait`: until a shard is empty.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::connect::Connection;
+use super::exit::{self, Failure, note};
+use super::view::{answers, content};
+use crate::pb::{ListShardsRequest, Shard, ShardState};
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// A shard is empty once it has been so for this long: a server that has not heard yet that it drains,
+/// which takes some seconds at most, may have written to it meanwhile.
+const EMPTY_FOR: Duration = Duration::from_secs(5);
+/// How long a server that cannot be reached is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The shard once it is empty; `shard` is how it was last. What is left is told whenever it changes.
+pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Shard, Failure> {
+    let name = shard.name.clone();
+    let (mut told, mut last) = (content(&shard), Ok::<_, Failure>(shard));
+    let (mut empty_since, mut alone_since) = (None, None);
+    loop {
+        let now = Instant::now();
+        match last {
+            Ok(shard) => {
+                alone_since = None;
+                if shard.role() != ShardState::Draining {
+                    let problem = format!("shard {name} takes new jobs again");
+                    return Err(Failure::new(exit::FAILED, problem));
+                }
+                let is_empty = answers(&shard) && shard.jobs == 0;
+                let left = if answers(&shard) { content(&shard) } else { "no answer".to_owned() };
+                if left != told {
+                    note(&format!("{name}: {left}"));
+                    told = left;
+                }
+                match empty_since {
+                    Some(since) if is_empty && now - since >= EMPTY_FOR => return Ok(shard),
+                    since => empty_since = is_empty.then(|| since.unwrap_or(now)),
+                }
+            }
+            Err(failure) => {
+                let since = *alone_since.get_or_insert(now);
+                if failure.code() != exit::UNAVAILABLE || now - since >= PATIENCE {
+                    return Err(failure);
+                }
+                empty_since = None;
+            }
+        }
+        tokio::time::sleep(PAUSE).await;
+        last = read(connection, &name).await;
+    }
+}
+
+async fn read(connection: &Connection, name: &str) -> Result<Shard, Failure> {
+    let what = format!("cannot read shard {name}");
+    let mut admin = connection.client().admin();
+    let answer = admin.list_shards(connection.request(ListShardsRequest {}));
+    let answer = connection.call(&what, answer).await?;
+    let found = answer.shards.into_iter().find(|shard| shard.name == name);
+    // Its server was started anew without it.
+    found.ok_or_else(|| Failure::new(exit::NOT_FOUND, format!("{what}: it is not there any more")))
+}

@@ -1,0 +1,152 @@
+//! Shards as operators see them and set them.
+
+use crate::domain::ShardName;
+use crate::domain::ring::ShardState;
+use crate::pb;
+use crate::scheduler::ShardInfo;
+use crate::store::Info;
+
+use super::delivery::int;
+use super::time::to_timestamp;
+use super::topic::long;
+use super::{Checks, Invalid, Path};
+
+/// Which shard is to have which state.
+pub(in crate::grpc) fn set_state(
+    request: &pb::SetShardStateRequest,
+) -> Result<(ShardName, ShardState), Invalid> {
+    let mut checks = Checks::default();
+    let name = checks.take(Path::ROOT.field("name"), ShardName::try_new(&request.name));
+    let state = match request.state() {
+        pb::ShardState::Active => Some(ShardState::Active),
+        pb::ShardState::Draining => Some(ShardState::Draining),
+        pb::ShardState::Unspecified | pb::ShardState::Unreachable => {
+            checks.invalid(Path::ROOT.field("state"), "must be ACTIVE or DRAINING");
+            None
+        }
+    };
+    checks.finish(name.zip(state))
+}
+
+/// A shard, from what it said of itself or from why it did not.
+pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
+    let role = match shard.state {
+        ShardState::Active => pb::ShardState::Active,
+        ShardState::Draining => pb::ShardState::Draining,
+    };
+    let known = pb::Shard {
+        name: shard.name,
+        address: shard.address,
+        weight: int(shard.weight),
+        role: role.into(),
+        ..pb::Shard::default()
+    };
+    match shard.info {
+        Ok(info) => pb::Shard {
+            last_error: shard.refuses_jobs.unwrap_or_default(),
+            ..answering(known, info)
+        },
+        Err(error) => pb::Shard {
+            state: pb::ShardState::Unreachable.into(),
+            last_error: error.to_string(),
+            ..known
+        },
+    }
+}
+
+fn answering(known: pb::Shard, info: Info) -> pb::Shard {
+    let content = info.content;
+    pb::Shard {
+        state: known.role,
+        jobs: long(info.jobs),
+        used_memory_bytes: long(info.bytes),
+        scheduled: long(content.scheduled),
+        ready: long(content.ready),
+        running: long(content.running),
+        backoff: long(content.backoff),
+        dead: long(content.dead),
+        finished: long(content.finished),
+        latest_due_time: content.latest_due.map(to_timestamp),
+        latest_forget_time: content.latest_forget.map(to_timestamp),
+        ..known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use crate::domain::Time;
+    use crate::store::{Content, Error};
+
+    fn about(info: crate::store::Result<Info>) -> ShardInfo {
+        ShardInfo {
+            name: "s0".into(),
+            address: "redis://h:6379".into(),
+            weight: 3,
+            state: ShardState::Draining,
+            refuses_jobs: None,
+            info,
+        }
+    }
+
+    #[test]
+    fn a_shard_that_does_not_answer_is_unreachable_and_keeps_its_role() {
+        let info = Err(Error::Unavailable("connection refused".into()));
+        let shard = to_shard(about(info));
+        assert_eq!(shard.state(), pb::ShardState::Unreachable);
+        assert_eq!(shard.address, "redis://h:6379");
+        assert_eq!(shard.role(), pb::ShardState::Draining);
+        assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
+    }
+
+    #[test]
+    fn what_a_shard_says_is_told() {
+        let second = |n: i64| Some(Time(n * 1_000_000));
+        let content = Content {
+            scheduled: 1,
+            ready: 2,
+            running: 3,
+            backoff: 4,
+            dead: 5,
+            finished: 6,
+            latest_due: second(7),
+            latest_forget: second(8),
+        };
+        let (state, jobs) = (Some(ShardState::Draining), content.jobs());
+        let info = Info { kind: "redis", state, jobs, content, bytes: 9 };
+        let shard = to_shard(about(Ok(info)));
+        assert_eq!((shard.state(), shard.role), (pb::ShardState::Draining, shard.state));
+        assert_eq!((shard.jobs, shard.used_memory_bytes), (21, 9));
+        assert_eq!(
+            [
+                shard.scheduled,
+                shard.ready,
+                shard.running,
+                shard.backoff,
+                shard.dead,
+                shard.finished
+            ],
+            [1, 2, 3, 4, 5, 6]
+        );
+        let seconds = |time: Option<prost_types::Timestamp>| time.map(|time| time.seconds);
+        assert_eq!(seconds(shard.latest_due_time), Some(7));
+        assert_eq!(seconds(shard.latest_forget_time), Some(8));
+    }
+
+    #[test]
+    fn only_roles_can_be_set() {
+        use pb::ShardState::{Active, Draining, Unreachable, Unspecified};
+        let set = |name: &str, state: i32| {
+            set_state(&pb::SetShardStateRequest { name: name.into(), state })
+        };
+        assert_eq!(set("s0", Active.into()).unwrap().1, ShardState::Active);
+        assert_eq!(set("s0", Draining.into()).unwrap().1, ShardState::Draining);
+        let invalid = |field: &str| (field.to_owned(), "INVALID_FIELD");
+        for state in [Unspecified.into(), Unreachable.into(), 99] {
+            assert_eq!(refused(set("s0", state)), [invalid("state")]);
+        }
+        assert_eq!(refused(set("", 0)), [invalid("name"), invalid("state")]);
+        assert_eq!(refused(set("S 0", Active.into())), [invalid("name")]);
+    }
+}

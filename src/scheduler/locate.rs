@@ -1,0 +1,99 @@
+//! Where the job with an id that its client chose lies while the ring changes: on its newest owner, or still
+//! on one that it had under an older ring. A job that is found is dealt with there; a new one is written
+//! to the newest owner only when no other one has it, so an owner that does not answer is in the way.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+
+use crate::domain::{JobKey, ShardName};
+use crate::shards::Shard;
+use crate::store::{self, Error, Reply, Store};
+
+use super::Scheduler;
+
+/// Jobs that may lie elsewhere than on their newest owner, by whoever may have them.
+#[derive(Default)]
+pub(super) struct Doubts {
+    /// Places in the call, with the keys.
+    by_shard: BTreeMap<ShardName, (Shard, Vec<(usize, JobKey)>)>,
+}
+
+/// What became of doubts, by place in the call: nothing for those that are nowhere.
+pub(super) type Found = BTreeMap<usize, store::Result<Shard>>;
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Makes a call of `op` about one job on the shards that may have it, beginning with its newest owner,
+    /// until `found` says that one does.
+    ///
+    /// # Errors
+    /// As the store's, when none has it and one does not answer.
+    pub(super) async fn find<A, T>(
+        &self,
+        op: &'static str,
+        key: &JobKey,
+        call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, Vec<A>>,
+        found: impl Fn(A) -> Option<T>,
+    ) -> store::Result<Option<T>> {
+        let shards = &self.inner.shards;
+        let mut failed = None;
+        for shard in shards.owner(key).into_iter().chain(shards.former_owners(key)) {
+            match shard.call(op, &call).await {
+                Ok(answers) => {
+                    if let Some(answer) = answers.into_iter().next().and_then(&found) {
+                        return Ok(Some(answer));
+                    }
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(None), Err)
+    }
+}
+
+// === impl Doubts ===
+
+impl Doubts {
+    /// The job of that place may lie on one of these shards.
+    pub(super) fn add(&mut self, index: usize, key: &JobKey, former: Vec<&Shard>) {
+        for shard in former {
+            let entry = self.by_shard.entry(shard.name().clone());
+            let (_, keys) = entry.or_insert_with(|| (shard.clone(), Vec::new()));
+            keys.push((index, key.clone()));
+        }
+    }
+
+    /// Asks the shards.
+    pub(super) async fn resolve(self) -> Found {
+        let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
+            let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
+            let jobs = shard.call("get", |store| store.get(keys, false)).await;
+            (shard, indexes, jobs)
+        };
+        let mut found = Found::new();
+        for (shard, indexes, jobs) in join_all(self.by_shard.into_values().map(look)).await {
+            match jobs {
+                Ok(jobs) => {
+                    let there = indexes.into_iter().zip(jobs).filter(|(_, job)| job.is_some());
+                    found.extend(there.map(|(index, _)| (index, Ok(shard.clone()))));
+                }
+                Err(error) => {
+                    for index in indexes {
+                        found.entry(index).or_insert_with(|| Err(in_the_way(&shard, &error)));
+                    }
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Nothing was written, because this shard may have the job.
+fn in_the_way(shard: &Shard, error: &Error) -> Error {
+    let name = shard.name();
+    Error::Unavailable(format!(
+        "shard {name} may have the job from before the ring changed: {error}"
+    ))
+}

@@ -1,0 +1,76 @@
+//! When a former ring is needed no more: no shard has a job left whose newest owner is another one.
+
+use std::time::Duration;
+
+use crate::domain::{JobKey, TopicName, limit};
+use crate::shards::Shard;
+use crate::store;
+
+use super::Scheduler;
+
+/// Pause between two pieces of a search, which leaves the shard to its callers.
+const BREATH: Duration = Duration::from_millis(5);
+/// Topics of one page when all of them are read.
+const TOPICS_PAGE: usize = 1_000;
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// Closes the rings before the newest one, if all replicas have agreed on that for a while, this one is
+    /// the one to do it, and no job is left that only they find. Long, in small pieces.
+    ///
+    /// # Errors
+    /// As the store's: every shard must have answered.
+    pub async fn close_rings(&self) -> store::Result<()> {
+        let shards = &self.inner.shards;
+        let Some(agreement) = shards.agreement() else { return Ok(()) };
+        for shard in shards.all() {
+            if self.has_strays(shard).await? {
+                return Ok(());
+            }
+        }
+        shards.close_former_rings(agreement).await;
+        Ok(())
+    }
+
+    /// Whether a job lies here whose newest owner is another shard.
+    async fn has_strays(&self, shard: &Shard) -> store::Result<bool> {
+        let mut after: Option<TopicName> = None;
+        loop {
+            let from = after.clone();
+            let page = shard.call("topics", |store| store.topics(String::new(), from, TOPICS_PAGE));
+            let page = page.await?;
+            for topic in &page {
+                if self.has_strays_in(shard, &topic.name).await? {
+                    return Ok(true);
+                }
+            }
+            after = page.into_iter().next_back().map(|topic| topic.name);
+            if after.is_none() {
+                return Ok(false);
+            }
+        }
+    }
+
+    async fn has_strays_in(&self, shard: &Shard, topic: &TopicName) -> store::Result<bool> {
+        let is_stray = |id: crate::domain::JobId| {
+            let key = JobKey { topic: topic.clone(), id };
+            let owner = self.inner.shards.owner(&key);
+            key.id.shard().is_none() && owner.is_none_or(|owner| owner.name() != shard.name())
+        };
+        let mut from = None;
+        loop {
+            let (topic, place) = (topic.clone(), from.clone());
+            let part = shard.call("ids", |store| store.ids(topic, place, limit::CALL_JOBS_MAX));
+            let part = part.await?;
+            if part.ids.into_iter().any(is_stray) {
+                return Ok(true);
+            }
+            from = part.next;
+            if from.is_none() {
+                return Ok(false);
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! A ring that changes while jobs lie on it: everything is found where it lies, and nothing is made twice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::ring::{Ring, draft, key, named, soon};
+use crate::domain::ring::ShardState;
+use crate::domain::{OnConflict, Outcome, State, When};
+use crate::scheduler::{Draft, EnqueueError, Enqueued, RedriveJobs};
+use crate::shards::faulty::{Fault, Faulty};
+use crate::store;
+
+const IDS: usize = 200;
+
+fn drafts(from: usize) -> Vec<Draft> {
+    (from..from + IDS).map(|n| named("t", &format!("id{n}"))).collect()
+}
+
+fn shards(jobs: &[Enqueued]) -> BTreeSet<String> {
+    jobs.iter().map(|job| job.shard.to_string()).collect()
+}
+
+/// Every job is where it was, whatever is done about it.
+async fn is_where_it_was(ring: &Ring, jobs: &[Enqueued]) {
+    let again = jobs.iter().map(|job| named("t", job.id.as_str())).collect();
+    for (before, after) in jobs.iter().zip(ring.accept(again).await) {
+        let seen = (&after.shard, after.outcome);
+        assert_eq!(seen, (&before.shard, Outcome::Unchanged), "{}", after.id);
+        let found = ring.scheduler.get(key("t", after.id.as_str()), false).await.unwrap();
+        assert!(found.is_some(), "{}", after.id);
+    }
+}
+
+async fn set(ring: &Ring, shard: usize, state: ShardState) {
+    let shards = ring.scheduler.shards();
+    shards.set_state(&shards.all()[shard], state).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_shard_is_added_and_every_old_id_is_found() {
+    let stores = Ring::stores(4);
+    let before = Ring::joined(&stores[..3], 1).await;
+    let old = before.accept(drafts(0)).await;
+    let after = Ring::joined(&stores, 2).await;
+    is_where_it_was(&after, &old).await;
+    let new = after.accept(drafts(IDS)).await;
+    assert_eq!(shards(&new).len(), 4);
+    // One that starts later has it from the shards, and so has one that was there before.
+    let later = Ring::joined(&stores, 3).await;
+    is_where_it_was(&later, &old).await;
+    is_where_it_was(&later, &new).await;
+    let moved = old.iter().filter(|job| {
+        let key = key("t", job.id.as_str());
+        after.scheduler.shards().owner(&key).unwrap().name() != &job.shard
+    });
+    let moved: Vec<_> = moved.collect();
+    assert!((IDS / 8..IDS / 2).contains(&moved.len()), "{}", moved.len());
+    for job in &moved[..moved.len() / 2] {
+        let key = key("t", job.id.as_str());
+        let later = Some(When::At(job.due.plus(std::time::Duration::from_secs(60))));
+        let shifted = after.scheduler.reschedule(key.clone(), later, None).await.unwrap();
+        assert_eq!(shifted.unwrap().unwrap().state, State::Scheduled);
+        assert_eq!(after.scheduler.delete(key).await.unwrap(), Some(State::Scheduled));
+    }
+    let replace =
+        Draft { on_conflict: OnConflict::Replace, ..named("t", moved.last().unwrap().id.as_str()) };
+    let replaced = after.accept(vec![replace]).await.remove(0);
+    assert_eq!(replaced.outcome, Outcome::Replaced);
+    assert_eq!(replaced.shard, moved.last().unwrap().shard, "where it lies");
+}
+
+#[tokio::test]
+async fn a_shard_that_drains_gets_no_new_job_and_keeps_its_own() {
+    let stores = Ring::stores(3);
+    let (one, two) = (Ring::joined(&stores, 1).await, Ring::joined(&stores, 2).await);
+    let old = one.accept(drafts(0)).await;
+    assert_eq!(shards(&old).len(), 3);
+    set(&one, 1, ShardState::Draining).await;
+    let new = one.accept(drafts(IDS)).await;
+    assert!(!shards(&new).contains("s1"), "{:?}", shards(&new));
+    assert!(!shards(&one.accept(vec![draft("t"); 300]).await).contains("s1"));
+    is_where_it_was(&one, &old).await;
+    is_where_it_was(&one, &new).await;
+    // The other replica hears of it.
+    let heeds = async || {
+        let state = two.scheduler.shards().all()[1].state();
+        (state == ShardState::Draining).then_some(())
+    };
+    soon("the other replica heeds it", heeds).await;
+    let same = || (one.scheduler.shards().fingerprint(), two.scheduler.shards().fingerprint());
+    soon("one ring", async || (same().0 == same().1).then_some(())).await;
+    assert!(!shards(&two.accept(drafts(2 * IDS)).await).contains("s1"));
+    is_where_it_was(&two, &old).await;
+    // Taken out of the configuration it is the same ring, so that nothing moves.
+    let rest: Vec<Arc<Faulty>> = vec![Arc::clone(&stores[0]), Arc::clone(&stores[2])];
+    let without = Ring::joined(&rest, 3).await;
+    assert_eq!(without.scheduler.shards().fingerprint(), one.scheduler.shards().fingerprint());
+    is_where_it_was(&without, &new).await;
+}
+
+#[tokio::test]
+async fn a_shard_that_is_activated_again_takes_its_part_and_finds_what_went_elsewhere() {
+    let stores = Ring::stores(3);
+    let ring = Ring::joined(&stores, 1).await;
+    set(&ring, 2, ShardState::Draining).await;
+    let elsewhere = ring.accept(drafts(0)).await;
+    set(&ring, 2, ShardState::Active).await;
+    is_where_it_was(&ring, &elsewhere).await;
+    assert!(shards(&ring.accept(drafts(IDS)).await).contains("s2"));
+    let later = Ring::joined(&stores, 2).await;
+    is_where_it_was(&later, &elsewhere).await;
+}
+
+#[tokio::test]
+async fn the_state_on_the_shard_goes_before_the_configured_one() {
+    let stores = Ring::stores(2);
+    set(&Ring::joined(&stores, 1).await, 0, ShardState::Draining).await;
+    let later = Ring::joined(&stores, 2).await;
+    assert_eq!(later.scheduler.shards().all()[0].state(), ShardState::Draining);
+    let configured = [ShardState::Draining, ShardState::Draining];
+    let first = Ring::over(stores.clone(), &configured, 3);
+    first.scheduler.shards().join(3).await;
+    assert_eq!(first.scheduler.shards().all()[1].state(), ShardState::Active);
+}
+
+#[tokio::test]
+async fn a_former_owner_that_does_not_answer_is_in_the_way_of_its_own_ids_only() {
+    let stores = Ring::stores(3);
+    let ring = Ring::joined(&stores, 1).await;
+    ring.accept(drafts(0)).await;
+    set(&ring, 0, ShardState::Draining).await;
+    stores[0].set(Fault::Refuses);
+    let all = ring.scheduler.shards();
+    let (mut refused, mut accepted) = (0, 0);
+    for (draft, result) in drafts(IDS).iter().zip(ring.enqueue(drafts(IDS)).await) {
+        let key = key("t", draft.id.as_ref().unwrap().as_str());
+        if all.former_owners(&key).is_empty() {
+            accepted += 1;
+            result.unwrap();
+        } else {
+            refused += 1;
+            let error = result.unwrap_err();
+            let unwritten = |error: &EnqueueError| {
+                matches!(
+                    error,
+                    EnqueueError::Store { error: store::Error::Unavailable(_), id: Some(_) }
+                )
+            };
+            assert!(unwritten(&error), "{error}");
+            assert!(error.to_string().contains("shard s0 may have the job"), "{error}");
+            assert!(ring.scheduler.get(key, false).await.is_err(), "nobody knows");
+        }
+    }
+    assert!(refused > IDS / 6 && accepted > IDS / 3, "{refused} {accepted}");
+    assert!(ring.accept(vec![draft("t")]).await[0].shard.as_str() != "s0");
+}
+
+#[tokio::test]
+async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
+    let stores = Ring::stores(3);
+    let jobs = Ring::joined(&stores[..2], 1).await.accept(drafts(0)).await;
+    let ring = Ring::joined(&stores, 2).await;
+    let shards = ring.scheduler.shards();
+    let moved = jobs.iter().map(|job| key("t", job.id.as_str()));
+    let moved: Vec<_> = moved.filter(|key| !shards.former_owners(key).is_empty()).collect();
+    let (last, others) = moved.split_last().unwrap();
+    let forget = async |key: &crate::domain::JobKey| {
+        // Cancelled, and then forgotten.
+        for _ in 0..2 {
+            assert!(ring.scheduler.delete(key.clone()).await.unwrap().is_some());
+        }
+    };
+    for key in others {
+        forget(key).await;
+    }
+    let agreed = async || shards.agreement();
+    soon("they agree", agreed).await;
+    ring.scheduler.close_rings().await.unwrap();
+    assert_eq!(shards.former_owners(last).len(), 1, "one job needs it still");
+    forget(last).await;
+    stores[0].set(Fault::Refuses);
+    assert!(ring.scheduler.close_rings().await.is_err(), "nobody knows");
+    stores[0].set(Fault::None);
+    ring.scheduler.close_rings().await.unwrap();
+    assert!(shards.former_owners(last).is_empty());
+    assert!(ring.scheduler.get(last.clone(), false).await.unwrap().is_none());
+    // It stays closed, until somebody serves it again.
+    let later = Ring::joined(&stores, 3).await;
+    assert!(later.scheduler.shards().former_owners(last).is_empty());
+    Ring::joined(&stores[..2], 4).await;
+    let later = Ring::joined(&stores, 5).await;
+    assert_eq!(later.scheduler.shards().former_owners(last).len(), 1);
+}
+
+#[tokio::test]
+async fn jobs_are_put_back_where_they_lie() {
+    let stores = Ring::stores(3);
+    let ring = Ring::joined(&stores, 1).await;
+    let jobs = ring.accept(drafts(0)).await;
+    set(&ring, 1, ShardState::Draining).await;
+    let ids: Vec<_> = jobs.iter().map(|job| job.id.clone()).collect();
+    let topic = crate::domain::TopicName::stored("t");
+    let redrive = RedriveJobs { topic, ids, target: None, rate: None, dry_run: true };
+    let done = ring.scheduler.redrive(redrive).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is met once");
+}

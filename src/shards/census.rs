@@ -1,0 +1,353 @@
+//! What the replicas of one queue know of each other and of the ring, through their shards. Each shows
+//! every shard that it lives, and reads there who else does, whether the shard takes new jobs, and which
+//! rings jobs may lie on. From that follows the ring that this replica serves: the configured shards that
+//! take new jobs. It is recorded on every shard before a job is written by it.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+use futures::future::join_all;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::ring::ShardState;
+use crate::domain::rings::{self, Members, Records, Rings};
+use crate::domain::{ShardName, limit};
+use crate::metrics::Metrics;
+use crate::store::{self, Beat, Census, Event};
+
+use super::{Shard, Shards};
+
+/// Readings in a row in which another replica serves another ring, before that is said loudly: for a
+/// moment it is so after every change.
+const DISAGREEMENTS_MAX: u32 = 3;
+
+/// Rounds in which shards are told of a change: what one says may be news for the others.
+const ROUNDS_MAX: usize = 4;
+
+/// That all replicas serve one ring, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement(Instant);
+
+/// See the module.
+pub(super) struct Council {
+    /// Who this replica is to the others, once it has joined them.
+    owner: OnceLock<u32>,
+    known: Mutex<Known>,
+    rings: RwLock<Arc<Rings>>,
+    /// Held by whoever changes the ring.
+    changing: tokio::sync::Mutex<()>,
+    metrics: Metrics,
+    leaving: CancellationToken,
+}
+
+struct Known {
+    records: Records,
+    served: Members,
+    fingerprint: u64,
+    /// Since when all replicas serve the same ring, as far as known.
+    agreed: Instant,
+    /// Readings in a row, see [`DISAGREEMENTS_MAX`].
+    disagreements: u32,
+    /// Shards that are on an open ring and not configured, as far as that was said.
+    strangers: Vec<ShardName>,
+}
+
+// === impl Council ===
+
+impl Council {
+    /// Of a replica that knows nothing but how these shards are configured.
+    pub(super) fn new(shards: &[Shard], metrics: &Metrics) -> Council {
+        let mut records = Records::new();
+        let served = open(&mut records, shards);
+        let rings = Arc::new(Rings::new(&served, &records));
+        let known = Known {
+            fingerprint: rings.newest().fingerprint(),
+            records,
+            served,
+            agreed: Instant::now(),
+            disagreements: 0,
+            strangers: Vec::new(),
+        };
+        Council {
+            owner: OnceLock::new(),
+            known: Mutex::new(known),
+            rings: RwLock::new(rings),
+            changing: tokio::sync::Mutex::default(),
+            metrics: metrics.clone(),
+            leaving: CancellationToken::new(),
+        }
+    }
+
+    /// The rings as they are now.
+    pub(super) fn rings(&self) -> Arc<Rings> {
+        Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a beat of `shard` says.
+    fn beat(&self, owner: u32, shard: &Shard) -> Beat {
+        let known = self.known();
+        let theirs = shard.census();
+        let theirs = theirs.as_deref().map(|census| &census.rings);
+        // Before the first answer nobody knows which versions are there.
+        let rings =
+            theirs.map_or_else(Records::new, |rings| rings::news_for(rings, &known.records));
+        let (met, gone) = shard.others();
+        Beat { owner, ring: known.fingerprint, state: shard.state(), rings, met, gone }
+    }
+
+    /// Takes in what a shard has answered. Answers whether anything follows from it.
+    fn hear(&self, owner: u32, shards: &[Shard], census: &Census) -> bool {
+        let mut known = self.known();
+        let news = rings::merge(&mut known.records, &census.rings);
+        let served = members(shards, |shard| shard.state() == ShardState::Active);
+        let lacks = !rings::news_for(&census.rings, &known.records).is_empty();
+        let ring = known.fingerprint;
+        let is_other = |sign: &store::Sign| {
+            sign.owner != owner && sign.ring != 0 && sign.ring != ring && sign.is_living(census.now)
+        };
+        let disagrees = census.replicas.iter().any(is_other);
+        if disagrees {
+            known.agreed = Instant::now();
+        }
+        known.disagreements = if disagrees { known.disagreements.saturating_add(1) } else { 0 };
+        if known.disagreements == DISAGREEMENTS_MAX {
+            tracing::error!(
+                "replicas serve different rings: give all of them the same shards; until then two of \
+                 them may create one id on two shards"
+            );
+        }
+        self.metrics.set_ring_disagreement(disagrees);
+        news || lacks || served != known.served
+    }
+
+    /// Serves the ring that the shards' states give.
+    fn serve(&self, shards: &[Shard]) {
+        let mut known = self.known();
+        let served = open(&mut known.records, shards);
+        let rings = Rings::new(&served, &known.records);
+        let fingerprint = rings.newest().fingerprint();
+        if served != known.served {
+            tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
+            known.agreed = Instant::now();
+        }
+        let strangers = strangers(&known.records, shards);
+        for stranger in strangers.iter().filter(|shard| !known.strangers.contains(shard)) {
+            tracing::warn!(
+                shard = %stranger,
+                "jobs may lie on a shard that is not configured here and are not looked for there"
+            );
+        }
+        self.metrics.set_rings_open(rings.count());
+        (known.served, known.fingerprint, known.strangers) = (served, fingerprint, strangers);
+        *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
+    }
+}
+
+/// The shards of the ring, and how much each weighs there.
+fn members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> Members {
+    let members = shards.iter().filter(|shard| takes(shard));
+    let members: Vec<_> = members.map(|shard| (shard.name().clone(), shard.weight())).collect();
+    Members::new(&members)
+}
+
+/// Opens the ring of the shards that take new jobs; and the one of all of them if it was never heard of,
+/// because one that is to become empty has been on it.
+fn open(records: &mut Records, shards: &[Shard]) -> Members {
+    let all = members(shards, |_| true);
+    if !records.contains_key(&all) {
+        rings::open(records, &all);
+    }
+    let served = members(shards, |shard| shard.state() == ShardState::Active);
+    rings::open(records, &served);
+    served
+}
+
+fn strangers(records: &Records, shards: &[Shard]) -> Vec<ShardName> {
+    let open = records.iter().filter(|(_, mark)| mark.open);
+    let named = open.flat_map(|(members, _)| members.read().unwrap_or_default());
+    let mut named: Vec<_> = named.map(|(name, _)| name).collect();
+    named.sort();
+    named.dedup();
+    named.retain(|name| !shards.iter().any(|shard| shard.name() == name));
+    named
+}
+
+// === impl Shards ===
+
+impl Shards {
+    /// Joins the other replicas of these shards as `owner`: reads what they know, and shows itself from
+    /// then on, until [`Shards::close`]. To be called once, and before anything is written.
+    pub async fn join(&self, owner: u32) {
+        if self.inner.council.owner.set(owner).is_err() {
+            return;
+        }
+        join_all(self.all().iter().map(|shard| self.ask(owner, shard))).await;
+        self.change(owner).await;
+        for shard in self.all() {
+            tokio::spawn(self.clone().attend(owner, shard.clone()));
+        }
+    }
+
+    /// Says, for all replicas, whether a shard takes new jobs. When this returns, this replica heeds it.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn set_state(&self, shard: &Shard, state: ShardState) -> store::Result<()> {
+        shard.call("set_state", |store| store.set_state(state)).await?;
+        shard.set_state(state);
+        let owner = self.inner.council.owner.get().copied().unwrap_or_default();
+        self.change(owner).await;
+        Ok(())
+    }
+
+    /// The rings as they are now.
+    pub(super) fn rings(&self) -> Arc<Rings> {
+        self.inner.council.rings()
+    }
+
+    /// That former rings are open, that all replicas have agreed on the newest one for long enough, and
+    /// that it is for this replica to close the others: of all that live its nonce is the lowest.
+    #[must_use]
+    pub fn agreement(&self) -> Option<Agreement> {
+        let council = &self.inner.council;
+        let (&owner, agreed) = (council.owner.get()?, council.known().agreed);
+        let long = agreed.elapsed() >= self.inner.patience.agreement;
+        let ours = self.all().iter().all(|shard| {
+            shard.census().is_some_and(|census| {
+                let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
+                living.map(|sign| sign.owner).min() == Some(owner)
+            })
+        });
+        (long && ours && self.rings().is_changing()).then_some(Agreement(agreed))
+    }
+
+    /// Closes all rings but the newest one, if what was agreed on still is.
+    pub async fn close_former_rings(&self, agreement: Agreement) {
+        let council = &self.inner.council;
+        {
+            let mut known = council.known();
+            if Agreement(known.agreed) != agreement {
+                return;
+            }
+            let served = known.served.clone();
+            let former: Vec<_> =
+                known.records.keys().filter(|ring| **ring != served).cloned().collect();
+            for ring in former {
+                if rings::close(&mut known.records, &ring) {
+                    tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
+                }
+            }
+        }
+        self.change(council.owner.get().copied().unwrap_or_default()).await;
+    }
+
+    /// Shows this replica to one shard again and again.
+    async fn attend(self, owner: u32, shard: Shard) {
+        let leaving = self.inner.council.leaving.clone();
+        let mut events = shard.events();
+        let attend = async {
+            loop {
+                // Two of them are lost before anybody takes this replica for dead.
+                let pause = tokio::time::sleep(limit::REPLICA_HEARTBEAT);
+                tokio::select! {
+                    () = pause, if shard.is_shared() => {}
+                    () = shard.nudged() => {}
+                    () = async { while !is_call(events.recv().await) {} } => {}
+                }
+                while !self.beat(owner, &shard).await {
+                    shard.wait_out(limit::REPLICA_HEARTBEAT).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = leaving.cancelled() => {}
+            () = attend => {}
+        }
+    }
+
+    /// Shows this replica to one shard; whether that has answered. What follows from the answer is done
+    /// beside: it may have to wait for other shards, and the next sign of life must not.
+    async fn beat(&self, owner: u32, shard: &Shard) -> bool {
+        let follows = self.ask(owner, shard).await;
+        if follows == Some(true) {
+            let shards = self.clone();
+            tokio::spawn(async move { shards.change(owner).await });
+        }
+        follows.is_some()
+    }
+
+    /// Shows this replica to one shard; whether anything follows from the answer, if there was one.
+    async fn ask(&self, owner: u32, shard: &Shard) -> Option<bool> {
+        let beat = self.inner.council.beat(owner, shard);
+        let (met, gone) = (beat.met.clone(), beat.gone.clone());
+        let census = shard.call("beat", |store| store.beat(beat)).await.ok()?;
+        shard.told(&met, &gone);
+        shard.set_state(census.state);
+        let follows = self.inner.council.hear(owner, self.all(), &census);
+        shard.set_census(census);
+        Some(follows)
+    }
+
+    /// Serves the ring that follows from what is known, once every shard that answers has it on record.
+    async fn change(&self, owner: u32) {
+        let council = &self.inner.council;
+        let _one = council.changing.lock().await;
+        let mut silent: Vec<ShardName> = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            let lacking: Vec<&Shard> = {
+                let mut known = council.known();
+                open(&mut known.records, self.all());
+                let lacks = |shard: &&Shard| {
+                    let census = shard.census();
+                    census.is_some_and(|c| !rings::news_for(&c.rings, &known.records).is_empty())
+                };
+                let answering = self.all().iter().filter(|shard| !silent.contains(shard.name()));
+                answering.filter(lacks).collect()
+            };
+            if lacking.is_empty() {
+                break;
+            }
+            let asked = lacking.iter().map(|shard| self.ask(owner, shard));
+            let answers = join_all(asked).await;
+            let failed = lacking.iter().zip(answers).filter(|(_, answer)| answer.is_none());
+            silent.extend(failed.map(|(shard, _)| shard.name().clone()));
+        }
+        council.serve(self.all());
+    }
+
+    /// Tells every shared shard that nothing of this replica is left, where that is so: the leases of a
+    /// stream that broke a moment ago are given back by those who find this replica silent.
+    pub(super) async fn leave(&self) {
+        let council = &self.inner.council;
+        council.leaving.cancel();
+        let Some(&owner) = council.owner.get() else { return };
+        let bye = async |shard: &Shard| {
+            let census = shard.census();
+            let known = census.iter().flat_map(|census| &census.replicas).map(|sign| sign.owner);
+            let others = known.filter(|&other| other != owner).collect();
+            // What fails is found out by the others.
+            let Ok(left) = shard.orphans(others).await else { return };
+            if left.iter().all(|lease| lease.owner != owner) {
+                let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
+                let _ = shard.call("beat", |store| store.beat(beat)).await;
+            }
+        };
+        let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());
+        join_all(shared.map(bye)).await;
+    }
+}
+
+/// Whether a shard should be asked at once.
+fn is_call(event: Result<Event, RecvError>) -> bool {
+    match event {
+        Ok(Event::Configured | Event::Missed) | Err(RecvError::Lagged(_)) => true,
+        Ok(_) => false,
+        // The shard is closed, and this task about to be.
+        Err(RecvError::Closed) => true,
+    }
+}

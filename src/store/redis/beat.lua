@@ -1,0 +1,33 @@
+-- flags: allow-oom
+-- beat: note that a replica lives, take in what it brings along, and read what all replicas share.
+-- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many
+--       replicas were met, how many are gone, those, then per ring: members, version, open (0 or 1).
+-- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
+--        `<last sign> <fingerprint>`.
+--#include clock
+local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
+call('SETNX', state, ARGV[4])
+call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
+local a = 7
+for _ = 1, met do
+  call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')
+  a = a + 1
+end
+for _ = 1, gone do
+  call('HDEL', replicas, ARGV[a])
+  a = a + 1
+end
+for at = a, #ARGV, 3 do
+  local version, open = tonumber(ARGV[at + 1]), ARGV[at + 2]
+  local known = call('HGET', rings, ARGV[at])
+  local split = known and string.find(known, ' ', 1, true)
+  local before = split and tonumber(string.sub(known, 1, split - 1)) or 0
+  if version > before or version == before and open == '1' then
+    call('HSET', rings, ARGV[at], ARGV[at + 1] .. ' ' .. open)
+  end
+end
+local known, signs = call('HGETALL', rings), call('HGETALL', replicas)
+local reply = { now, call('GET', state), #known / 2 }
+for i = 1, #known do reply[i + 3] = known[i] end
+for i = 1, #signs do reply[#known + i + 3] = signs[i] end
+return reply

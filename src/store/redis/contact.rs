@@ -1,0 +1,124 @@
+//! What is known of the Redis without asking it: whether it has ever been the right one, and what keeps it
+//! from working or from taking jobs.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::domain::ShardName;
+use crate::store::{Error, Trouble};
+
+use super::OpenError;
+
+/// See the module.
+pub(super) struct Contact {
+    shard: ShardName,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Whether it was the right one and a safe one at least once.
+    known: bool,
+    /// Why the last attempt to reach it failed.
+    failure: Option<String>,
+    /// The failure was one that somebody has to mend.
+    wrong: bool,
+    /// By which policy it would throw jobs away.
+    evicts: Option<String>,
+}
+
+// === impl Contact ===
+
+impl Contact {
+    /// With a Redis that nobody has asked yet.
+    pub(super) fn new(shard: ShardName) -> Contact {
+        let failure = Some("nobody has reached it yet".to_owned());
+        let state = State { known: false, failure, wrong: false, evicts: None };
+        Contact { shard, state: Mutex::new(state) }
+    }
+
+    /// Whether it was the right one and a safe one at least once.
+    pub(super) fn is_known(&self) -> bool {
+        self.state().known
+    }
+
+    /// A new connection leads to the right Redis.
+    pub(super) fn made(&self) {
+        let mut state = self.state();
+        if state.wrong || !state.known {
+            tracing::info!(shard = %self.shard, "the redis is reached and is the right one");
+        }
+        (state.known, state.failure, state.wrong) = (true, None, false);
+    }
+
+    /// No connection could be made, or it led to a Redis that cannot be used. What somebody has to mend
+    /// is said once.
+    pub(super) fn failed(&self, error: &OpenError) {
+        let (mut state, text) = (self.state(), error.to_string());
+        if error.is_certain() && state.failure.as_ref() != Some(&text) {
+            tracing::error!(shard = %self.shard, %error, "the redis cannot be used until that is mended");
+        }
+        (state.failure, state.wrong) = (Some(text), error.is_certain());
+    }
+
+    /// By which policy it throws jobs away when it is full: it takes none then, and goes on with those
+    /// that it has.
+    pub(super) fn evicts(&self, policy: Option<String>) {
+        let mut state = self.state();
+        match &policy {
+            _ if state.evicts == policy => {}
+            Some(policy) => tracing::error!(
+                shard = %self.shard, policy,
+                "redis drops jobs when it is full: no new ones are taken; set maxmemory-policy to noeviction"
+            ),
+            None => {
+                tracing::info!(shard = %self.shard, "redis keeps what it has, jobs are taken again")
+            }
+        }
+        state.evicts = policy;
+    }
+
+    /// What is known to be wrong.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        let state = self.state();
+        let evicts = || state.evicts.clone().map(|policy| OpenError::Evicts(policy).to_string());
+        let failure = state.failure.clone().filter(|_| !state.known || state.wrong);
+        failure.map(Trouble::Down).or_else(|| evicts().map(Trouble::NoJobs))
+    }
+
+    /// Refuses new jobs while they would not be safe.
+    pub(super) fn admit_jobs(&self) -> Result<(), Error> {
+        match &self.state().evicts {
+            None => Ok(()),
+            Some(policy) => Err(Error::Unavailable(OpenError::Evicts(policy.clone()).to_string())),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_what_is_wrong_now() {
+        let contact = Contact::new(ShardName::try_new("s0").unwrap());
+        assert!(matches!(contact.trouble(), Some(Trouble::Down(_))), "nobody has asked");
+        contact.failed(&OpenError::Unreachable("refused".into()));
+        assert!(matches!(contact.trouble(), Some(Trouble::Down(text)) if text.contains("refused")));
+        contact.made();
+        assert!(contact.trouble().is_none() && contact.is_known());
+        contact.failed(&OpenError::Unreachable("lost".into()));
+        assert!(contact.trouble().is_none(), "the breaker's business");
+        contact.failed(&OpenError::Replica);
+        assert!(matches!(contact.trouble(), Some(Trouble::Down(text)) if text.contains("replica")));
+        contact.made();
+        contact.evicts(Some("allkeys-lru".into()));
+        let refused = contact.admit_jobs().unwrap_err().to_string();
+        assert!(refused.contains("set maxmemory-policy to noeviction"), "{refused}");
+        assert!(matches!(contact.trouble(), Some(Trouble::NoJobs(_))));
+        contact.evicts(None);
+        assert!(contact.trouble().is_none() && contact.admit_jobs().is_ok());
+    }
+}

@@ -1,0 +1,30 @@
+-- flags: no-writes
+-- info: what the shard says of itself, and what lies in a part of its topics, summed.
+-- ARGV: now, place (as ZRANGEBYLEX has it), limit.
+-- Reply: the shard's state (empty: nobody has said so), how many topics these are, the name of the last one;
+--        records, scheduled, ready, backoff, dead, finished; the latest due time that is ahead (0: none).
+--#include clock
+local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
+local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
+for _, name in ipairs(names) do
+  local ranks = call('HGET', P .. 'topic:' .. name, 'ranks') or ''
+  for i = 1, #ranks do
+    local letter = string.byte(ranks, i)
+    local failed = letter >= 97
+    local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
+    local all = call('ZCARD', order)
+    local due = all > 0 and call('ZCOUNT', order, '-inf', now_text) or 0
+    local kind = failed and 2 or 1
+    ahead[kind], ready = ahead[kind] + all - due, ready + due
+    if all > due then
+      latest = math.max(latest, tonumber(call('ZRANGE', order, -1, -1, 'WITHSCORES')[2]))
+    end
+  end
+  records = records + call('HLEN', P .. 'jobs:' .. name)
+  dead = dead + call('ZCARD', P .. 'done:3:' .. name)
+  for _, phase in ipairs({ '2:', '4:', '5:' }) do
+    finished = finished + call('ZCARD', P .. 'done:' .. phase .. name)
+  end
+end
+return { call('GET', P .. 'state') or '', #names, names[#names] or '', records, ahead[1], ready, ahead[2],
+         dead, finished, latest }

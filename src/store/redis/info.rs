@@ -1,0 +1,100 @@
+//! The shard about itself.
+
+use deadpool_redis::redis;
+
+use crate::domain::ring::ShardState;
+use crate::domain::{Time, limit};
+use crate::store::{Content, Info, Result};
+
+use super::beat::state_named;
+use super::script::Verb;
+use super::{Lane, RedisStore, start};
+
+/// Topics that one call sums up: each costs several commands, and others wait meanwhile.
+const TOPICS_MAX: usize = 128;
+/// Alarms that are looked through for the last job that is kept, from the latest one back.
+const ALARMS_MAX: u64 = 4_096;
+
+impl RedisStore {
+    /// The verb.
+    pub(super) async fn about(&self) -> Result<Info> {
+        let (state, jobs, mut content) = self.content().await?;
+        if content.dead + content.finished > 0 {
+            content.latest_forget = self.latest_forget().await?;
+        }
+        let bytes = self.memory().await?;
+        Ok(Info { kind: "redis", state, jobs, content, bytes })
+    }
+
+    /// What lies in all topics, a part of them at a time.
+    async fn content(&self) -> Result<(Option<ShardState>, u64, Content)> {
+        let (mut jobs, mut content) = (0, Content::default());
+        let mut place = "-".to_owned();
+        loop {
+            let mut call = self.call(Verb::Info);
+            call.arg(&place).arg(TOPICS_MAX);
+            let mut reply = self.run(Lane::Read, &call).await?;
+            let state = reply.text()?;
+            let (topics, last) = (reply.length()?, reply.text()?);
+            let records = reply.count()?;
+            let part = Content {
+                scheduled: reply.count()?,
+                ready: reply.count()?,
+                backoff: reply.count()?,
+                dead: reply.count()?,
+                finished: reply.count()?,
+                latest_due: reply.maybe_time()?,
+                ..Content::default()
+            };
+            jobs += records;
+            // What neither waits nor has ended has a lease.
+            add(&mut content, Content { running: records.saturating_sub(part.jobs()), ..part });
+            if topics < TOPICS_MAX {
+                return Ok((state_named(&state), jobs, content));
+            }
+            place = format!("({last}");
+        }
+    }
+
+    /// When the last dead or finished job is forgotten; where that would be a long search, how far it
+    /// has come, which is later.
+    async fn latest_forget(&self) -> Result<Option<Time>> {
+        let mut passed = 0;
+        loop {
+            let mut call = self.call(Verb::Kept);
+            call.arg(passed).arg(limit::CALL_JOBS_MAX);
+            let mut reply = self.run(Lane::Read, &call).await?;
+            let found = reply.maybe_time()?;
+            let (looked, last) = (reply.length()?, reply.maybe_time()?);
+            passed += looked as u64;
+            if found.is_some() || looked < limit::CALL_JOBS_MAX {
+                return Ok(found);
+            }
+            if passed >= ALARMS_MAX {
+                return Ok(last);
+            }
+        }
+    }
+
+    async fn memory(&self) -> Result<u64> {
+        let _permit = self.permit().await?;
+        let mut info = redis::cmd("INFO");
+        info.arg("memory");
+        let text: String = self.shard.ask(Lane::Read, &info).await?;
+        let bytes = start::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
+        Ok(bytes.unwrap_or(0))
+    }
+}
+
+fn add(sum: &mut Content, part: Content) {
+    *sum = Content {
+        scheduled: sum.scheduled + part.scheduled,
+        ready: sum.ready + part.ready,
+        running: sum.running + part.running,
+        backoff: sum.backoff + part.backoff,
+        dead: sum.dead + part.dead,
+        finished: sum.finished + part.finished,
+        latest_due: sum.latest_due.max(part.latest_due),
+        latest_forget: None,
+    };
+}

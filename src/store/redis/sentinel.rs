@@ -1,0 +1,214 @@
+//! What sentinels know: who the primary is, and that another one becomes it. The rest of the way is the
+//! business of [`super::route`].
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_redis::redis::aio::PubSub;
+use deadpool_redis::redis::{self, AsyncConnectionConfig, Client, RedisConnectionInfo, RedisError};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+
+use super::OpenError;
+use super::address::{Host, Place};
+use super::route::Route;
+
+/// How long a sentinel may take to answer, and to connect before that.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// How often a silent sentinel is asked whether it is there.
+const PING_EVERY: Duration = Duration::from_secs(5);
+/// How long the old primary is avoided: a failover takes seconds, its news as many to all sentinels, and the
+/// old primary, if it lives, is told 8 s later.
+const NEWS_SPREAD: Duration = Duration::from_secs(10);
+/// Where a sentinel says that another Redis became a primary.
+const SWITCHED: &str = "+switch-master";
+/// Where the one that leads a failover says that it chooses the next primary.
+const BEGINS: &str = "+failover-state-select-slave";
+/// Where it says that the old one stays.
+const ABORTED: &str = "-failover-abort-*";
+
+/// What a sentinel said.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    /// That one is the primary no more, or is about to be none.
+    Demoted(Host),
+    /// It stays the primary.
+    Aborted,
+}
+
+// === impl Route: questions ===
+
+impl Route {
+    /// Asks all sentinels for the primary. What more than half of them say is taken at once; else what
+    /// was said comes by how many said it: one that was cut off may still name the old primary.
+    pub(super) async fn ask(
+        &self,
+        sentinels: &[Host],
+        primary: &str,
+        login: &RedisConnectionInfo,
+    ) -> Result<Vec<Host>, OpenError> {
+        let mut answers = FuturesUnordered::new();
+        for sentinel in sentinels {
+            answers.push(self.ask_one(sentinel, primary, login));
+        }
+        let (mut said, mut failure): (Vec<(Host, usize)>, _) = (Vec::new(), String::new());
+        while let Some(answer) = answers.next().await {
+            let host = match answer {
+                Ok(host) if self.is_old_news(&host) => {
+                    failure =
+                        format!("{host} is the primary no more, the next one is not known yet");
+                    continue;
+                }
+                Ok(host) => host,
+                Err(error) => {
+                    failure = error;
+                    continue;
+                }
+            };
+            let at = said.iter().position(|(known, _)| *known == host);
+            let at = at.unwrap_or_else(|| {
+                said.push((host, 0));
+                said.len() - 1
+            });
+            said[at].1 += 1;
+            if said[at].1 * 2 > sentinels.len() {
+                return Ok(vec![said.swap_remove(at).0]);
+            }
+        }
+        said.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+        match said.is_empty() {
+            true => Err(OpenError::Unreachable(failure)),
+            false => Ok(said.into_iter().map(|(host, _)| host).collect()),
+        }
+    }
+
+    /// Whether that was the primary until a moment ago: the other sentinels may not have heard.
+    fn is_old_news(&self, host: &Host) -> bool {
+        let demoted = self.demoted();
+        demoted.as_ref().is_some_and(|(old, at)| old == host && at.elapsed() < NEWS_SPREAD)
+    }
+
+    fn demoted(&self) -> MutexGuard<'_, Option<(Host, Instant)>> {
+        self.demoted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask_one(
+        &self,
+        sentinel: &Host,
+        primary: &str,
+        login: &RedisConnectionInfo,
+    ) -> Result<Host, String> {
+        let asked = async {
+            let client = Client::open(self.way(self.to_host(sentinel), login)?)?;
+            let config = AsyncConnectionConfig::new()
+                .set_connection_timeout(Some(ANSWER_MAX))
+                .set_response_timeout(Some(ANSWER_MAX));
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
+            question.query_async::<Option<(String, u16)>>(&mut connection).await
+        };
+        match asked.await {
+            Ok(Some((name, port))) => Ok(Host { name, port }),
+            Ok(None) => Err(format!("sentinel {sentinel} watches no primary called {primary}")),
+            Err(error) => Err(format!("sentinel {sentinel} does not help: {error}")),
+        }
+    }
+}
+
+// === impl Route: news ===
+
+impl Route {
+    /// Listens to one of the sentinels until it says that somebody is the primary no more, or is about to be
+    /// none: it takes writes for seconds after its replica was promoted, and they are lost. `None`: the
+    /// sentinel cannot be heard.
+    pub(super) async fn news(&self, nth: usize) -> Option<Host> {
+        let Place::Sentinel { sentinels, primary, login } = &self.address.place else {
+            return None;
+        };
+        let (mut sink, mut messages) = self.listen(&sentinels[nth], login).await.ok()?.split();
+        loop {
+            match tokio::time::timeout(PING_EVERY, messages.next()).await {
+                Ok(Some(message)) => {
+                    let (channel, text) = (message.get_channel_name(), message.get_payload_bytes());
+                    match news(channel, text, primary) {
+                        Some(News::Demoted(old)) => {
+                            *self.demoted() = Some((old.clone(), Instant::now()));
+                            return Some(old);
+                        }
+                        Some(News::Aborted) => *self.demoted() = None,
+                        None => {}
+                    }
+                }
+                Ok(None) => return None,
+                Err(_silence) => {
+                    let pong = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;
+                    if !matches!(pong, Ok(Ok(_))) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn listen(
+        &self,
+        sentinel: &Host,
+        login: &RedisConnectionInfo,
+    ) -> Result<PubSub, RedisError> {
+        let subscribe = async {
+            let client = Client::open(self.way(self.to_host(sentinel), login)?)?;
+            let mut subscription = client.get_async_pubsub().await?;
+            subscription.subscribe(&[SWITCHED, BEGINS][..]).await?;
+            subscription.psubscribe(ABORTED).await?;
+            Ok(subscription)
+        };
+        let in_time = tokio::time::timeout(2 * ANSWER_MAX, subscribe).await;
+        in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
+    }
+}
+
+/// What a message of a sentinel means for the primary of that name.
+fn news(channel: &str, text: &[u8], primary: &str) -> Option<News> {
+    let mut words = std::str::from_utf8(text).ok()?.split(' ');
+    // `<name> <old ip> <old port> <new ip> <new port>`, or `master <name> <ip> <port>`.
+    if channel != SWITCHED && words.next()? != "master" {
+        return None;
+    }
+    let (name, host, port) = (words.next()?, words.next()?, words.next()?);
+    let host = Host { name: host.to_owned(), port: port.parse().ok()? };
+    let is_over = channel != SWITCHED && channel != BEGINS;
+    (name == primary).then_some(if is_over { News::Aborted } else { News::Demoted(host) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::address::Address;
+
+    #[test]
+    fn the_news_of_a_failover_is_understood() {
+        let told = |channel: &str, text: &str| news(channel, text.as_bytes(), "main");
+        let old = || Some(News::Demoted(Host { name: "10.0.0.1".into(), port: 6379 }));
+        assert_eq!(told(SWITCHED, "main 10.0.0.1 6379 10.0.0.2 6380"), old());
+        assert_eq!(told(BEGINS, "master main 10.0.0.1 6379"), old());
+        let aborted = told("-failover-abort-no-good-slave", "master main 10.0.0.1 6379");
+        assert_eq!(aborted, Some(News::Aborted));
+        assert_eq!(told(SWITCHED, "other 10.0.0.1 6379 10.0.0.2 6380"), None);
+        assert_eq!(told(BEGINS, "main"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_primary_is_not_believed_in_until_the_news_has_spread() {
+        let url = "redis+sentinel://h/main";
+        let route = Route::try_new(Address::try_new(url).unwrap()).unwrap();
+        let host = |name: &str| Host { name: name.to_owned(), port: 6379 };
+        assert!(!route.is_old_news(&host("a")));
+        *route.demoted() = Some((host("a"), Instant::now()));
+        assert!(route.is_old_news(&host("a")) && !route.is_old_news(&host("b")));
+        tokio::time::advance(NEWS_SPREAD).await;
+        assert!(!route.is_old_news(&host("a")));
+    }
+}

@@ -1,0 +1,8 @@
+-- flags: allow-oom
+-- set_state: say for all replicas whether the shard takes new jobs.
+-- ARGV: now, state.
+-- Reply: nothing.
+--#include clock
+call('SET', P .. 'state', ARGV[2])
+call('PUBLISH', P .. 'w', 'configured')
+return { now }

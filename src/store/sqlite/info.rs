@@ -1,0 +1,70 @@
+//! The shard about itself.
+
+use rusqlite::params;
+
+use crate::domain::Time;
+use crate::domain::ring::ShardState;
+use crate::store::Content;
+
+use super::beat;
+use super::fault::Done;
+use super::query::Reader;
+use super::row::Phase;
+use super::sql::statement;
+
+const FILE: &str = include_str!("info.sql");
+const STATE: &str = statement(FILE, "state");
+const TOPICS: &str = statement(FILE, "topics");
+const WAITING: &str = statement(FILE, "waiting");
+const ENDED: &str = statement(FILE, "ended");
+const LEASED: &str = statement(FILE, "leased");
+const LATEST_FORGET: &str = statement(FILE, "latest_forget");
+const BYTES: &str = statement(FILE, "bytes");
+
+/// Jobs that are kept.
+const KEPT: [Phase; 4] = [Phase::Succeeded, Phase::Dead, Phase::Cancelled, Phase::Expired];
+
+/// What the file knows of itself.
+pub(super) struct Found {
+    pub(super) state: Option<ShardState>,
+    pub(super) content: Content,
+    pub(super) bytes: u64,
+}
+
+/// The verb.
+pub(super) fn info(reader: &Reader<'_>, _: &()) -> Done<Found> {
+    let connection = reader.connection;
+    let state: Option<i64> = connection.prepare_cached(STATE)?.query_row([], |row| row.get(0))?;
+    let mut content = Content::default();
+    let mut topics = connection.prepare_cached(TOPICS)?;
+    for topic in topics.query_map([], |row| row.get(0))? {
+        count_topic(reader, topic?, &mut content)?;
+    }
+    content.running = connection.prepare_cached(LEASED)?.query_row([], |row| row.get(0))?;
+    let mut latest = connection.prepare_cached(LATEST_FORGET)?;
+    for phase in KEPT {
+        let alarm: Option<i64> = latest.query_row(params![phase.code()], |row| row.get(0))?;
+        content.latest_forget = content.latest_forget.max(alarm.map(Time));
+    }
+    let bytes = connection.prepare_cached(BYTES)?.query_row([], |row| row.get(0))?;
+    Ok(Found { state: state.map(beat::state), content, bytes })
+}
+
+fn count_topic(reader: &Reader<'_>, topic: i64, content: &mut Content) -> Done<()> {
+    let mut waiting = reader.connection.prepare_cached(WAITING)?;
+    let (all, ready, scheduled, last) = waiting.query_row(params![topic, reader.now.0], |row| {
+        let last: Option<i64> = row.get(3)?;
+        Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?, row.get::<_, u64>(2)?, last))
+    })?;
+    content.ready += ready;
+    content.scheduled += scheduled;
+    content.backoff += all - ready - scheduled;
+    let ahead = last.map(Time).filter(|&due| due > reader.now);
+    content.latest_due = content.latest_due.max(ahead);
+    let mut ended = reader.connection.prepare_cached(ENDED)?;
+    let (ended, dead) = ended
+        .query_row(params![topic], |row| Ok((row.get::<_, u64>(0)?, row.get::<_, u64>(1)?)))?;
+    content.dead += dead;
+    content.finished += ended - dead;
+    Ok(())
+}

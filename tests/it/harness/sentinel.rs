@@ -1,0 +1,141 @@
+//! A primary, a replica of it, and three sentinels that watch over both.
+
+use std::process::{Command, Stdio};
+
+use super::{Redis, eventually};
+
+/// How the sentinels call the primary.
+const PRIMARY: &str = "main";
+/// How many of them there are: two must agree.
+const SENTINELS: usize = 3;
+
+/// See the module. Ended with the test.
+pub(crate) struct Sentinel {
+    /// The primary at the start, and its replica.
+    nodes: Vec<Redis>,
+    sentinels: Vec<Redis>,
+}
+
+// === impl Sentinel ===
+
+impl Sentinel {
+    /// All of them, knowing of one another; `None` when there is no redis-server.
+    pub(crate) async fn start() -> Option<Sentinel> {
+        let plain = ["--save", "", "--appendonly", "no", "--databases", "1024"];
+        // Else the first copy begins seconds after it was asked for.
+        let plain = [&plain[..], &["--repl-diskless-sync-delay", "0"]].concat();
+        let primary = Redis::with(&plain).await?;
+        let of = format!("127.0.0.1 {}", primary.port());
+        let replica = Redis::with(&[&plain[..], &["--replicaof", &of]].concat()).await?;
+        eventually("the replica has a copy", async || {
+            let told = replica.command(&["INFO", "replication"]).await;
+            told.contains("master_link_status:up").then_some(())
+        })
+        .await;
+        let settings = format!(
+            "sentinel monitor {PRIMARY} {of} 2\n\
+             sentinel down-after-milliseconds {PRIMARY} 1000\n\
+             sentinel failover-timeout {PRIMARY} 5000\n"
+        );
+        let mut sentinels = Vec::new();
+        for _ in 0..SENTINELS {
+            sentinels.push(Redis::sentinel(&settings).await?);
+        }
+        let all = Sentinel { nodes: vec![primary, replica], sentinels };
+        all.settled().await;
+        Some(all)
+    }
+
+    /// Where to ask for the primary.
+    pub(crate) fn url(&self) -> String {
+        let hosts = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port()));
+        format!("redis+sentinel://{}/{PRIMARY}", hosts.collect::<Vec<_>>().join(","))
+    }
+
+    /// The sentinels themselves.
+    pub(crate) fn sentinels(&self) -> &[Redis] {
+        &self.sentinels
+    }
+
+    /// Waits until every sentinel knows all others and a replica that can take over.
+    pub(crate) async fn settled(&self) {
+        eventually("the replica has a copy", async || {
+            let told = self.primary().await?.command(&["INFO", "replication"]).await;
+            told.contains("state=online").then_some(())
+        })
+        .await;
+        for sentinel in &self.sentinels {
+            eventually("the sentinels know one another", async || {
+                let told = sentinel.command(&["INFO", "sentinel"]).await;
+                let good = format!("status=ok,address=127.0.0.1:{}", self.primary().await?.port());
+                let whole = told.contains(&good) && told.contains("slaves=1,sentinels=3");
+                whole.then_some(())
+            })
+            .await;
+        }
+    }
+
+    /// The node that the sentinels call the primary.
+    pub(crate) async fn primary(&self) -> Option<&Redis> {
+        let port =
+            self.sentinels[0].ask_list(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", PRIMARY]).await;
+        self.nodes.iter().find(|node| port.get(1) == Some(&node.port().to_string()))
+    }
+
+    /// Waits until the replica has all that the primary has.
+    pub(crate) async fn replicated(&self) {
+        let primary = self.primary().await.unwrap();
+        let written = primary.info("replication", "master_repl_offset").await;
+        eventually("the replica has it all", async || {
+            let told = primary.command(&["INFO", "replication"]).await;
+            let copied = told.split("offset=").nth(1)?.split(',').next()?.parse::<u64>().ok()?;
+            (copied >= written).then_some(())
+        })
+        .await;
+    }
+
+    /// Lets the replica take over, as an operator would.
+    pub(crate) async fn fail_over(&self) {
+        let before = self.primary().await.unwrap().port();
+        eventually("the sentinels begin a failover", async || {
+            let said = self.sentinels[0].command(&["SENTINEL", "FAILOVER", PRIMARY]).await;
+            (said == "+OK").then_some(())
+        })
+        .await;
+        self.moved(before).await;
+    }
+
+    /// Ends the primary without any warning and waits until the other node has taken over.
+    pub(crate) async fn kill_primary(&mut self) {
+        let before = self.primary().await.unwrap().port();
+        self.nodes.iter_mut().find(|node| node.port() == before).unwrap().kill();
+        self.moved(before).await;
+    }
+
+    async fn moved(&self, before: u16) {
+        eventually("another node is the primary", async || {
+            self.primary().await.filter(|node| node.port() != before).map(drop)
+        })
+        .await;
+    }
+
+    /// Ends all of them with this process rather than with the fixture, which lives as long.
+    pub(crate) fn outlive_tests(&self) {
+        let all = || self.nodes.iter().chain(&self.sentinels);
+        let pids: Vec<_> = all().map(|server| server.pid().to_string()).collect();
+        let dirs = all().map(|server| server.dir().display().to_string());
+        let script = format!(
+            "read _; kill -9 {}; rm -rf {}",
+            pids.join(" "),
+            dirs.collect::<Vec<_>>().join(" ")
+        );
+        let mut watch = Command::new("sh");
+        watch
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // Its input ends with this process, however that ends.
+        std::mem::forget(watch.spawn().unwrap().stdin);
+    }
+}

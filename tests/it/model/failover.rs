@@ -1,0 +1,149 @@
+//! A run behind Sentinel, with faults inside: replication is asynchronous, so the new primary may lack the
+//! last steps of the old one. What it has must be all that there was after some step since the fault
+//! began, never a mixture; the steps after that one are counted as lost, and the run goes on from there.
+
+use std::time::Duration;
+
+use ringq::domain::{JobKey, TopicName};
+use ringq::store::{Error, Unclaim};
+
+use super::reference::Reference;
+use super::run::Run;
+use super::steps::{Dice, Step, keys, topics};
+use crate::conformance::{Backend, Fixture};
+use crate::harness::{Sentinel, eventually};
+
+/// Steps before, between and after the faults.
+const STEPS: u64 = 150;
+
+/// What happens to the primary.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    FailOver,
+    Kill,
+}
+
+/// What a fault took with it.
+#[derive(Debug)]
+struct Loss {
+    /// Steps that were taken while it went on.
+    steps: usize,
+    /// Those of them that the new primary does not know of.
+    lost: usize,
+    /// What ended the steps early; one with an unknown outcome may be among the lost.
+    failed: Option<Error>,
+}
+
+impl Fault {
+    async fn strike(self, sentinel: &mut Sentinel) {
+        match self {
+            Fault::FailOver => sentinel.fail_over().await,
+            Fault::Kill => sentinel.kill_primary().await,
+        }
+    }
+}
+
+impl Run {
+    /// Takes steps until the fault is over or one fails, and goes on with what is left.
+    async fn live_through(
+        &mut self,
+        dice: &mut Dice,
+        fault: Fault,
+        sentinel: &mut Sentinel,
+    ) -> Loss {
+        sentinel.replicated().await;
+        let mut was = vec![self.reference.clone()];
+        let (mut failed, mut undo) = (None, None);
+        let mut strike = Box::pin(fault.strike(sentinel));
+        let mut is_over = false;
+        while failed.is_none() {
+            is_over = futures::poll!(strike.as_mut()).is_ready();
+            if is_over {
+                break;
+            }
+            let step = self.throw(dice);
+            if let Step::Claim(claim) = &step {
+                undo = Some(claim.nonce);
+            }
+            failed = self.apply(step).await.err();
+            self.steps += 1;
+            match &failed {
+                // Known not to have happened, so it cannot be lost.
+                Some(error) if !error.outcome_unknown() => {
+                    self.reference = was.last().expect("that of before").clone();
+                }
+                _ => was.push(self.reference.clone()),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if !is_over {
+            strike.as_mut().await;
+        }
+        drop(strike);
+        self.until_moved(sentinel).await;
+        // A claim whose answer was lost is undone, as its caller does it.
+        if let Some(nonce) = undo.filter(|_| failed.is_some()) {
+            eventually("a claim is undone", async || {
+                self.store.store.unclaim(Unclaim::Nonce(nonce)).await.ok()
+            })
+            .await;
+        }
+        let steps = was.len() - 1;
+        let lost = self.find(was).await;
+        Loss { steps, lost, failed }
+    }
+
+    /// Waits until calls go to the new primary.
+    async fn until_moved(&self, sentinel: &Sentinel) {
+        eventually("calls go to the new primary", async || {
+            let primary = sentinel.primary().await?;
+            let calls = || primary.command(&["INFO", "commandstats"]);
+            let before = calls().await;
+            self.store.store.get(keys(), false).await.ok()?;
+            (ran(&calls().await)? > ran(&before).unwrap_or(0)).then_some(())
+        })
+        .await;
+    }
+
+    /// Takes what the store has as what there is, if it is what there was after one of these steps; how
+    /// many came after it.
+    async fn find(&mut self, was: Vec<Reference>) -> usize {
+        let jobs = self.store.store.get(keys(), true).await.unwrap();
+        let stats = self.store.store.stats(topics()).await.unwrap();
+        let now = self.store.now();
+        for (lost, mut past) in was.into_iter().rev().enumerate() {
+            past.tick(now);
+            let known: Vec<_> = keys().iter().map(|key: &JobKey| past.get(key, true)).collect();
+            let counted: Vec<_> = topics().iter().map(|t: &TopicName| past.stats(t)).collect();
+            if known == jobs && counted == stats {
+                self.reference = past;
+                self.compare_whole().await;
+                return lost;
+            }
+        }
+        panic!("the new primary has what never was: {jobs:#?}");
+    }
+}
+
+/// How many scripts ran.
+fn ran(stats: &str) -> Option<u64> {
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))?;
+    line.split(',').next()?.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_behind_sentinel_loses_only_the_last_steps_of_a_primary() {
+    let Some(mut sentinel) = Sentinel::start().await else { return };
+    let fixture = Fixture::at(Backend::Sentinel, &sentinel.url()).await;
+    let (mut run, mut dice) = (Run::over(fixture, 0), Dice::new(0));
+    for fault in [Fault::FailOver, Fault::Kill] {
+        sentinel.settled().await;
+        run.go_on(&mut dice, run.steps + STEPS).await;
+        let loss = run.live_through(&mut dice, fault, &mut sentinel).await;
+        println!(
+            "{fault:?}: {} of {} steps lost, failed: {:?}",
+            loss.lost, loss.steps, loss.failed
+        );
+    }
+    run.go_on(&mut dice, run.steps + STEPS).await;
+}
