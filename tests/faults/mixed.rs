@@ -49,7 +49,6 @@ const FAULTS: [Fault; 9] = [
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs replicas that know whether others live: a starting one gives back all leases"]
 async fn everything_at_random() {
     let shape = Shape { proxied: true, ..Shape::default() };
     let habits =

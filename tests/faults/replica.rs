@@ -21,7 +21,6 @@ const HELD: usize = 50;
 const BACK_WITHIN: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs replicas that know whether others live: a starting one gives back all leases"]
 async fn killed_again_and_again() {
     let name = "replica_killed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
@@ -82,7 +81,6 @@ fn signal(pid: u32, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "needs replicas that know whether others live: a starting one gives back all leases"]
 async fn long_leases_of_a_dead_replica_come_back() {
     let lease = Duration::from_secs(24 * 3600);
     let trial = Trial::start("long_leases", Shape::default(), Habits::default()).await;
