@@ -153,12 +153,7 @@ impl Redis {
 
     /// Its address as a url.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port())
-    }
-
-    /// Its port on loopback.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
+        format!("redis://127.0.0.1:{}", self.port)
     }
 
     /// Where it listens.
