@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::cluster::Shape;
+use ringq::pb::EnqueueOutcome;
+
+use crate::cluster::{Cluster, Shape};
+use crate::harness::{Client, job};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
 
@@ -26,4 +29,19 @@ async fn calls_and_streams_that_clients_let_go_of() {
     trial.run(harm_time()).await;
     let outcome = trial.finish().await;
     assert!(outcome.verdict.broken > 0, "no stream broke with jobs in hand");
+}
+
+/// What a producer does, or the server itself, when the first call had no answer.
+#[tokio::test]
+#[ignore = "it is written anew: ids that the server made leave no tombstone"]
+async fn a_repeat_with_the_servers_id_does_not_double_a_job_that_is_done() {
+    let Some(cluster) = Cluster::start(&Shape { shards: 1, replicas: 1, ..Shape::default() }).await
+    else {
+        return;
+    };
+    let client = Client::connect(cluster.replica[0].grpc).await;
+    let first = client.enqueue(job("mail")).await;
+    client.ack(&client.pull_one("mail").await.receipt).await;
+    let again = client.enqueue(job("mail").with_id(&first.id)).await;
+    assert_eq!(again.outcome(), EnqueueOutcome::Unchanged);
 }
