@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability example
+.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -47,6 +47,10 @@ credit: ## Settle 1,000,000 jobs through the other of two replicas while hints g
 durability: ## Kill the server 50 times under load, cut its power and that of a Redis 10 times, as root
 	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_JOBS=$${RINGQ_JOBS:-100000} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
 		cargo test --locked --test durability -- --nocapture --test-threads 1
+
+faults: ## Kill, stop, fill and cut off servers and Redis under load, each for a minute
+	RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-60} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-300} \
+		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --nocapture --test-threads 1
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)

@@ -11,10 +11,10 @@
     reason = "a rig reads clocks and the environment, and prints what it found"
 )]
 
+#[allow(dead_code, reason = "the fault scenarios share it and record more")]
+#[path = "../checker/mod.rs"]
 mod checker;
-mod checker_tests;
 mod clients;
-mod history;
 mod image;
 mod kill9;
 mod powercut;
@@ -26,3 +26,5 @@ mod rig;
 mod server;
 mod setting;
 mod worker;
+
+use checker::history;

@@ -77,7 +77,7 @@ impl Producer {
         let Some(response) = self.rig.answer(self.queue.enqueue(request)).await else {
             return false;
         };
-        self.answered([(job, response.durability)]);
+        self.answered([(job, response.durability, response.id)]);
         true
     }
 
@@ -113,7 +113,7 @@ impl Producer {
         let mut done = Vec::new();
         for (job, result) in jobs.into_iter().zip(response.results) {
             match result.error {
-                None => done.push((job, result.durability)),
+                None => done.push((job, result.durability, result.id)),
                 Some(error) => {
                     assert_eq!(error.code, tonic::Code::Unavailable as i32, "refused: {error:?}");
                     open.push(job);
@@ -130,11 +130,12 @@ impl Producer {
         self.rig.history.record(jobs.map(event));
     }
 
-    fn answered(&self, jobs: impl IntoIterator<Item = (u32, i32)>) {
+    fn answered(&self, jobs: impl IntoIterator<Item = (u32, i32, String)>) {
         let at = self.rig.history.now();
-        let event = |(job, durability)| {
+        let event = |(job, durability, id)| {
             self.rig.enqueued(job);
-            Event::Enqueued { job, at, fsynced: durability >= pb::Durability::Fsynced as i32 }
+            let fsynced = durability >= pb::Durability::Fsynced as i32;
+            Event::Enqueued { job, at, fsynced, id }
         };
         self.rig.history.record(jobs.into_iter().map(event));
     }

@@ -11,7 +11,7 @@ use ringq::pb::SettleError;
 use tokio::task::JoinSet;
 use tonic::Streaming;
 
-use crate::history::{Delivered, Event, Nanos};
+use crate::history::{Delivered, Event, Nanos, nanos};
 use crate::rig::{Queue, Rig, TOPIC, job_body, job_number, pause};
 
 const WORKERS: u64 = 4;
@@ -19,6 +19,8 @@ const CREDIT: i32 = 200;
 const MESSAGE_JOBS: i32 = 32;
 /// Leases end soon, so that a rig does not wait long for those of a killed server.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
+/// How long a lease outlives its stream.
+const GRACE: Duration = Duration::from_secs(1);
 /// The share of deliveries that is refused.
 const NACKED: f64 = 0.05;
 const NACK_DELAY_MS: u64 = 30;
@@ -54,6 +56,8 @@ impl Worker {
             let opened = self.rig.answer(self.queue.stream(request())).await;
             if let Some(stream) = opened {
                 self.follow(stream, since).await;
+                let at = self.rig.history.now();
+                self.rig.history.record([Event::Ended { stream: since, at }]);
             }
             pause(&mut self.random).await;
         }
@@ -132,6 +136,13 @@ impl Worker {
         let actions = [pb::NackAction::Retry, pb::NackAction::Release];
         let action = actions[usize::from(self.random.random_bool(0.5))];
         let sent = self.rig.history.now();
+        let failed = action == pb::NackAction::Retry;
+        self.rig.history.record(held.iter().map(|held| Event::Nack {
+            job: held.job,
+            at: sent,
+            receipt: held.receipt.clone(),
+            failed,
+        }));
         let items = held.iter().map(|held| nack_item(held, action, delay_ms)).collect();
         let Some(response) = self.rig.answer(self.queue.nack(pb::NackRequest { items })).await
         else {
@@ -148,13 +159,13 @@ impl Worker {
 }
 
 fn request() -> pb::StreamRequest {
-    let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    let proto = |duration| prost_types::Duration::try_from(duration).ok();
     pb::StreamRequest {
         topics: vec![TOPIC.to_owned()],
         max_in_flight: CREDIT,
         max_batch: MESSAGE_JOBS,
-        lease_duration: seconds(i64::try_from(LEASE.as_secs()).expect("short")),
-        orphan_grace: seconds(1),
+        lease_duration: proto(LEASE),
+        orphan_grace: proto(GRACE),
         ..Default::default()
     }
 }
@@ -165,12 +176,20 @@ fn arrival(delivery: &pb::Delivery, job: Option<u32>, at: Nanos, stream_since: N
         (Some(pb::payload::Kind::Data(data)), Some(job)) => *data == job_body(job),
         _ => false,
     };
+    let lease = delivery.lease_duration.expect("a lease").try_into().map(nanos);
     Event::Delivered(Delivered {
         job,
+        id: delivery.id.clone(),
         at,
+        server: 0,
+        // Two streams never begin in one nanosecond.
+        stream: stream_since,
         stream_since,
         delivery: delivery.delivery,
+        attempt: delivery.attempt,
         receipt: delivery.receipt.clone(),
+        lease: lease.expect("no negative lease"),
+        grace: nanos(GRACE),
         intact,
     })
 }

@@ -88,8 +88,13 @@ impl Setup {
     }
 
     /// Its shard, `NAME=URL`.
-    pub(crate) fn shard(mut self, shard: impl Into<String>) -> Setup {
-        self.shards = vec![shard.into()];
+    pub(crate) fn shard(self, shard: impl Into<String>) -> Setup {
+        self.ring(vec![shard.into()])
+    }
+
+    /// Its shards, each `NAME=URL`.
+    pub(crate) fn ring(mut self, shards: Vec<String>) -> Setup {
+        self.shards = shards;
         self
     }
 

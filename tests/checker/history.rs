@@ -19,41 +19,57 @@ pub(crate) type Nanos = u64;
 pub(crate) enum Event {
     /// The first call that asks for this job is about to be sent.
     Enqueue { job: u32, at: Nanos, delay: Nanos },
-    /// A call that asks for it was answered OK.
-    Enqueued { job: u32, at: Nanos, fsynced: bool },
+    /// A call that asks for it was answered OK, with this id.
+    Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
     /// It arrived. None: a job that nobody asked for.
     Delivered(Delivered),
     /// Its ack was answered OK.
     Acked { job: u32, at: Nanos, delivery: i32, receipt: String },
+    /// The nack that asks for a dead letter was answered OK.
+    Buried { job: u32, at: Nanos, delivery: i32, receipt: String },
+    /// A nack is about to be sent; `failed`: it counts as a failure.
+    Nack { job: u32, at: Nanos, receipt: String, failed: bool },
     /// Its nack was answered OK; it was sent at `sent` and asked for `delay`.
     Nacked { job: u32, sent: Nanos, delivery: i32, delay: Nanos },
-    /// The server was killed, or its power was cut.
+    /// An extend was answered OK; it was sent at `sent` and asked for `lease` from then on.
+    Extended { job: u32, sent: Nanos, receipt: String, lease: Nanos },
+    /// A stream ended, or the worker let go of it.
+    Ended { stream: u64, at: Nanos },
+    /// All servers were killed, or their power was cut.
     Cut { at: Nanos },
-}
-
-impl Event {
-    /// When the server was cut off, if that is what happened: it was stopped by then.
-    pub(crate) fn cut(&self) -> Option<Nanos> {
-        match self {
-            Event::Cut { at } => Some(*at),
-            _ => None,
-        }
-    }
+    /// One of several servers was killed.
+    Killed { server: u32, at: Nanos },
+    /// Something was done to a process or a connection, for people who read the history.
+    Nemesis { at: Nanos, what: String },
+    /// The recorder itself stood still for so long: what it dates may be that much older.
+    Stalled { length: Nanos },
 }
 
 /// One delivery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Delivered {
-    /// The job. None: its id is not one of ours.
+    /// The job. None: its body names none of ours.
     pub(crate) job: Option<u32>,
+    /// Its id.
+    pub(crate) id: String,
     /// When it was received.
     pub(crate) at: Nanos,
+    /// Which server sent it.
+    pub(crate) server: u32,
+    /// The stream that brought it, a number of the rig.
+    pub(crate) stream: u64,
     /// When the stream that brought it was asked for.
     pub(crate) stream_since: Nanos,
     /// Which hand-over it was, by the server's count.
     pub(crate) delivery: i32,
+    /// Which attempt it was: failures so far, by the server's count, and one.
+    pub(crate) attempt: i32,
     /// Its receipt.
     pub(crate) receipt: String,
+    /// What was left of the lease when it was sent.
+    pub(crate) lease: Nanos,
+    /// How long the lease outlives its stream.
+    pub(crate) grace: Nanos,
     /// Whether the body was the one that was sent.
     pub(crate) intact: bool,
 }
@@ -73,7 +89,7 @@ impl History {
 
     /// The time now.
     pub(crate) fn now(&self) -> Nanos {
-        u64::try_from(self.start.elapsed().as_nanos()).expect("less than 584 years")
+        nanos(self.start.elapsed())
     }
 
     /// Adds events.
@@ -95,4 +111,9 @@ impl History {
         }
         file.flush()
     }
+}
+
+/// A duration as the history counts it.
+pub(crate) fn nanos(duration: std::time::Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).expect("less than 584 years")
 }

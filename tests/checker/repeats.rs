@@ -1,0 +1,148 @@
+//! One lease at a time: what comes again must have an explanation.
+//!
+//! The deliveries of a job stand in the order of their numbers. Each one but the first needs a reason
+//! why the lease before it was over: a nack was sent, its stream broke and the grace passed, or its
+//! time ran out. Without one, two leases lived at once: an overlap. A broken stream explains nothing for
+//! a lease that was extended after the break.
+//!
+//! Failures are miscounted when their number rises without a nack that counts and before a lease can
+//! have run out, or when it falls.
+//!
+//! A lease begins a little before its delivery arrives, by as much as the message was under way: the
+//! judge is lenient by [`SLACK`] and by the longest time for which the recorder stood still.
+
+use std::collections::HashMap;
+
+use super::history::{Delivered, Event, Nanos};
+use super::{Cuts, Verdict};
+
+/// What a message may take from one process to another on a busy machine.
+const SLACK: Nanos = 600_000_000;
+
+/// What is known of leases beside their deliveries.
+pub(super) struct Repeats<'a> {
+    by_job: HashMap<u32, Vec<&'a Delivered>>,
+    nacks: HashMap<&'a str, Nacks>,
+    extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
+    ended: HashMap<u64, Nanos>,
+    cuts: &'a Cuts,
+    slack: Nanos,
+}
+
+/// When nacks of one receipt were first sent.
+#[derive(Default)]
+struct Nacks {
+    any: Option<Nanos>,
+    failed: Option<Nanos>,
+}
+
+/// Why a lease was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Nacked,
+    Broken,
+    RanOut,
+}
+
+// === impl Repeats ===
+
+impl<'a> Repeats<'a> {
+    pub(super) fn read(events: &'a [Event], cuts: &'a Cuts) -> Self {
+        let mut repeats = Self {
+            by_job: HashMap::new(),
+            nacks: HashMap::new(),
+            extends: HashMap::new(),
+            ended: HashMap::new(),
+            cuts,
+            slack: 0,
+        };
+        events.iter().for_each(|event| repeats.note(event));
+        repeats.slack += SLACK;
+        for deliveries in repeats.by_job.values_mut() {
+            deliveries.sort_by_key(|delivered| (delivered.delivery, delivered.at));
+        }
+        repeats
+    }
+
+    fn note(&mut self, event: &'a Event) {
+        match event {
+            Event::Delivered(delivered) => {
+                if let Some(job) = delivered.job {
+                    self.by_job.entry(job).or_default().push(delivered);
+                }
+            }
+            Event::Nack { at, receipt, failed, .. } => {
+                let nacks = self.nacks.entry(receipt).or_default();
+                nacks.any.get_or_insert(*at);
+                if *failed {
+                    nacks.failed.get_or_insert(*at);
+                }
+            }
+            Event::Extended { sent, receipt, lease, .. } => {
+                self.extends.entry(receipt).or_default().push((*sent, *lease));
+            }
+            Event::Ended { stream, at } => {
+                self.ended.entry(*stream).or_insert(*at);
+            }
+            Event::Stalled { length } => self.slack = self.slack.max(*length),
+            _ => {}
+        }
+    }
+
+    pub(super) fn judge(&self, verdict: &mut Verdict) {
+        verdict.doubt = self.slack;
+        for (job, deliveries) in &self.by_job {
+            for pair in deliveries.windows(2) {
+                let (before, after) = (pair[0], pair[1]);
+                match self.why_over(before, after) {
+                    None => verdict.overlap.push(*job),
+                    Some(Why::Nacked) => {}
+                    Some(Why::Broken) => verdict.broken += 1,
+                    Some(Why::RanOut) => verdict.ran_out += 1,
+                }
+                if !self.failures_fit(before, after) {
+                    verdict.miscounted.push(*job);
+                }
+            }
+        }
+        verdict.overlap.sort_unstable();
+        verdict.miscounted.sort_unstable();
+    }
+
+    /// Why the lease of `before` was over when `after` came.
+    fn why_over(&self, before: &Delivered, after: &Delivered) -> Option<Why> {
+        let nacks = self.nacks.get(before.receipt.as_str());
+        let nacked = nacks.and_then(|nacks| nacks.any).is_some_and(|sent| sent <= after.at);
+        // Not of the order in which the two arrived: `before` lay in a socket.
+        let arrived = if before.at <= after.at { before.at } else { before.stream_since };
+        let extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
+        let ends = extends.map(|(sent, lease)| sent + lease).chain([arrived + before.lease]);
+        let ran_out = ends.max().is_some_and(|end| end <= after.at + self.slack);
+        match () {
+            () if nacked => Some(Why::Nacked),
+            () if self.broke(before, after.at) => Some(Why::Broken),
+            () if ran_out => Some(Why::RanOut),
+            () => None,
+        }
+    }
+
+    /// Whether the stream of `before` broke so early that its grace was over by `now`.
+    fn broke(&self, before: &Delivered, now: Nanos) -> bool {
+        let ended = self.ended.get(&before.stream).copied();
+        let cuts = self.cuts.of(before.server, before.stream_since, ended.unwrap_or(Nanos::MAX));
+        let first = cuts.chain(ended).min();
+        let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
+        let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));
+        !spoken_for && first.is_some_and(|first| first + before.grace <= now + self.slack)
+    }
+
+    /// Whether the count of failures of `after` can follow that of `before`.
+    fn failures_fit(&self, before: &Delivered, after: &Delivered) -> bool {
+        if after.attempt <= before.attempt {
+            return after.attempt == before.attempt;
+        }
+        let nacks = self.nacks.get(before.receipt.as_str());
+        let failed = nacks.and_then(|nacks| nacks.failed).is_some_and(|sent| sent <= after.at);
+        failed || before.at + before.lease <= after.at + self.slack
+    }
+}

@@ -1,0 +1,83 @@
+//! What the checker found, for machines and for people.
+
+use std::fmt;
+
+/// What the checker found. All of it must be empty but the counts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) enqueued: usize,
+    /// Jobs that were written: their enqueue was answered, or they were delivered.
+    pub(crate) exist: usize,
+    pub(crate) acked: usize,
+    pub(crate) buried: usize,
+    pub(crate) deliveries: usize,
+    pub(crate) duplicates: usize,
+    /// Repeats after a broken stream.
+    pub(crate) broken: usize,
+    /// Repeats after a lease that ran out.
+    pub(crate) ran_out: usize,
+    pub(crate) cuts: usize,
+    /// Leases are judged with so much doubt about when they began, in nanoseconds.
+    pub(crate) doubt: u64,
+    pub(crate) lost: Vec<u32>,
+    pub(crate) after_ack: Vec<u32>,
+    pub(crate) early: Vec<u32>,
+    pub(crate) overlap: Vec<u32>,
+    pub(crate) miscounted: Vec<u32>,
+    pub(crate) doubled: Vec<u32>,
+    pub(crate) damaged: Vec<u32>,
+    pub(crate) unexpected: usize,
+    pub(crate) reused: usize,
+}
+
+/// How many jobs of each kind are named.
+const NAMED_MAX: usize = 20;
+
+impl Verdict {
+    /// Whether every promise was kept.
+    pub(crate) fn sound(&self) -> bool {
+        self.lists().iter().all(|(_, list)| list.is_empty())
+            && self.unexpected == 0
+            && self.reused == 0
+    }
+
+    fn lists(&self) -> [(&'static str, &[u32]); 7] {
+        [
+            ("lost", &self.lost),
+            ("after their ack", &self.after_ack),
+            ("early", &self.early),
+            ("leased twice at once", &self.overlap),
+            ("with miscounted failures", &self.miscounted),
+            ("under two ids", &self.doubled),
+            ("damaged", &self.damaged),
+        ]
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} enqueued, {} acked, {} dead letters, {} delivered, {} cuts: {} unexpected, \
+             {} receipts reused, {} duplicates ({} after a broken stream, {} after the lease)",
+            self.enqueued,
+            self.acked,
+            self.buried,
+            self.deliveries,
+            self.cuts,
+            self.unexpected,
+            self.reused,
+            self.duplicates,
+            self.broken,
+            self.ran_out,
+        )?;
+        for (name, jobs) in self.lists() {
+            write!(f, ", {} {name}", jobs.len())?;
+        }
+        write!(f, " (leases within {} ms)", self.doubt / 1_000_000)?;
+        for (name, jobs) in self.lists().into_iter().filter(|(_, jobs)| !jobs.is_empty()) {
+            write!(f, "\n{name}: {:?}", &jobs[..jobs.len().min(NAMED_MAX)])?;
+        }
+        Ok(())
+    }
+}

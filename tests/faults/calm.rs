@@ -1,0 +1,46 @@
+//! Nothing goes wrong, or only the clients do.
+
+use std::time::Duration;
+
+use ringq::pb::EnqueueOutcome;
+
+use crate::cluster::{Cluster, Shape};
+use crate::harness::{Client, job};
+use crate::load::Habits;
+use crate::trial::{Trial, harm_time};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_faults_nothing_comes_twice() {
+    // A busy machine may be slow to settle: that is no reason for a job to come again.
+    let lease = Duration::from_secs(5);
+    let habits = Habits { lease, slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let Some(trial) = Trial::start("calm", Shape::default(), habits).await else { return };
+    trial.run(harm_time()).await;
+    let outcome = trial.finish().await;
+    assert_eq!(outcome.verdict.duplicates, 0);
+    assert_eq!(outcome.troubles(""), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_streams_that_clients_let_go_of() {
+    let life = Some(Duration::from_millis(800));
+    let habits = Habits { cancelled: 0.2, stream_life: life, ..Habits::default() };
+    let Some(trial) = Trial::start("cancelled", Shape::default(), habits).await else { return };
+    trial.run(harm_time()).await;
+    let outcome = trial.finish().await;
+    assert!(outcome.verdict.broken > 0, "no stream broke with jobs in hand");
+}
+
+/// What a producer does, or the server itself, when the first call had no answer.
+#[tokio::test]
+async fn a_repeat_with_the_servers_id_does_not_double_a_job_that_is_done() {
+    let Some(cluster) = Cluster::start(&Shape { shards: 1, replicas: 1, ..Shape::default() }).await
+    else {
+        return;
+    };
+    let client = Client::connect(cluster.replica[0].grpc).await;
+    let first = client.enqueue(job("mail")).await;
+    client.ack(&client.pull_one("mail").await.receipt).await;
+    let again = client.enqueue(job("mail").with_id(&first.id)).await;
+    assert_eq!(again.outcome(), EnqueueOutcome::Unchanged);
+}

@@ -1,0 +1,85 @@
+//! A Redis is full: it takes no new jobs, but those that it has are settled, until there is room again.
+
+use crate::cluster::Shape;
+use crate::harness::{
+    Client, JobExt as _, Redis, job, millis, nack_retry, receipts, request, take,
+};
+use crate::load::Habits;
+use crate::trial::{Trial, harm_time};
+use ringq::pb::StreamRequest;
+use tokio::time::Instant;
+use tonic::Code;
+
+/// Room above what is used when the limit is set.
+const ROOM_BYTES: u64 = 1_000_000;
+const LARGE: usize = 50_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_redis_is_full() {
+    let trial = Trial::start("redis_full", Shape::default(), Habits::default()).await;
+    let Some(trial) = trial else { return };
+    let client = Client::connect(trial.cluster.replica[0].grpc).await;
+    client.enqueue_all(vec![job("held"); 30]).await;
+    let mut worker = client.stream(StreamRequest { max_in_flight: 30, ..take("held") }).await;
+    let held = receipts(&worker.next_many(30).await);
+
+    trial.run(harm_time() / 2).await;
+    trial.note("limit memory");
+    for redis in &trial.cluster.redis {
+        let limit = redis.info("memory", "used_memory").await + ROOM_BYTES;
+        limit_memory(redis, limit).await;
+    }
+    let filled = fill(&client).await;
+    println!("redis_full: {filled} jobs until all are full");
+    trial.run(harm_time() / 2).await;
+
+    // What is there is settled all the same.
+    let (acked, rest) = held.split_at(10);
+    let (nacked, extended) = rest.split_at(10);
+    client.ack_all(acked).await;
+    for receipt in nacked {
+        client.nack(nack_retry(receipt, "not now")).await;
+    }
+    for receipt in extended {
+        client.extend(receipt, millis(60_000)).await;
+    }
+    assert_eq!(refused(&client).await, Code::ResourceExhausted);
+
+    trial.note("no limit");
+    for redis in &trial.cluster.redis {
+        limit_memory(redis, 0).await;
+    }
+    client.enqueue(job("filler")).await;
+    let again = worker.next_many(nacked.len()).await;
+    client.ack_all(&receipts(&again)).await;
+    client.ack_all(extended).await;
+    let outcome = trial.finish().await;
+    println!("redis_full: drained in {:?}", outcome.drained);
+    assert!(outcome.troubles("enqueue: STORE_FULL") > 0, "no producer was refused");
+    assert_eq!(outcome.troubles("ack") + outcome.troubles("nack") + outcome.troubles("extend"), 0);
+}
+
+async fn limit_memory(redis: &Redis, bytes: u64) {
+    let answer = redis.command(&["CONFIG", "SET", "maxmemory", &bytes.to_string()]).await;
+    assert_eq!(answer, "+OK");
+}
+
+/// Enqueues large jobs until no shard has room for one more.
+async fn fill(client: &Client) -> usize {
+    let begin = Instant::now();
+    let mut count = 0;
+    loop {
+        let large = job("filler").with_bytes(LARGE);
+        match client.send(request(large)).await {
+            Ok(_) => count += 1,
+            Err(status) if status.code() == Code::ResourceExhausted => return count,
+            Err(status) => panic!("{status:?}"),
+        }
+        assert!(begin.elapsed() < millis(60_000), "{count} jobs found room");
+    }
+}
+
+async fn refused(client: &Client) -> Code {
+    let large = job("filler").with_bytes(LARGE);
+    client.send(request(large)).await.expect_err("a full store takes a job").code()
+}

@@ -1,0 +1,165 @@
+//! Calls to replicas: their outcome is known or not, and what went wrong is counted.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use ringq::pb::queue_service_client::QueueServiceClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status};
+use tonic_types::StatusExt as _;
+
+use super::Shared;
+
+/// A call that has no answer by then has an unknown outcome. Longer than a replica waits for a shard.
+const CALL_LIMIT: Duration = Duration::from_secs(8);
+/// When a client lets go of a call.
+const LET_GO_MS: std::ops::Range<u64> = 0..20;
+
+/// What a broken connection or a server in trouble looks like.
+const UNKNOWN: [Code; 5] =
+    [Code::Unavailable, Code::Unknown, Code::Internal, Code::Cancelled, Code::DeadlineExceeded];
+
+/// One service client.
+pub(super) type Queue = QueueServiceClient<Channel>;
+
+/// A connection of its own to each replica, that finds it again whenever it is back.
+#[derive(Clone)]
+pub(super) struct Replicas {
+    queues: Vec<Queue>,
+    turn: usize,
+}
+
+/// A call without a good answer.
+pub(super) struct Failure {
+    /// The id with which the same job can be asked for again.
+    pub(super) id: Option<String>,
+}
+
+/// What went wrong, and how often.
+#[derive(Default)]
+pub(crate) struct Troubles {
+    counts: Mutex<BTreeMap<String, usize>>,
+    refusals: Mutex<Vec<String>>,
+}
+
+// === impl Replicas ===
+
+impl Replicas {
+    pub(super) fn new(shared: &Shared, first: usize) -> Replicas {
+        let connect = |address| {
+            let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+            Queue::new(endpoint.connect_timeout(Duration::from_secs(2)).connect_lazy())
+        };
+        Replicas { queues: shared.replicas.iter().map(connect).collect(), turn: first }
+    }
+
+    /// The replica of this number.
+    pub(super) fn get(&self, number: usize) -> Queue {
+        self.queues[number % self.queues.len()].clone()
+    }
+
+    /// The next replica in turn.
+    pub(super) fn next(&mut self) -> Queue {
+        self.turn += 1;
+        self.get(self.turn)
+    }
+
+    /// The next replica in turn that is not this one, if there is another.
+    pub(super) fn next_but(&mut self, number: usize) -> Queue {
+        self.turn += 1;
+        if self.turn % self.queues.len() == number % self.queues.len() {
+            self.turn += 1;
+        }
+        self.get(self.turn)
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// An answer, or none when the outcome is unknown or the replica is in trouble. Any other refusal is
+    /// a fault of the rig or of the server, and fails the trial.
+    pub(super) async fn answer<T>(
+        &self,
+        random: &mut StdRng,
+        verb: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Failure> {
+        let let_go = random.random_bool(self.habits.cancelled);
+        let limit = match let_go {
+            true => Duration::from_millis(random.random_range(LET_GO_MS)),
+            false => CALL_LIMIT,
+        };
+        match tokio::time::timeout(limit, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.troubles.failed(verb, &status)),
+            Err(_) if let_go => Err(Failure { id: None }),
+            Err(_) => {
+                self.troubles.count(format!("{verb}: no answer within {CALL_LIMIT:?}"));
+                Err(Failure { id: None })
+            }
+        }
+    }
+}
+
+// === impl Troubles ===
+
+impl Troubles {
+    fn failed(&self, verb: &str, status: &Status) -> Failure {
+        let details = status.get_error_details();
+        let info = details.error_info();
+        let reason = info.map_or_else(|| status.code().to_string(), |info| info.reason.clone());
+        self.count(format!("{verb}: {reason}"));
+        let full = status.code() == Code::ResourceExhausted && reason == "STORE_FULL";
+        if !full && !UNKNOWN.contains(&status.code()) {
+            self.refuse(format!("{verb}: {status:?}"));
+        }
+        Failure { id: info.and_then(|info| info.metadata.get("id").cloned()) }
+    }
+
+    /// Counts something that may happen.
+    pub(super) fn count(&self, what: String) {
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+    }
+
+    /// Remembers something that must not happen.
+    pub(super) fn refuse(&self, what: String) {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// What happened, by what it was.
+    pub(crate) fn counts(&self) -> BTreeMap<String, usize> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often something happened that begins like this.
+    pub(crate) fn times(&self, begin: &str) -> usize {
+        self.counts().iter().filter(|(what, _)| what.starts_with(begin)).map(|(_, n)| n).sum()
+    }
+
+    /// What must not have happened.
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Waits between repeats, each about twice as long as the one before.
+pub(super) struct Pauses(u32);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(40);
+const DOUBLED_MAX: u32 = 4;
+
+impl Pauses {
+    pub(super) fn new() -> Pauses {
+        Pauses(0)
+    }
+
+    pub(super) async fn pause(&mut self, random: &mut StdRng) {
+        let longest = FIRST_PAUSE * 2_u32.pow(self.0);
+        self.0 = DOUBLED_MAX.min(self.0 + 1);
+        tokio::time::sleep(longest.mul_f64(random.random_range(0.1..1.0))).await;
+    }
+}

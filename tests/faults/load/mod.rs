@@ -1,0 +1,230 @@
+//! Producers and workers, and what they share: the history, the jobs, the way to the replicas.
+
+mod calls;
+pub(crate) mod job;
+mod producer;
+mod settle;
+mod worker;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::checker::history::{Event, History, nanos};
+use crate::latency::Latencies;
+
+pub(crate) use calls::Troubles;
+pub(crate) use producer::NO_ID;
+
+/// The topics of all jobs.
+pub(crate) const TOPICS: [&str; 2] = ["faults.a", "faults.b"];
+
+/// What producers and workers do, and how often.
+#[derive(Clone, Debug)]
+pub(crate) struct Habits {
+    /// Producers of single jobs; there is one of batches, too.
+    pub(crate) producers: u64,
+    /// The longest pause of a producer between the beginnings of two calls.
+    pub(crate) pace: Duration,
+    /// Streams per replica.
+    pub(crate) streams: usize,
+    /// The credit of a stream.
+    pub(crate) credit: i32,
+    /// Leases end soon, so that a trial does not wait long for those of the dead.
+    pub(crate) lease: Duration,
+    /// How long a lease outlives its stream.
+    pub(crate) grace: Duration,
+    /// The share of deliveries that is refused.
+    pub(crate) nacked: f64,
+    /// The share that is made a dead letter.
+    pub(crate) buried: f64,
+    /// The share that takes longer than its lease and is extended meanwhile.
+    pub(crate) slow: f64,
+    /// The share that a worker takes and forgets.
+    pub(crate) forgotten: f64,
+    /// The share of calls that a client lets go of at a random moment.
+    pub(crate) cancelled: f64,
+    /// The longest life of a stream; none: until it breaks.
+    pub(crate) stream_life: Option<Duration>,
+}
+
+/// A running load. Dropping it stops it anyhow.
+pub(crate) struct Load {
+    shared: Arc<Shared>,
+    producers: JoinSet<()>,
+    workers: JoinSet<()>,
+}
+
+/// What all clients share.
+pub(crate) struct Shared {
+    pub(crate) history: History,
+    pub(crate) habits: Habits,
+    pub(crate) troubles: Troubles,
+    pub(crate) latencies: Latencies,
+    seed: u64,
+    replicas: Vec<SocketAddr>,
+    next: AtomicU32,
+    jobs: Mutex<Vec<Progress>>,
+    /// No new jobs, please.
+    enough: CancellationToken,
+    /// Settle what is in hand and end.
+    stop: CancellationToken,
+}
+
+/// How far a job is, as clients know.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    id: String,
+    answered: bool,
+    ended: bool,
+}
+
+impl Default for Habits {
+    fn default() -> Habits {
+        Habits {
+            producers: 4,
+            pace: Duration::from_millis(30),
+            streams: 2,
+            credit: 200,
+            lease: Duration::from_secs(2),
+            grace: Duration::from_secs(1),
+            nacked: 0.03,
+            buried: 0.003,
+            slow: 0.003,
+            forgotten: 0.003,
+            cancelled: 0.0,
+            stream_life: None,
+        }
+    }
+}
+
+// === impl Load ===
+
+impl Load {
+    /// Starts producers and workers.
+    pub(crate) fn start(replicas: Vec<SocketAddr>, habits: Habits, seed: u64) -> Load {
+        let shared = Arc::new(Shared {
+            history: History::new(),
+            habits,
+            troubles: Troubles::default(),
+            latencies: Latencies::default(),
+            seed,
+            replicas,
+            next: AtomicU32::new(0),
+            jobs: Mutex::default(),
+            enough: CancellationToken::new(),
+            stop: CancellationToken::new(),
+        });
+        let (mut producers, mut workers) = (JoinSet::new(), JoinSet::new());
+        producer::start(&shared, &mut producers);
+        worker::start(&shared, &mut workers);
+        workers.spawn(watch_myself(Arc::clone(&shared)));
+        Load { shared, producers, workers }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Asks for no new jobs and waits until those that were begun have an answer. False: not within
+    /// `patience`.
+    pub(crate) async fn no_more(&mut self, patience: Duration) -> bool {
+        self.shared.enough.cancel();
+        tokio::time::timeout(patience, join(&mut self.producers)).await.is_ok()
+    }
+
+    /// Lets workers settle what they have and end.
+    pub(crate) async fn stop(mut self) {
+        self.shared.stop.cancel();
+        join(&mut self.workers).await;
+    }
+}
+
+/// Waits for all tasks and passes on their panics.
+async fn join(tasks: &mut JoinSet<()>) {
+    while let Some(task) = tasks.join_next().await {
+        if let Err(error) = task {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+}
+
+/// Notes when this process does not get to run: what it dates then is too late.
+async fn watch_myself(shared: Arc<Shared>) {
+    const TICK: Duration = Duration::from_millis(20);
+    const NOTABLE: Duration = Duration::from_millis(100);
+    while !shared.stop.is_cancelled() {
+        let begin = Instant::now();
+        tokio::time::sleep(TICK).await;
+        let late = begin.elapsed().saturating_sub(TICK);
+        if late >= NOTABLE {
+            shared.history.record([Event::Stalled { length: nanos(late) }]);
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// How many jobs were asked for.
+    pub(crate) fn jobs(&self) -> u32 {
+        self.next.load(Relaxed)
+    }
+
+    /// Jobs of which the enqueue was answered that have not ended, with their ids.
+    pub(crate) fn open(&self) -> Vec<(u32, String)> {
+        let open = |(_, job): &(u32, &Progress)| job.answered && !job.ended;
+        (0..).zip(self.lock().iter()).filter(open).map(|(n, job)| (n, job.id.clone())).collect()
+    }
+
+    /// A new job.
+    fn begin(&self) -> u32 {
+        let mut jobs = self.lock();
+        jobs.push(Progress::default());
+        self.next.fetch_add(1, Relaxed)
+    }
+
+    fn answered(&self, job: u32, id: &str) {
+        let known = &mut self.lock()[job as usize];
+        known.answered = true;
+        id.clone_into(&mut known.id);
+    }
+
+    /// The job is acknowledged or a dead letter.
+    pub(crate) fn ended(&self, job: u32) {
+        self.lock()[job as usize].ended = true;
+    }
+
+    /// What became of a job whose end was answered to nobody.
+    pub(crate) fn looked_up(&self, job: u32, dead: bool, succeeded: bool) {
+        if dead || succeeded {
+            self.ended(job);
+            let (at, delivery, receipt) = (self.history.now(), i32::MAX, String::new());
+            self.history.record([match dead {
+                true => Event::Buried { job, at, delivery, receipt },
+                false => Event::Acked { job, at, delivery, receipt },
+            }]);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Progress>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down what is done to the cluster.
+    pub(crate) fn note(&self, what: impl Into<String>) {
+        self.history.record([Event::Nemesis { at: self.history.now(), what: what.into() }]);
+    }
+
+    /// The random numbers of one task.
+    pub(crate) fn random(&self, task: u64) -> StdRng {
+        StdRng::seed_from_u64(self.seed.wrapping_add(task.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    }
+}

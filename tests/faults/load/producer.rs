@@ -1,0 +1,213 @@
+//! Producers: each job is asked for until an answer comes. Half of the jobs have an id from the start;
+//! the others get theirs from the server, and are given up when an unknown outcome names none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use ringq::pb;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::calls::{Failure, Pauses, Replicas};
+use super::{Shared, job};
+use crate::checker::history::{Event, nanos};
+
+/// The share of jobs that are asked for once more although there was an answer.
+const AGAIN: f64 = 0.03;
+const BATCH_MAX: usize = 32;
+/// The batches are as many jobs as the other producers send together.
+const BATCH_PAUSES: u32 = 4;
+/// Calls of one producer that wait for their answer.
+const OPEN_MAX: usize = 200;
+const DELAY_MAX_MS: u64 = 1500;
+
+/// Starts all producers.
+pub(super) fn start(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
+    for lane in 0..shared.habits.producers {
+        tasks.spawn(Producer::new(shared, lane).singles());
+    }
+    tasks.spawn(Producer::new(shared, shared.habits.producers).batches());
+}
+
+/// What enqueues of jobs are called whose id the server makes.
+pub(crate) const NO_ID: &str = "enqueue without id";
+
+struct Producer {
+    shared: Arc<Shared>,
+    replicas: Replicas,
+    random: StdRng,
+}
+
+/// A job to be asked for.
+struct Asked {
+    job: u32,
+    /// Empty: the server makes one.
+    id: String,
+    delay: Duration,
+}
+
+/// What came of it.
+enum Outcome {
+    Done,
+    Again,
+    GivenUp,
+}
+
+impl Producer {
+    fn new(shared: &Arc<Shared>, lane: u64) -> Producer {
+        let first = usize::try_from(lane).unwrap();
+        let replicas = Replicas::new(shared, first);
+        Producer { shared: Arc::clone(shared), replicas, random: shared.random(lane) }
+    }
+
+    /// Begins jobs at its pace, however long their answers take.
+    async fn singles(mut self) {
+        let mut open = JoinSet::new();
+        while !self.shared.enough.is_cancelled() {
+            let asked = self.begin();
+            open.spawn(self.fork().single(asked));
+            self.rest(1, &mut open).await;
+        }
+        super::join(&mut open).await;
+    }
+
+    async fn batches(mut self) {
+        let mut open = JoinSet::new();
+        while !self.shared.enough.is_cancelled() {
+            let count = self.random.random_range(1..=BATCH_MAX);
+            let batch = (0..count).map(|_| self.begin()).collect();
+            open.spawn(self.fork().batch(batch));
+            self.rest(BATCH_PAUSES, &mut open).await;
+        }
+        super::join(&mut open).await;
+    }
+
+    /// Another one on the same connections, for one call and its repeats.
+    fn fork(&mut self) -> Producer {
+        self.replicas.next();
+        Producer {
+            shared: Arc::clone(&self.shared),
+            replicas: self.replicas.clone(),
+            random: StdRng::seed_from_u64(self.random.random()),
+        }
+    }
+
+    async fn single(mut self, mut asked: Asked) {
+        let (begin, own_id) = (Instant::now(), !asked.id.is_empty());
+        let mut pauses = Pauses::new();
+        let shard = loop {
+            match self.enqueue(&mut asked).await {
+                (Outcome::Done, shard) => break shard,
+                (Outcome::GivenUp, _) => return,
+                (Outcome::Again, _) => pauses.pause(&mut self.random).await,
+            }
+        };
+        if own_id {
+            self.shared.latencies.add(shard, self.shared.history.now(), begin.elapsed());
+            if self.random.random_bool(AGAIN) {
+                self.enqueue(&mut asked).await;
+            }
+        }
+    }
+
+    async fn batch(mut self, mut open: Vec<Asked>) {
+        let mut pauses = Pauses::new();
+        loop {
+            open = self.batch_enqueue(open).await;
+            if open.is_empty() {
+                return;
+            }
+            pauses.pause(&mut self.random).await;
+        }
+    }
+
+    /// A new job, half of them with a delay, half of them with an id.
+    fn begin(&mut self) -> Asked {
+        let job = self.shared.begin();
+        let id = if self.random.random_bool(0.5) { job::id(job) } else { String::new() };
+        let delay = match self.random.random_bool(0.5) {
+            true => Duration::from_millis(self.random.random_range(1..DELAY_MAX_MS)),
+            false => Duration::ZERO,
+        };
+        let at = self.shared.history.now();
+        self.shared.history.record([Event::Enqueue { job, at, delay: nanos(delay) }]);
+        Asked { job, id, delay }
+    }
+
+    /// Asks once; with the name of the shard where it lies.
+    async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
+        let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
+        let job = Some(job::spec(asked.job, &asked.id, asked.delay));
+        let request = pb::EnqueueRequest { job, ..Default::default() };
+        let mut queue = self.replicas.next();
+        let call = queue.enqueue(request);
+        match self.shared.answer(&mut self.random, verb, call).await {
+            Ok(pb::EnqueueResponse { id, shard, durability, .. }) => {
+                self.answered(asked.job, durability, id);
+                (Outcome::Done, shard)
+            }
+            Err(failure) => (asked.failed(failure), String::new()),
+        }
+    }
+
+    /// Asks once for all; those that must be asked for again.
+    async fn batch_enqueue(&mut self, batch: Vec<Asked>) -> Vec<Asked> {
+        let specs = batch.iter().map(|asked| job::spec(asked.job, &asked.id, asked.delay));
+        let request = pb::BatchEnqueueRequest { jobs: specs.collect(), ..Default::default() };
+        let mut queue = self.replicas.next();
+        let call = queue.batch_enqueue(request);
+        let Ok(response) = self.shared.answer(&mut self.random, "batch_enqueue", call).await else {
+            return batch.into_iter().filter(|asked| !asked.id.is_empty()).collect();
+        };
+        assert_eq!(response.results.len(), batch.len(), "one result per job");
+        let mut open = Vec::new();
+        for (mut asked, result) in batch.into_iter().zip(response.results) {
+            let Some(error) = result.error else {
+                self.answered(asked.job, result.durability, result.id);
+                continue;
+            };
+            let verb = if asked.id.is_empty() { NO_ID } else { "batch_enqueue: item" };
+            self.shared.troubles.count(format!("{verb}: {}", error.reason));
+            let codes = [tonic::Code::Unavailable as i32, tonic::Code::ResourceExhausted as i32];
+            if !codes.contains(&error.code) {
+                self.shared.troubles.refuse(format!("batch_enqueue: {error:?}"));
+            }
+            let id = Some(result.id).filter(|id| !id.is_empty());
+            if let Outcome::Again = asked.failed(Failure { id }) {
+                open.push(asked);
+            }
+        }
+        open
+    }
+
+    fn answered(&self, job: u32, durability: i32, id: String) {
+        self.shared.answered(job, &id);
+        let at = self.shared.history.now();
+        let fsynced = durability >= pb::Durability::Fsynced as i32;
+        self.shared.history.record([Event::Enqueued { job, at, fsynced, id }]);
+    }
+
+    /// Waits for its pace; longer when too many calls have no answer.
+    async fn rest(&mut self, paces: u32, open: &mut JoinSet<()>) {
+        let pace = self.shared.habits.pace * paces;
+        tokio::time::sleep(pace.mul_f64(self.random.random())).await;
+        while open.len() > OPEN_MAX {
+            open.join_next().await.unwrap_or(Ok(())).expect("a producer");
+        }
+        while let Some(done) = open.try_join_next() {
+            done.expect("a producer");
+        }
+    }
+}
+
+impl Asked {
+    /// Asked for again it cannot double, if it has an id.
+    fn failed(&mut self, failure: Failure) -> Outcome {
+        if self.id.is_empty() {
+            self.id = failure.id.unwrap_or_default();
+        }
+        if self.id.is_empty() { Outcome::GivenUp } else { Outcome::Again }
+    }
+}

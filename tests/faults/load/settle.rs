@@ -1,0 +1,218 @@
+//! What becomes of the deliveries of one message. They are settled through other replicas than the one
+//! that sent them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng as _;
+use rand::rngs::StdRng;
+use ringq::pb;
+use ringq::pb::{NackAction, SettleError};
+
+use super::Shared;
+use super::calls::{Pauses, Replicas};
+use crate::checker::history::{Event, nanos};
+
+const NACK_DELAY_MS: u64 = 30;
+
+/// A delivery in hand.
+pub(super) struct Held {
+    pub(super) job: u32,
+    pub(super) delivery: i32,
+    pub(super) receipt: String,
+}
+
+/// Settles the deliveries of one message.
+pub(super) struct Settler {
+    pub(super) shared: Arc<Shared>,
+    pub(super) replicas: Replicas,
+    pub(super) random: StdRng,
+    /// The replica that sent them.
+    pub(super) server: usize,
+}
+
+/// How a delivery ends for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Final {
+    Ack,
+    DeadLetter,
+}
+
+/// A share of deliveries.
+#[derive(Default)]
+struct Piles {
+    good: Vec<Held>,
+    refused: Vec<Held>,
+    buried: Vec<Held>,
+    slow: Vec<Held>,
+}
+
+impl Settler {
+    pub(super) async fn settle(mut self, held: Vec<Held>) {
+        let Piles { good, refused, buried, slow } = self.sort(held);
+        self.nack(refused).await;
+        self.finish(buried, Final::DeadLetter).await;
+        self.finish(good, Final::Ack).await;
+        if !slow.is_empty() {
+            self.work_long(slow).await;
+        }
+    }
+
+    fn sort(&mut self, held: Vec<Held>) -> Piles {
+        let habits = self.shared.habits.clone();
+        let mut piles = Piles::default();
+        for held in held {
+            let mut dice: f64 = self.random.random();
+            let mut falls = |share: f64| {
+                dice -= share;
+                dice < 0.0
+            };
+            if falls(habits.nacked) {
+                piles.refused.push(held);
+            } else if falls(habits.buried) {
+                piles.buried.push(held);
+            } else if falls(habits.slow) {
+                piles.slow.push(held);
+            } else if !falls(habits.forgotten) {
+                piles.good.push(held);
+            }
+        }
+        piles
+    }
+
+    /// Longer than a lease, and extended meanwhile.
+    async fn work_long(&mut self, held: Vec<Held>) {
+        let lease = self.shared.habits.lease;
+        tokio::time::sleep(lease.mul_f64(0.6)).await;
+        self.extend(&held, lease).await;
+        tokio::time::sleep(lease.mul_f64(0.6)).await;
+        self.finish(held, Final::Ack).await;
+    }
+
+    /// Settles again and again until each receipt has a final answer.
+    async fn finish(&mut self, mut open: Vec<Held>, how: Final) {
+        let (mut unknown, mut pauses) = (false, Pauses::new());
+        while !open.is_empty() {
+            let mut queue = self.replicas.next_but(self.server);
+            let receipts = open.iter().map(|held| held.receipt.clone());
+            let answer = match how {
+                Final::Ack => {
+                    let item = |receipt| pb::AckItem { receipt, ..Default::default() };
+                    let call = queue.ack(pb::AckRequest { items: receipts.map(item).collect() });
+                    let answer = self.shared.answer(&mut self.random, "ack", call).await;
+                    answer.map(|response| response.failures)
+                }
+                Final::DeadLetter => {
+                    let item = |receipt| item(receipt, NackAction::DeadLetter, None);
+                    let call = queue.nack(pb::NackRequest { items: receipts.map(item).collect() });
+                    let answer = self.shared.answer(&mut self.random, "nack", call).await;
+                    answer.map(|response| response.failures)
+                }
+            };
+            match answer {
+                Ok(failures) => open = self.settled(open, &failures, how, &mut unknown),
+                Err(_) => unknown = true,
+            }
+            if !open.is_empty() {
+                pauses.pause(&mut self.random).await;
+            }
+        }
+    }
+
+    /// Records what is done; what is left must be sent again. A job that is gone was settled by an
+    /// earlier call without an answer, if there was one; else it is lost, which the checker finds.
+    fn settled(
+        &self,
+        open: Vec<Held>,
+        failures: &[pb::SettleFailure],
+        how: Final,
+        unknown: &mut bool,
+    ) -> Vec<Held> {
+        let failed: HashMap<_, _> =
+            failures.iter().map(|f| (f.receipt.as_str(), f.error())).collect();
+        let mut left = Vec::new();
+        for held in open {
+            match failed.get(held.receipt.as_str()) {
+                None => self.ended(held, how),
+                Some(SettleError::NotFound) if *unknown => self.ended(held, how),
+                Some(SettleError::NotFound | SettleError::Stale) => {}
+                Some(SettleError::Unavailable) => left.push(held),
+                Some(error) => self.shared.troubles.refuse(format!("{how:?}: {error:?}")),
+            }
+        }
+        if !left.is_empty() {
+            self.shared.troubles.count(format!("{how:?}: item: UNAVAILABLE"));
+            *unknown = true;
+        }
+        left
+    }
+
+    fn ended(&self, held: Held, how: Final) {
+        let Held { job, delivery, receipt } = held;
+        self.shared.ended(job);
+        let at = self.shared.history.now();
+        self.shared.history.record([match how {
+            Final::Ack => Event::Acked { job, at, delivery, receipt },
+            Final::DeadLetter => Event::Buried { job, at, delivery, receipt },
+        }]);
+    }
+
+    /// Refuses, once: what is not answered comes back when its lease ends.
+    async fn nack(&mut self, held: Vec<Held>) {
+        if held.is_empty() {
+            return;
+        }
+        let delay = Duration::from_millis(self.random.random_range(0..NACK_DELAY_MS));
+        let failed = self.random.random_bool(0.5);
+        let action = if failed { NackAction::Retry } else { NackAction::Release };
+        let sent = self.shared.history.now();
+        self.shared.history.record(held.iter().map(|held| Event::Nack {
+            job: held.job,
+            at: sent,
+            receipt: held.receipt.clone(),
+            failed,
+        }));
+        let items =
+            held.iter().map(|held| item(held.receipt.clone(), action, Some(delay))).collect();
+        let mut queue = self.replicas.next_but(self.server);
+        let call = queue.nack(pb::NackRequest { items });
+        let answer = self.shared.answer(&mut self.random, "nack", call).await;
+        let Ok(response) = answer else { return };
+        let failed = failed_receipts(&response.failures);
+        let done = held.iter().filter(|held| !failed.contains(&held.receipt.as_str()));
+        self.shared.history.record(done.map(|held| {
+            let Held { job, delivery, .. } = *held;
+            Event::Nacked { job, sent, delivery, delay: nanos(delay) }
+        }));
+    }
+
+    async fn extend(&mut self, held: &[Held], lease: Duration) {
+        let duration = prost_types::Duration::try_from(lease).ok();
+        let item = |held: &Held| pb::ExtendItem {
+            receipt: held.receipt.clone(),
+            lease_duration: duration,
+            ..Default::default()
+        };
+        let sent = self.shared.history.now();
+        let mut queue = self.replicas.next_but(self.server);
+        let call = queue.extend(pb::ExtendRequest { items: held.iter().map(item).collect() });
+        let answer = self.shared.answer(&mut self.random, "extend", call).await;
+        let Ok(response) = answer else { return };
+        let failed = failed_receipts(&response.failures);
+        let done = held.iter().filter(|held| !failed.contains(&held.receipt.as_str()));
+        self.shared.history.record(done.map(|held| {
+            let (job, receipt) = (held.job, held.receipt.clone());
+            Event::Extended { job, sent, receipt, lease: nanos(lease) }
+        }));
+    }
+}
+
+fn failed_receipts(failures: &[pb::SettleFailure]) -> Vec<&str> {
+    failures.iter().map(|failure| failure.receipt.as_str()).collect()
+}
+
+fn item(receipt: String, action: NackAction, delay: Option<Duration>) -> pb::NackItem {
+    let delay = delay.and_then(|delay| delay.try_into().ok());
+    pb::NackItem { receipt, action: action as i32, delay, error: String::new() }
+}

@@ -1,0 +1,43 @@
+//! Answers of claims and hints are lost on the way.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::cluster::Shape;
+use crate::harness::millis;
+use crate::load::Habits;
+use crate::proxy::Proxy;
+use crate::setting::number;
+use crate::trial::Trial;
+
+/// Of a thousand.
+const ANSWERS_LOST: u32 = 100;
+const HINTS_LOST: u32 = 300;
+/// For the wanted number of lost answers.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_without_an_answer_and_hints_that_never_come() {
+    let drops = number("RINGQ_DROPS", 30);
+    let shape = Shape { proxied: true, ..Shape::default() };
+    let lease = Duration::from_secs(5);
+    let habits = Habits { lease, slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let Some(trial) = Trial::start("lost_answers", shape, habits).await else { return };
+    let proxies = &trial.cluster.proxy;
+    let lose = |answers, hints| proxies.iter().for_each(|proxy| proxy.lose(answers, hints));
+    let lost = || proxies.iter().map(Proxy::answers_lost).sum::<u32>();
+    let begin = Instant::now();
+    lose(ANSWERS_LOST, HINTS_LOST);
+    while lost() < drops {
+        assert!(begin.elapsed() < PATIENCE, "only {} answers were lost", lost());
+        trial.run(millis(20)).await;
+    }
+    lose(0, 0);
+    let hints: u32 = proxies.iter().map(Proxy::hints_lost).sum();
+    println!("lost_answers: {} answers of claims and {hints} hints were lost", lost());
+    assert!(hints > 0);
+    let outcome = trial.finish().await;
+    // What nobody received was not delivered: nothing comes twice by our doing.
+    assert_eq!(outcome.verdict.duplicates, 0);
+}

@@ -1,0 +1,56 @@
+//! Faults: several Redis, several replicas and many clients as real processes and connections, something
+//! that goes wrong, and a checker that reads what the clients saw.
+//!
+//! A scenario starts a [`trial::Trial`] (a [`cluster::Cluster`] under a [`load::Load`]), does its harm,
+//! undoes it, and calls `finish`: everything drains within a bound, the checker finds nothing, the
+//! server's books fit the history.
+//!
+//! The short form runs with `cargo test`; `make faults` runs the long one. `RINGQ_FAULT_SECONDS` is how
+//! long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one, `RINGQ_DROPS` how many
+//! replies are lost; `RINGQ_SEED` repeats the random choices of a run (not its timing).
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a rig reads clocks and the environment, prints what it found, and panics to fail"
+)]
+
+/// The recorder and the checker, shared with `durability`.
+#[allow(dead_code, reason = "the durability rigs use the rest")]
+#[path = "../checker/mod.rs"]
+mod checker;
+/// Redis servers and replicas, shared with `it`.
+#[allow(dead_code, unused_imports, reason = "the integration tests use the rest")]
+#[path = "../it/harness/mod.rs"]
+mod harness;
+/// What the environment says.
+#[allow(dead_code, reason = "the durability rigs use the rest")]
+#[path = "../durability/setting.rs"]
+mod setting;
+
+/// The server's own numbers against the history.
+mod books;
+/// All server processes of a trial.
+mod cluster;
+/// Enqueue times by shard.
+mod latency;
+/// Producers and workers.
+mod load;
+/// Between replicas and a Redis: loses answers and hints.
+mod proxy;
+/// A cluster under load, from start to verdict.
+mod trial;
+
+/// Nothing goes wrong, or only the clients do.
+mod calm;
+/// A Redis is full.
+mod full;
+/// Answers of claims and hints are lost.
+mod lost;
+/// Everything at random.
+mod mixed;
+/// A Redis dies, stands still, forgets its scripts, throws its clients out.
+mod redis;
+/// Replicas die.
+mod replica;

@@ -1,0 +1,227 @@
+//! Between replicas and a Redis: passes everything on, but loses answers of claims (the connection is cut
+//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told.
+//!
+//! Which answers are those of claims is known by the order of requests, and which requests are claims by
+//! the hash of the script, learnt when a replica gives it to Redis.
+
+mod resp;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use deadpool_redis::redis::Script;
+use rand::Rng as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::load::job::BODY_MIN;
+
+/// What the script says that claims.
+const CLAIMS: &[u8] = b"\n-- claim: ";
+
+/// A listening proxy. Dropping it cuts all its connections.
+pub(crate) struct Proxy {
+    port: u16,
+    plan: Arc<Plan>,
+    _listening: AbortOnDropHandle<()>,
+}
+
+/// What is to be lost, and what was.
+#[derive(Default)]
+struct Plan {
+    /// Of a thousand answers of claims that hold jobs.
+    answers_lost: AtomicU32,
+    /// Of a thousand hints.
+    hints_lost: AtomicU32,
+    answers: AtomicU32,
+    hints: AtomicU32,
+    claims: Mutex<HashSet<Vec<u8>>>,
+}
+
+/// What a request was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Claim,
+    Other,
+}
+
+/// One connection: requests without an answer so far.
+struct Wire {
+    plan: Arc<Plan>,
+    asked: Mutex<VecDeque<Asked>>,
+}
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// In front of the Redis on this port.
+    pub(crate) async fn start(redis: u16) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let plan = Arc::new(Plan::default());
+        let listening = tokio::spawn(listen(listener, redis, Arc::clone(&plan)));
+        Proxy { port, plan, _listening: AbortOnDropHandle::new(listening) }
+    }
+
+    /// Its address as a url.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on loses so many of a thousand answers of claims that hold jobs, and of hints.
+    pub(crate) fn lose(&self, answers: u32, hints: u32) {
+        self.plan.answers_lost.store(answers, Relaxed);
+        self.plan.hints_lost.store(hints, Relaxed);
+    }
+
+    /// How many answers of claims were lost.
+    pub(crate) fn answers_lost(&self) -> u32 {
+        self.plan.answers.load(Relaxed)
+    }
+
+    /// How many hints were lost.
+    pub(crate) fn hints_lost(&self) -> u32 {
+        self.plan.hints.load(Relaxed)
+    }
+}
+
+async fn listen(listener: TcpListener, redis: u16, plan: Arc<Plan>) {
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        let wire = Arc::new(Wire { plan: Arc::clone(&plan), asked: Mutex::default() });
+        connections.spawn(connect(client, redis, wire));
+    }
+}
+
+/// Passes on both ways until one side ends or an answer is to be lost.
+async fn connect(client: TcpStream, redis: u16, wire: Arc<Wire>) {
+    let Ok(server) = TcpStream::connect(("127.0.0.1", redis)).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        () = pass(from_client, to_server, |request| wire.request(request)) => {}
+        () = pass(from_server, to_client, |reply| wire.reply(reply)) => {}
+    }
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Passed,
+    Lost,
+    Cut,
+}
+
+/// Passes on message by message.
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn(&[u8]) -> Fate) {
+    let (mut read, mut passed) = (Vec::new(), Vec::new());
+    loop {
+        match from.read_buf(&mut read).await {
+            Ok(count) if count > 0 => {}
+            _ => return,
+        }
+        let (mut at, mut cut) = (0, false);
+        while !cut && at < read.len() {
+            let Some(length) = resp::length(&read[at..]) else { break };
+            let message = &read[at..at + length];
+            at += length;
+            match fate(message) {
+                Fate::Passed => passed.extend_from_slice(message),
+                Fate::Lost => {}
+                Fate::Cut => cut = true,
+            }
+        }
+        read.drain(..at);
+        if to.write_all(&passed).await.is_err() || cut {
+            return;
+        }
+        passed.clear();
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    fn claims(&self, hash: &[u8]) -> bool {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).contains(hash)
+    }
+}
+
+// === impl Wire ===
+
+impl Wire {
+    /// Notes what is asked before it is passed on.
+    fn request(&self, request: &[u8]) -> Fate {
+        let words = resp::strings(request);
+        let is = |n: usize, word: &str| {
+            words.get(n).is_some_and(|found: &&[u8]| found.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        let script = match () {
+            () if is(0, "SCRIPT") && is(1, "LOAD") => words.get(2),
+            () if is(0, "EVAL") => words.get(1),
+            () => None,
+        };
+        let claims = script.is_some_and(|script| self.learn(script));
+        let claim = is(0, "EVAL") && claims
+            || is(0, "EVALSHA") && words.get(1).is_some_and(|hash| self.plan.claims(hash));
+        self.asked().push_back(if claim { Asked::Claim } else { Asked::Other });
+        Fate::Passed
+    }
+
+    fn reply(&self, reply: &[u8]) -> Fate {
+        if is_hint(reply) {
+            return self.hint();
+        }
+        match self.asked().pop_front() {
+            Some(Asked::Claim) if reply.len() > BODY_MIN => self.answer(),
+            _ => Fate::Passed,
+        }
+    }
+
+    fn hint(&self) -> Fate {
+        if !happens(&self.plan.hints_lost) {
+            return Fate::Passed;
+        }
+        self.plan.hints.fetch_add(1, Relaxed);
+        Fate::Lost
+    }
+
+    fn answer(&self) -> Fate {
+        if !happens(&self.plan.answers_lost) {
+            return Fate::Passed;
+        }
+        self.plan.answers.fetch_add(1, Relaxed);
+        Fate::Cut
+    }
+
+    /// Remembers the hash of a script, if it claims.
+    fn learn(&self, script: &[u8]) -> bool {
+        let claims = script.windows(CLAIMS.len()).any(|part| part == CLAIMS);
+        if claims {
+            let hash = Script::new(&String::from_utf8_lossy(script)).get_hash().to_owned();
+            let known = &self.plan.claims;
+            known.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.into_bytes());
+        }
+        claims
+    }
+
+    fn asked(&self) -> MutexGuard<'_, VecDeque<Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message of a channel, in RESP3 or RESP2.
+fn is_hint(reply: &[u8]) -> bool {
+    matches!(reply.first(), Some(b'>' | b'*'))
+        && resp::strings(reply).first().is_some_and(|kind| *kind == b"message")
+}
+
+fn happens(of_a_thousand: &AtomicU32) -> bool {
+    rand::rng().random_range(0..1000) < of_a_thousand.load(Relaxed)
+}

@@ -1,0 +1,233 @@
+//! A cluster under load, from its start to the verdict.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use ringq::pb::queue_service_client::QueueServiceClient;
+use ringq::pb::{GetRequest, JobState};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::Instant;
+
+use crate::books::{Books, leftovers};
+use crate::checker::history::{Event, Nanos};
+use crate::checker::{Verdict, check};
+use crate::cluster::{Cluster, Shape};
+use crate::load::{Habits, Load, Shared, job};
+use crate::setting::{number, seed};
+
+/// A trial loads the whole machine: never two at once.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+/// Added to a lease: what the drain may take after everything is healed. Breakers probe every 5 s at the
+/// latest, streams come back, and a busy machine is slow.
+const DRAIN_MAX: Duration = Duration::from_secs(20);
+/// Messages that are under way when nothing is left.
+const LAST_MESSAGES: Duration = Duration::from_millis(300);
+
+/// A scenario under way.
+pub(crate) struct Trial {
+    pub(crate) cluster: Cluster,
+    name: &'static str,
+    load: Load,
+    /// Which replicas live.
+    alive: Vec<bool>,
+    seed: u64,
+    start: Instant,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// How a trial ended.
+pub(crate) struct Outcome {
+    pub(crate) verdict: Verdict,
+    /// How long the jobs took to be done after `finish` was called.
+    pub(crate) drained: Duration,
+    shared: Arc<Shared>,
+}
+
+/// How long a scenario does its harm.
+pub(crate) fn harm_time() -> Duration {
+    Duration::from_secs(u64::from(number("RINGQ_FAULT_SECONDS", 4)))
+}
+
+/// Whether the long form is asked for, in which times are compared, too.
+pub(crate) fn long() -> bool {
+    harm_time() >= Duration::from_secs(20)
+}
+
+// === impl Trial ===
+
+impl Trial {
+    /// Starts a cluster and its load; `None` when there is no redis-server.
+    pub(crate) async fn start(name: &'static str, shape: Shape, habits: Habits) -> Option<Trial> {
+        let alone = ALONE.lock().await;
+        let seed = seed();
+        println!("{name}: RINGQ_SEED={seed}");
+        let cluster = Cluster::start(&shape).await?;
+        let load = Load::start(cluster.addresses(), habits, seed);
+        let (alive, start) = (vec![true; shape.replicas], Instant::now());
+        Some(Trial { cluster, name, load, alive, seed, start, _alone: alone })
+    }
+
+    /// What the clients share.
+    pub(crate) fn shared(&self) -> &Shared {
+        self.load.shared()
+    }
+
+    /// The random numbers of the one who does harm.
+    pub(crate) fn random(&self) -> StdRng {
+        self.shared().random(9)
+    }
+
+    /// Writes down, for people, what is done to the cluster.
+    pub(crate) fn note(&self, what: impl Into<String>) {
+        self.shared().note(what);
+    }
+
+    /// Lets the load run for a while; when that was.
+    pub(crate) async fn run(&self, time: Duration) -> Range<Nanos> {
+        let begin = self.shared().history.now();
+        tokio::time::sleep(time).await;
+        begin..self.shared().history.now()
+    }
+
+    /// Kills a replica, if it lives, and says so to the checker.
+    pub(crate) async fn kill_replica(&mut self, number: usize) {
+        if !self.alive[number] {
+            return;
+        }
+        self.note(format!("kill replica {number}"));
+        self.alive[number] = false;
+        self.cluster.replica[number].kill().await;
+        let server = u32::try_from(number).unwrap();
+        let at = self.shared().history.now();
+        self.shared().history.record([Event::Killed { server, at }]);
+    }
+
+    /// Starts it again, if it does not live.
+    pub(crate) async fn restart_replica(&mut self, number: usize) {
+        if !self.alive[number] {
+            self.cluster.replica[number].restart().await;
+            self.alive[number] = true;
+            self.note(format!("replica {number} is back"));
+        }
+    }
+
+    /// Kills all replicas that live.
+    pub(crate) async fn kill_replicas(&mut self) {
+        for replica in 0..self.alive.len() {
+            self.kill_replica(replica).await;
+        }
+    }
+
+    /// Starts all replicas that do not live.
+    pub(crate) async fn restart_replicas(&mut self) {
+        for replica in 0..self.alive.len() {
+            self.restart_replica(replica).await;
+        }
+    }
+
+    /// Sends a command to a Redis that answers.
+    pub(crate) async fn command(&self, redis: usize, words: &[&str]) {
+        self.cluster.redis[redis].command(words).await;
+    }
+
+    /// Kills a Redis.
+    pub(crate) fn kill_redis(&mut self, number: usize) {
+        self.note(format!("kill redis {number}"));
+        self.cluster.redis[number].kill();
+    }
+
+    /// Starts it again.
+    pub(crate) async fn restart_redis(&mut self, number: usize) {
+        self.cluster.redis[number].restart().await;
+        self.note(format!("redis {number} is back"));
+    }
+
+    /// Everything is healed by now: waits until all is done, judges, and fails unless every promise was
+    /// kept.
+    pub(crate) async fn finish(mut self) -> Outcome {
+        self.note("drain");
+        let begin = Instant::now();
+        let limit = begin + self.shared().habits.lease.min(DRAIN_MAX) + DRAIN_MAX;
+        let left = self.drain(limit).await;
+        let drained = begin.elapsed();
+        tokio::time::sleep(LAST_MESSAGES).await;
+        let Trial { cluster, name, load, seed, start, .. } = self;
+        let shared = Arc::clone(load.shared());
+        let stopped = tokio::time::timeout(DRAIN_MAX, load.stop()).await;
+        let verdict = check(shared.jobs(), &shared.history.events(), false);
+        let (took, drain) = (start.elapsed().as_secs_f64(), drained.as_secs_f64());
+        println!("{name}: {verdict}");
+        println!("{name}: {took:.1} s, drained in {drain:.1} s, {:?}", shared.troubles.counts());
+        let mut faults: Vec<String> = left.into_iter().collect();
+        faults.extend(shared.troubles.refusals().into_iter().take(5));
+        match Books::read(&cluster.replica[0]).await {
+            Some(books) => faults.extend(books.misfits(&verdict)),
+            None => faults.push("the books cannot be read".to_owned()),
+        }
+        for (number, redis) in cluster.redis.iter().enumerate() {
+            faults.extend(leftovers(&format!("s{number}"), redis).await);
+        }
+        if stopped.is_err() {
+            faults.push("workers do not end".to_owned());
+        }
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.jsonl"));
+        shared.history.save(&path).unwrap();
+        let history = path.display();
+        assert!(
+            verdict.sound() && faults.is_empty(),
+            "{name}: {verdict}\n{faults:#?}\nRINGQ_SEED={seed}, history: {history}"
+        );
+        Outcome { verdict, drained, shared }
+    }
+
+    /// Waits until all jobs have ended; what is left at `limit`.
+    async fn drain(&mut self, limit: Instant) -> Option<String> {
+        let patience = limit.saturating_duration_since(Instant::now());
+        if !self.load.no_more(patience).await {
+            return Some("producers get no answer".to_owned());
+        }
+        loop {
+            let books = Books::read(&self.cluster.replica[0]).await;
+            if books.as_ref().is_some_and(|books| books.left == 0) {
+                self.look_up_open().await;
+                if self.shared().open().is_empty() {
+                    return None;
+                }
+            }
+            if Instant::now() > limit {
+                let open = self.shared().open();
+                let some: Vec<_> = open.iter().take(5).collect();
+                return Some(format!("{} jobs are not done: {some:?}, {books:?}", open.len()));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Jobs may have ended by a call without an answer, whose repeat then came too late.
+    async fn look_up_open(&self) {
+        let open = self.shared().open();
+        let address = self.cluster.replica[0].grpc;
+        let queue = QueueServiceClient::connect(format!("http://{address}")).await;
+        let Ok(mut queue) = queue else { return };
+        for (number, id) in open {
+            let request =
+                GetRequest { topic: job::topic(number).to_owned(), id, ..Default::default() };
+            let Ok(found) = queue.get(request).await else { continue };
+            let state = found.into_inner().job.unwrap_or_default().state();
+            self.shared().looked_up(number, state == JobState::Dead, state == JobState::Succeeded);
+        }
+    }
+}
+
+// === impl Outcome ===
+
+impl Outcome {
+    /// How often something went wrong for a client that begins like this.
+    pub(crate) fn troubles(&self, begin: &str) -> usize {
+        self.shared.troubles.times(begin)
+    }
+}
