@@ -78,8 +78,9 @@ pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
             found.push(format!("{shard}: {count} in {key}"));
         }
     };
-    none("deadlines".to_owned(), count("ZCARD", "deadlines".to_owned()).await);
     for topic in TOPICS {
+        let ends = format!("ends:{topic}");
+        none(ends.clone(), count("ZCARD", ends).await);
         let leases = format!("leases:{topic}");
         none(leases.clone(), count("HLEN", leases).await);
         for order in ["wait:0", "back:0"] {
