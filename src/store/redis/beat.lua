@@ -11,8 +11,12 @@ call('SETNX', state, ARGV[5])
 call('HSET', replicas, ARGV[3], now_text .. ' ' .. ARGV[4])
 local since = tonumber(call('GET', P .. 'recent.since') or 0)
 if now - since >= tonumber(ARGV[2]) then
-  call('UNLINK', P .. 'recent.old')
-  if call('EXISTS', P .. 'recent') == 1 then call('RENAME', P .. 'recent', P .. 'recent.old') end
+  for second in string.gmatch('0123456789abcdefghijklmnopqrstuv', '.') do
+    call('UNLINK', P .. 'recent.old:' .. second)
+    if call('EXISTS', P .. 'recent:' .. second) == 1 then
+      call('RENAME', P .. 'recent:' .. second, P .. 'recent.old:' .. second)
+    end
+  end
   call('SET', P .. 'recent.since', now_text)
 end
 local a = 8

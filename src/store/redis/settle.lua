@@ -24,7 +24,8 @@ if #ARGV == 4 then
     call('HDEL', P .. 'jobs:' .. name, id)
     call('ZREM', P .. 'ends:' .. name, id)
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
-    if find_in(id, '~', 1, true) then call('SADD', P .. 'recent', string.sub(id, -13)) end
+    local made = find_in(id, '~', 1, true)
+    if made then call('APPEND', P .. 'recent:' .. string.sub(id, made + 8, made + 8), string.sub(id, -13)) end
     return unpack_('>I7', lease, 10)
   end
 end
@@ -51,9 +52,17 @@ for _ = 1, topics do
     local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
     if kind == 1 then
       count = count + 1
-      if find_in(ARGV[ids + i], '~', 1, true) then
+      local id = ARGV[ids + i]
+      local tilde = find_in(id, '~', 1, true)
+      if tilde then
+        local second = string.sub(id, tilde + 8, tilde + 8)
         made = made or {}
-        made[#made + 1] = string.sub(ARGV[ids + i], -13)
+        local ends = made[second]
+        if not ends then
+          ends = {}
+          made[second] = ends
+        end
+        ends[#ends + 1] = string.sub(id, -13)
       end
       if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
       if gone then gone[count] = ARGV[ids + i] end
@@ -81,7 +90,9 @@ for _ = 1, topics do
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count)
   end
   -- What a server has named leaves no tombstone, but is recalled for a while, see `again.lua`.
-  if made then call('SADD', P .. 'recent', unpack(made)) end
+  if made then
+    for second, ends in pairs(made) do call('APPEND', P .. 'recent:' .. second, table.concat(ends)) end
+  end
   a = tokens + n + 1
 end
 if not slow and not kept and a > #ARGV then

@@ -62,7 +62,8 @@ local function finish(j, phase, at, result)
     conclude(j, phase, at, till, result)
   else
     -- See `again.lua`.
-    if string.find(j.id, '~', 1, true) then call('SADD', P .. 'recent', sub(j.id, -13)) end
+    local made = string.find(j.id, '~', 1, true)
+    if made then call('APPEND', P .. 'recent:' .. sub(j.id, made + 8, made + 8), sub(j.id, -13)) end
     forget(j)
   end
 end
