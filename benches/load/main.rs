@@ -17,6 +17,7 @@
 
 mod bench;
 mod disk;
+mod redis;
 mod report;
 mod scenarios;
 #[allow(dead_code, reason = "the durability rigs share this file and use the rest")]
@@ -46,6 +47,9 @@ struct Options {
     /// Multiplies every number of jobs.
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
+    /// On so many Redis shards without persistence, instead of a SQLite file.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=64))]
+    redis: u16,
     /// Where databases go; the disk under it is part of every figure.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -63,6 +67,7 @@ fn main() -> Result<ExitCode> {
     let setting = Setting {
         dir: options.dir.clone().unwrap_or_else(std::env::temp_dir),
         scale: options.scale,
+        redis: usize::from(options.redis),
         threads: usize::from(options.threads),
     };
     let fsync = disk::probe(&setting.dir)?;

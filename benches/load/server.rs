@@ -18,8 +18,8 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Launch {
     /// Where its ready file and its log go; also its working directory.
     pub(crate) scratch: PathBuf,
-    /// The url of its one shard.
-    pub(crate) shard: String,
+    /// The urls of its shards, which are called `s0` and on.
+    pub(crate) shards: Vec<String>,
     /// Where it listens; port 0 takes a free one.
     pub(crate) listen: String,
     /// A shared library that is loaded before all others.
@@ -31,7 +31,7 @@ impl Launch {
     pub(crate) fn in_dir(dir: &Path) -> Self {
         Self {
             scratch: dir.to_path_buf(),
-            shard: sqlite(&dir.join("ringq.db")),
+            shards: vec![sqlite(&dir.join("ringq.db"))],
             listen: "127.0.0.1:0".to_owned(),
             preload: None,
         }
@@ -47,14 +47,15 @@ impl Launch {
         command
             .arg("serve")
             .args(["--listen", &self.listen, "--http-listen", "127.0.0.1:0"])
-            .arg("--shard")
-            .arg(format!("s0={}", self.shard))
             .arg("--ready-file")
             .arg(&ready)
             .current_dir(&self.scratch)
             .stdin(Stdio::null())
             .stdout(sink.try_clone()?)
             .stderr(sink);
+        for (nth, url) in self.shards.iter().enumerate() {
+            command.arg("--shard").arg(format!("s{nth}={url}"));
+        }
         // Ours, not the server's: it refuses variables that it does not know.
         for (name, _) in std::env::vars_os() {
             if name.as_encoded_bytes().starts_with(b"RINGQ_") {

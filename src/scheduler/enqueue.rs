@@ -164,14 +164,21 @@ impl Scheduler {
 
     /// Which drafts are there already, on a shard that owned their ids before the ring changed.
     async fn look_around(&self, drafts: &[Draft]) -> Found {
-        let mut doubts = Doubts::default();
-        for (index, draft) in drafts.iter().enumerate() {
-            if let Some(id) = &draft.id {
-                let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
-                doubts.add(index, &key, self.inner.shards.former_owners(&key));
+        let shards = &self.inner.shards;
+        loop {
+            let (changes, mut doubts) = (shards.changes(), Doubts::default());
+            for (index, draft) in drafts.iter().enumerate() {
+                if let Some(id) = &draft.id {
+                    let key = JobKey { topic: draft.topic.clone(), id: id.clone() };
+                    doubts.add(index, &key, shards.former_owners(&key));
+                }
+            }
+            let found = doubts.resolve().await;
+            // Who owns what may have changed meanwhile, and who has owned it.
+            if shards.changes() == changes {
+                return found;
             }
         }
-        doubts.resolve().await
     }
 
     /// A run of jobs that get their ids here, so that it may move.
@@ -196,7 +203,8 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
     // Who chose the id, or named the request, may repeat it.
     let repeatable = id.shard().is_none() || draft.request_id.is_some();
     // An id that a server made and a client names was told as the one of an unknown outcome; else it is new.
-    let again = id.shard().is_some() && draft.id.is_some();
+    let named = id.shard().is_some() && draft.id.is_some();
+    let again = named && draft.on_conflict == OnConflict::Keep;
     NewJob {
         again,
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),

@@ -3,6 +3,8 @@
 //! rings jobs may lie on. From that follows the ring that this replica serves: the configured shards that
 //! take new jobs. It is recorded on every shard before a job is written by it.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use futures::future::join_all;
@@ -35,6 +37,8 @@ pub(super) struct Council {
     owner: OnceLock<u32>,
     known: Mutex<Known>,
     rings: RwLock<Arc<Rings>>,
+    /// Counts how often other rings were served.
+    changes: AtomicU64,
     /// Held by whoever changes the ring.
     changing: tokio::sync::Mutex<()>,
     metrics: Metrics,
@@ -47,8 +51,8 @@ struct Known {
     fingerprint: u64,
     /// Since when all replicas serve the same ring, as far as known.
     agreed: Instant,
-    /// Readings in a row, see [`DISAGREEMENTS_MAX`].
-    disagreements: u32,
+    /// By shard, readings in a row, see [`DISAGREEMENTS_MAX`].
+    disagreements: BTreeMap<ShardName, u32>,
     /// Shards that are on an open ring and not configured, as far as that was said.
     strangers: Vec<ShardName>,
 }
@@ -66,13 +70,14 @@ impl Council {
             records,
             served,
             agreed: Instant::now(),
-            disagreements: 0,
+            disagreements: BTreeMap::new(),
             strangers: Vec::new(),
         };
         Council {
             owner: OnceLock::new(),
             known: Mutex::new(known),
             rings: RwLock::new(rings),
+            changes: AtomicU64::new(0),
             changing: tokio::sync::Mutex::default(),
             metrics: metrics.clone(),
             leaving: CancellationToken::new(),
@@ -101,7 +106,7 @@ impl Council {
     }
 
     /// Takes in what a shard has answered. Answers whether anything follows from it.
-    fn hear(&self, owner: u32, shards: &[Shard], census: &Census) -> bool {
+    fn hear(&self, owner: u32, shards: &[Shard], shard: &ShardName, census: &Census) -> bool {
         let mut known = self.known();
         let news = rings::merge(&mut known.records, &census.rings);
         let served = members(shards, |shard| shard.state() == ShardState::Active);
@@ -114,21 +119,22 @@ impl Council {
         if disagrees {
             known.agreed = Instant::now();
         }
-        known.disagreements = if disagrees { known.disagreements.saturating_add(1) } else { 0 };
-        if known.disagreements == DISAGREEMENTS_MAX {
+        let readings = known.disagreements.entry(shard.clone()).or_default();
+        *readings = if disagrees { readings.saturating_add(1) } else { 0 };
+        if *readings == DISAGREEMENTS_MAX {
             tracing::error!(
                 "replicas serve different rings: give all of them the same shards; until then two of \
                  them may create one id on two shards"
             );
         }
-        self.metrics.set_ring_disagreement(disagrees);
+        let disagree = known.disagreements.values().any(|&readings| readings > 0);
+        self.metrics.set_ring_disagreement(disagree);
         news || lacks || served != known.served
     }
 
-    /// Serves the ring that the shards' states give.
-    fn serve(&self, shards: &[Shard]) {
+    /// Serves this ring, which every shard that answers has on record.
+    fn serve(&self, shards: &[Shard], served: Members) {
         let mut known = self.known();
-        let served = open(&mut known.records, shards);
         let rings = Rings::new(&served, &known.records);
         let fingerprint = rings.newest().fingerprint();
         if served != known.served {
@@ -145,6 +151,7 @@ impl Council {
         self.metrics.set_rings_open(rings.count());
         (known.served, known.fingerprint, known.strangers) = (served, fingerprint, strangers);
         *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -210,6 +217,12 @@ impl Shards {
         self.inner.council.rings()
     }
 
+    /// Another number whenever the rings may have changed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.inner.council.changes.load(Ordering::Acquire)
+    }
+
     /// That former rings are open, that all replicas have agreed on the newest one for long enough, and
     /// that it is for this replica to close the others: of all that live its nonce is the lowest.
     #[must_use]
@@ -234,9 +247,11 @@ impl Shards {
             if Agreement(known.agreed) != agreement {
                 return;
             }
-            let served = known.served.clone();
-            let former: Vec<_> =
-                known.records.keys().filter(|ring| **ring != served).cloned().collect();
+            let (served, strangers) = (known.served.clone(), known.strangers.clone());
+            // What lies on a shard that is not here was not looked for.
+            let is_here = |ring: &Members| !strangers.iter().any(|shard| ring.contains(shard));
+            let former = known.records.keys().filter(|ring| **ring != served && is_here(ring));
+            let former: Vec<_> = former.cloned().collect();
             for ring in former {
                 if rings::close(&mut known.records, &ring) {
                     tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
@@ -283,12 +298,15 @@ impl Shards {
 
     /// Shows this replica to one shard; whether anything follows from the answer, if there was one.
     async fn ask(&self, owner: u32, shard: &Shard) -> Option<bool> {
+        if self.inner.council.leaving.is_cancelled() {
+            return None;
+        }
         let beat = self.inner.council.beat(owner, shard);
         let (met, gone) = (beat.met.clone(), beat.gone.clone());
         let census = shard.call("beat", |store| store.beat(beat)).await.ok()?;
         shard.told(&met, &gone);
         shard.set_state(census.state);
-        let follows = self.inner.council.hear(owner, self.all(), &census);
+        let follows = self.inner.council.hear(owner, self.all(), shard.name(), &census);
         shard.set_census(census);
         Some(follows)
     }
@@ -298,10 +316,11 @@ impl Shards {
         let council = &self.inner.council;
         let _one = council.changing.lock().await;
         let mut silent: Vec<ShardName> = Vec::new();
+        let mut served = open(&mut council.known().records, self.all());
         for _ in 0..ROUNDS_MAX {
             let lacking: Vec<&Shard> = {
                 let mut known = council.known();
-                open(&mut known.records, self.all());
+                served = open(&mut known.records, self.all());
                 let lacks = |shard: &&Shard| {
                     let census = shard.census();
                     census.is_some_and(|c| !rings::news_for(&c.rings, &known.records).is_empty())
@@ -317,7 +336,7 @@ impl Shards {
             let failed = lacking.iter().zip(answers).filter(|(_, answer)| answer.is_none());
             silent.extend(failed.map(|(shard, _)| shard.name().clone()));
         }
-        council.serve(self.all());
+        council.serve(self.all(), served);
     }
 
     /// Tells every shared shard that nothing of this replica is left, where that is so: the leases of a

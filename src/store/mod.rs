@@ -171,7 +171,7 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Hash of the request id; the last one applied makes a call a repeat.
     pub request: Option<u64>,
-    /// It may have been written before, under an id that a server made: such a job that has finished within
+    /// It may have been written before, under an id that a server made: such a job that has succeeded within
     /// [`TOMBSTONE`](limit::TOMBSTONE) and left nothing is unchanged, and not written again.
     pub again: bool,
     /// What to wait for once it is written, also where nothing has to be: what is there may have been

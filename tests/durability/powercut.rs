@@ -154,7 +154,7 @@ impl Servers {
         let shard = redis.as_ref().map_or_else(|| sqlite(&disk.path.join("ringq.db")), Redis::url);
         // SQLite is a part of the server, Redis is not.
         let preload = preload.filter(|_| redis.is_none()).map(Path::to_owned);
-        let server = Launch { shard, preload, ..launch }.start()?;
+        let server = Launch { shards: vec![shard], preload, ..launch }.start()?;
         Ok(Self { server, redis })
     }
 

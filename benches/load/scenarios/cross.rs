@@ -1,9 +1,6 @@
 //! How long a job takes from one replica to a worker that idles on another: a script, a wake-up and a claim of
 //! one Redis, which this starts. The clocks are one, the client's.
 
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,6 +10,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::Setting;
+use crate::redis::Redis;
 use crate::report::{Figure, Target, percentile};
 use crate::server::{Launch, Server};
 
@@ -22,14 +20,6 @@ const JOBS: u32 = 1000;
 const WARM_UP: u32 = 100;
 /// Between two jobs, so that the worker idles.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often it is looked whether Redis answers, and how many times.
-const READY: (Duration, u32) = (Duration::from_millis(20), 500);
-
-/// A redis-server without persistence, which ends with this.
-struct Redis {
-    child: Child,
-    port: u16,
-}
 
 pub(super) fn cross(setting: &Setting) -> Result<Vec<Figure>> {
     let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&setting.dir)?;
@@ -37,8 +27,7 @@ pub(super) fn cross(setting: &Setting) -> Result<Vec<Figure>> {
     let replica = |name: &str| -> Result<Server> {
         let scratch = dir.path().join(name);
         std::fs::create_dir(&scratch)?;
-        let shard = format!("redis://127.0.0.1:{}", redis.port);
-        Launch { shard, ..Launch::in_dir(&scratch) }.start()
+        Launch { shards: vec![redis.url()], ..Launch::in_dir(&scratch) }.start()
     };
     let (from, to) = (replica("from")?, replica("to")?);
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -89,31 +78,4 @@ async fn next(
 
 fn client(server: &Server) -> Result<Client> {
     Ok(Client::new(format!("http://{}", server.address))?)
-}
-
-// === impl Redis ===
-
-impl Redis {
-    fn start(dir: &Path) -> Result<Redis> {
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(dir);
-        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let redis = Redis { child: command.spawn().context("start redis-server")?, port };
-        let answers = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        let ready = (0..READY.1).any(|_| {
-            std::thread::sleep(READY.0);
-            answers()
-        });
-        ensure!(ready, "redis-server does not answer");
-        Ok(redis)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

@@ -4,6 +4,7 @@ mod cross;
 mod depth;
 mod memory;
 mod presets;
+mod shards;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use crate::bench::{self, Measured};
+use crate::redis::Redis;
 use crate::report::Figure;
 use crate::server::{Launch, Server};
 
@@ -37,6 +39,8 @@ pub(crate) enum Scenario {
     Delayed,
     /// Jobs that are all due in one instant: how long until the last one is there.
     Burst,
+    /// Lives of jobs over 1, 2, 4 and 8 Redis: what each of them has to do.
+    Shards,
     /// What an enqueue costs with 1,000,000 delayed jobs stored, against 10,000.
     Depth,
     /// A server with one stream and nothing to do: CPU and memory.
@@ -58,6 +62,7 @@ impl Scenario {
             Self::Cross => "cross",
             Self::Delayed => "delayed",
             Self::Burst => "burst",
+            Self::Shards => "shards",
             Self::Depth => "depth",
             Self::Quiet => "quiet",
             Self::Slowreader => "slowreader",
@@ -76,6 +81,7 @@ impl Scenario {
             Self::Cross => cross::cross(setting),
             Self::Delayed => presets::delayed(setting),
             Self::Burst => presets::burst(setting),
+            Self::Shards => shards::shards(setting),
             Self::Depth => depth::depth(setting),
             Self::Quiet => memory::quiet(setting),
             Self::Slowreader => memory::slowreader(setting),
@@ -90,6 +96,8 @@ pub(crate) struct Setting {
     pub(crate) dir: PathBuf,
     /// Every number of jobs is multiplied by this.
     pub(crate) scale: f64,
+    /// So many Redis shards instead of a SQLite file.
+    pub(crate) redis: usize,
     /// Threads of the client.
     pub(crate) threads: usize,
 }
@@ -103,19 +111,35 @@ impl Setting {
 
     /// A fresh server.
     fn rig(&self) -> Result<Rig> {
+        self.rig_on(self.redis)
+    }
+
+    /// A fresh server on so many Redis; none: on a SQLite file.
+    fn rig_on(&self, redis: usize) -> Result<Rig> {
         let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&self.dir)?;
-        Ok(Rig { server: Launch::in_dir(dir.path()).start()?, threads: self.threads, _dir: dir })
+        let redis = (0..redis).map(|_| Redis::start(dir.path())).collect::<Result<Vec<_>>>()?;
+        let mut launch = Launch::in_dir(dir.path());
+        if !redis.is_empty() {
+            launch.shards = redis.iter().map(Redis::url).collect();
+        }
+        Ok(Rig { server: launch.start()?, redis, threads: self.threads, _dir: dir })
     }
 }
 
-/// A server. It goes before its directory.
+/// A server. It goes before its shards and its directory.
 struct Rig {
     server: Server,
+    redis: Vec<Redis>,
     threads: usize,
     _dir: TempDir,
 }
 
 impl Rig {
+    /// Microseconds that each of its Redis has spent in scripts.
+    fn script_us(&self) -> Result<Vec<f64>> {
+        self.redis.iter().map(Redis::script_us).collect()
+    }
+
     /// Runs `ringq bench` against it.
     fn bench(&self, words: &str) -> Result<Measured> {
         bench::run(&self.server, &format!("{words} --threads {}", self.threads))

@@ -29,10 +29,15 @@ pub(super) fn lifecycle(setting: &Setting) -> Result<Vec<Figure>> {
     let cpu = rig.server.cpu()?;
     let measured = rig.bench(&words(setting, "lifecycle", BULK_JOBS))?;
     let cpu_us = (rig.server.cpu()? - cpu).as_secs_f64() * 1e6;
-    Ok(vec![
+    let mut figures = vec![
         rate(&measured)?.against(Target::AtLeast(60_000.0)),
         Figure::new("server cpu", "us/job", cpu_us / measured.jobs()?),
-    ])
+    ];
+    if !rig.redis.is_empty() {
+        let scripts: f64 = rig.script_us()?.into_iter().sum();
+        figures.push(Figure::new("redis scripts", "us/job", scripts / measured.jobs()?));
+    }
+    Ok(figures)
 }
 
 pub(super) fn both(setting: &Setting) -> Result<Vec<Figure>> {

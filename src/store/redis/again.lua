@@ -1,28 +1,39 @@
 -- flags:
--- again: write one job that may have been written before, under an id that a server made. One that has
--- finished meanwhile and left nothing is recalled, and not written.
--- ARGV: now, topic, id, blob (`enqueue.rs`).
--- Reply: now, next upkeep (0: none), action, state, due.
+-- again: write jobs that may have been written before, under ids that a server made. One that has succeeded
+-- meanwhile and left nothing is recalled, and not written.
+-- ARGV: now; per job: topic, id, blob (`enqueue.rs`).
+-- Reply: now, next upkeep (0: none), then per job: action, state, due.
 --#include clock
 --#include record
 --#include lifecycle
 --#include actions
 --#include arrive
-local id = ARGV[3]
+local reply, recent = { now, 0 }, {}
 
--- Whether the end of the id is among those, of 13 bytes each.
-local function is_among(ends)
-  local at = string.find(ends, sub(id, -13), 1, true)
-  while at and at % 13 ~= 1 do at = string.find(ends, sub(id, -13), at + 1, true) end
-  return at
+-- What has succeeded among the jobs that were named in that second of some minute: a line for each, the
+-- last 13 characters of its id and its topic.
+local function lines(key)
+  recent[key] = recent[key] or call('GET', key) or ''
+  return recent[key]
 end
 
-local made = string.find(id, '~', 1, true)
-local second = made and sub(id, made + 8, made + 8)
-if made and (is_among(call('GET', P .. 'recent:' .. second) or '')
-    or is_among(call('GET', P .. 'recent.old:' .. second) or '')) then
-  return { now, 0, 'L', 4, now }
+local function is_recalled(name, id)
+  local made = string.find(id, '~', 1, true)
+  if not made then return false end
+  local second, line = sub(id, made + 8, made + 8), sub(id, -13) .. name .. '\n'
+  return string.find(lines(P .. 'recent:' .. second), line, 1, true)
+    or string.find(lines(P .. 'recent.old:' .. second), line, 1, true)
 end
-local k = topic_or_create(ARGV[2])
-local action, at, due = arrive(k, id, ARGV[4], call('HINCRBY', k.key, 'arrived', '1'))
-return { now, upkeep, action, at, due }
+
+for a = 2, #ARGV, 3 do
+  local name, id, r = ARGV[a], ARGV[a + 1], #reply
+  local k = topic_or_create(name)
+  if not find(k, id) and is_recalled(name, id) then
+    reply[r + 1], reply[r + 2], reply[r + 3] = 'L', 4, now
+  else
+    local seq = call('HINCRBY', k.key, 'arrived', '1')
+    reply[r + 1], reply[r + 2], reply[r + 3] = arrive(k, id, ARGV[a + 2], seq)
+  end
+end
+reply[2] = upkeep
+return reply

@@ -10,15 +10,16 @@ local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 's
 call('SETNX', state, ARGV[5])
 call('HSET', replicas, ARGV[3], now_text .. ' ' .. ARGV[4])
 local since = tonumber(call('GET', P .. 'recent.since') or 0)
-if now - since >= tonumber(ARGV[2]) then
-  for second in string.gmatch('0123456789abcdefghijklmnopqrstuv', '.') do
-    call('UNLINK', P .. 'recent.old:' .. second)
-    if call('EXISTS', P .. 'recent:' .. second) == 1 then
-      call('RENAME', P .. 'recent:' .. second, P .. 'recent.old:' .. second)
-    end
+local over = now - since >= tonumber(ARGV[2])
+for second in string.gmatch('0123456789abcdefghijklmnopqrstuv', '.') do
+  -- One that has grown too long to be looked through is turned early.
+  local length = call('STRLEN', P .. 'recent:' .. second)
+  if over or length > 4000000 then call('UNLINK', P .. 'recent.old:' .. second) end
+  if length > 0 and (over or length > 4000000) then
+    call('RENAME', P .. 'recent:' .. second, P .. 'recent.old:' .. second)
   end
-  call('SET', P .. 'recent.since', now_text)
 end
+if over then call('SET', P .. 'recent.since', now_text) end
 local a = 8
 for _ = 1, met do
   call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')

@@ -51,6 +51,8 @@ struct State {
     complete: bool,
     /// Its WAITAOF was found to be true, or not.
     believed: Option<bool>,
+    /// Counts [`Observed::meet`]s of another process.
+    changes: u64,
 }
 
 /// How a Redis syncs its append-only file.
@@ -97,7 +99,7 @@ impl Observed {
     pub(super) fn meet(&self, info: &str) {
         let mut state = self.state();
         if Some(&*state.run) != field(info, "run_id") {
-            *state = State::unknown();
+            *state = State { changes: state.changes + 1, ..State::unknown() };
             self.changed.notify_one();
         }
     }
@@ -143,13 +145,19 @@ impl Observed {
                 );
             }
         }
+        let changes = before.changes;
+        if self.state().changes != changes {
+            // What was looked at is gone; its successor is next.
+            self.changed.notify_one();
+            return Ok(());
+        }
         let reach = facts.reach(complete, believed == Some(true));
         if reach != before.reach && before.run.is_empty() {
             tracing::info!(shard = %shard.name, ?reach, "what a write reaches");
         } else if reach != before.reach {
             tracing::warn!(shard = %shard.name, before = ?before.reach, now = ?reach, "what a write reaches has changed");
         }
-        *self.state() = State { reach, run: facts.run, complete, believed };
+        *self.state() = State { reach, run: facts.run, complete, believed, changes };
         Ok(())
     }
 
@@ -164,7 +172,7 @@ impl State {
     /// Of a Redis that nobody has looked at.
     fn unknown() -> State {
         let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
-        State { reach, run: String::new(), complete: false, believed: None }
+        State { reach, run: String::new(), complete: false, believed: None, changes: 0 }
     }
 }
 

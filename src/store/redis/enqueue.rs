@@ -12,7 +12,7 @@ use deadpool_redis::redis::Value;
 
 use crate::domain::conflict::{self, Action, Found};
 use crate::domain::{JobId, JobKey, OnConflict, Outcome, State, TopicName, When, limit};
-use crate::store::{Enqueue, NewJob, Result, codec};
+use crate::store::{Enqueue, Error, NewJob, Result, codec};
 
 use super::durability::Wait;
 use super::link::Connection;
@@ -26,6 +26,8 @@ const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
 /// What no usual blob begins with: its first byte holds six flags.
 const UNUSUAL: u8 = 128;
+/// Jobs of one call that may have been written before: each is looked for in what was done in its second.
+const AGAIN_MAX: usize = 64;
 /// The job names its priority.
 const RANKED: u8 = 64;
 
@@ -163,6 +165,12 @@ impl RedisStore {
     async fn put_and_wait(&self, jobs: Vec<NewJob>, wait: Wait) -> Result<Vec<Enqueue>> {
         let _permit = self.permit().await?;
         let mut connection = self.shard.own_connection().await?;
+        // Another process may answer there than the one whose settings `wait` was made for.
+        let still = jobs.iter().filter_map(|job| job.durability).max();
+        if still.and_then(|asked| self.shard.durability.wait_for(asked)) != Some(wait) {
+            let text = "redis was replaced or set anew, what a write reaches is looked at";
+            return Err(Error::Unavailable(text.to_owned()));
+        }
         let confirmed = async {
             let written = self.put_by(Some(&mut connection), jobs).await?;
             // A repeat may find what another connection has written a moment ago, and write nothing.
@@ -200,9 +208,12 @@ impl RedisStore {
         let mut written = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
-            let answers = match jobs.next_if(|job| job.again) {
-                Some(job) => self.put_again(connection.as_deref_mut(), &job).await,
-                None => self.put_part(connection.as_deref_mut(), &part_of(&mut jobs)).await,
+            let again = part_of(&mut jobs, true, AGAIN_MAX);
+            let answers = if again.is_empty() {
+                let part = part_of(&mut jobs, false, limit::CALL_JOBS_MAX);
+                self.put_part(connection.as_deref_mut(), &part).await
+            } else {
+                self.put_again(connection.as_deref_mut(), &again).await
             };
             // What came before is written, and whoever repeats the call finds it so.
             written.extend(answers.map_err(|error| super::after(error, !written.is_empty()))?);
@@ -210,20 +221,22 @@ impl RedisStore {
         Ok(written)
     }
 
-    /// Writes a job that may have been written before. Seldom, so one by one.
+    /// Writes jobs that may have been written before.
     async fn put_again(
         &self,
         connection: Option<&mut Connection>,
-        job: &NewJob,
+        jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
         let mut call = self.call(Verb::Again);
-        add_jobs(&mut call, std::slice::from_ref(job));
+        for job in jobs {
+            call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(blob(job));
+        }
         let mut reply = Reply::new(self.run_by(connection, &call).await?)?;
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
         let durability = self.shard.durability.reach().plain;
         let plain = Enqueue { outcome: None, state: State::Ready, due: now, durability };
-        Ok(vec![exception(&mut reply, plain)?])
+        jobs.iter().map(|_| exception(&mut reply, plain)).collect()
     }
 
     async fn run_by(&self, connection: Option<&mut Connection>, call: &Call) -> Result<Value> {
@@ -269,15 +282,20 @@ fn exception(reply: &mut Reply, plain: Enqueue) -> Result<Enqueue> {
     Ok(Enqueue { outcome: outcome(letter)?, state, due, ..plain })
 }
 
-/// As many jobs as one call may carry; at least one.
-fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>) -> Vec<NewJob> {
+/// As many jobs as one call may carry, and at most `most`: those next ones that may have been written before,
+/// or those that were not.
+fn part_of(
+    jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>,
+    again: bool,
+    most: usize,
+) -> Vec<NewJob> {
     let (mut part, mut bytes) = (Vec::new(), 0);
     while let Some(job) = jobs.next_if(|job| {
-        if job.again {
+        if job.again != again {
             return false;
         }
         let fits = bytes + job.spec.bytes() <= limit::CALL_BYTES_MAX;
-        part.is_empty() || fits && part.len() < limit::CALL_JOBS_MAX
+        part.is_empty() || fits && part.len() < most
     }) {
         bytes += job.spec.bytes();
         part.push(job);

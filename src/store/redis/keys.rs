@@ -16,7 +16,7 @@
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
-//! | `P recent:<digit>`, `P recent.old:<digit>` | string | the last 13 characters of ids that a server made, of jobs that have finished in this minute, or in the one before, and left nothing; by the digit of the id that changes each second, so that jobs of one second lie together |
+//! | `P recent:<digit>`, `P recent.old:<digit>` | string | lines: the last 13 characters of an id that a server made, and the topic, of a job that has succeeded in this minute, or in the one before, and left nothing; by the digit of the id that changes each second, so that jobs of one second lie together |
 //! | `P recent.since` | string | when this minute began |
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → its last sign of life and the fingerprint of its ring |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |

@@ -102,16 +102,30 @@ impl Link {
         let mut failure = None;
         for way in self.route.ways().await? {
             self.suspects[lane as usize].store(false, Ordering::Release);
-            match self.try_way(way, times, check.clone()).await {
-                Ok(pooled) => {
-                    let connection = Connection::clone(&pooled);
-                    held.set(Some(pooled));
-                    return Ok(connection);
-                }
+            match self.try_way(way.clone(), times, check.clone()).await {
+                Ok(pooled) => return self.hold(held, &way, pooled),
                 Err(error) => failure = Some(error),
             }
         }
         Err(failure.unwrap_or_else(nowhere))
+    }
+
+    /// A lane has this connection from now on; not so when that way was left meanwhile.
+    fn hold(
+        &self,
+        held: &Held,
+        way: &ConnectionInfo,
+        pooled: deadpool_redis::Connection,
+    ) -> Result<Connection, OpenError> {
+        // Who leaves it lets go of what lanes hold under the same lock.
+        let target = self.target();
+        if target.as_ref().is_some_and(|target| target.leads(way)) {
+            let connection = Connection::clone(&pooled);
+            held.set(Some(pooled));
+            return Ok(connection);
+        }
+        drop(deadpool_redis::Connection::take(pooled));
+        Err(OpenError::Unreachable("another redis became the primary meanwhile".to_owned()))
     }
 
     /// A connection for one caller alone, who may block it; given back when it is dropped. It is shown to

@@ -25,7 +25,9 @@ if #ARGV == 4 then
     call('ZREM', P .. 'ends:' .. name, id)
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
     local made = find_in(id, '~', 1, true)
-    if made then call('APPEND', P .. 'recent:' .. string.sub(id, made + 8, made + 8), string.sub(id, -13)) end
+    if made then
+      call('APPEND', P .. 'recent:' .. string.sub(id, made + 8, made + 8), string.sub(id, -13) .. name .. '\n')
+    end
     return unpack_('>I7', lease, 10)
   end
 end
@@ -46,6 +48,7 @@ for _ = 1, topics do
   local name, n, ids, r = ARGV[a], 1, a, #reply
   if a > 2 then n, ids = ARGV[a + 1] + 0, a + 1 end
   local tokens, leases_key, gone, count, made = ids + n, P .. 'leases:' .. name, nil, 0, nil
+  local line = name .. '\n'
   local leases = call('HMGET', leases_key, unpack(ARGV, ids + 1, tokens))
   for i = 1, n do
     local lease, token = leases[i], ARGV[tokens + i]
@@ -62,7 +65,7 @@ for _ = 1, topics do
           ends = {}
           made[second] = ends
         end
-        ends[#ends + 1] = string.sub(id, -13)
+        ends[#ends + 1] = string.sub(id, -13) .. line
       end
       if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
       if gone then gone[count] = ARGV[ids + i] end

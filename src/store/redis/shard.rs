@@ -96,13 +96,8 @@ impl Shard {
 
     /// A connection of one's own, which leads to this shard.
     pub(super) async fn own_connection(&self) -> Result<deadpool_redis::Connection> {
-        let examine = async |connection: &mut Connection| {
-            if self.link.route().asks_sentinels() {
-                self.examine(connection).await
-            } else {
-                self.ask_name(connection).await
-            }
-        };
+        // Each time: what waiting for it means depends on the process that answers.
+        let examine = async |connection: &mut Connection| self.examine(connection).await;
         let own = self.link.own(examine).await;
         own.map_err(|error| Error::Unavailable(error.to_string()))
     }

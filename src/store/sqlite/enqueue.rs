@@ -103,7 +103,9 @@ fn enqueue_one(
     insert: &mut CachedStatement<'_>,
     new: &Prepared,
 ) -> Done<Enqueue> {
-    if new.job.again && session.recalls(new.job.key.id.as_str()) && is_gone(session, new)? {
+    let topic = session.topic_or_create(&new.job.key.topic)?;
+    let schedule = new.fresh_schedule(session.now);
+    if new.job.again && is_recalled(session, topic, new)? {
         return Ok(Enqueue {
             outcome: Some(Outcome::Unchanged),
             state: State::Succeeded,
@@ -111,8 +113,6 @@ fn enqueue_one(
             durability: Durability::Memory,
         });
     }
-    let topic = session.topic_or_create(&new.job.key.topic)?;
-    let schedule = new.fresh_schedule(session.now);
     if insert_new(session, insert, topic, new, schedule)? {
         return Ok(answer(session, Outcome::Created, schedule));
     }
@@ -128,11 +128,11 @@ fn enqueue_one(
     }
 }
 
-/// Whether there is no job with its id.
-fn is_gone(session: &mut Session<'_>, new: &Prepared) -> Done<bool> {
-    let Some(topic) = session.topic(&new.job.key.topic)? else { return Ok(true) };
+/// Whether the job has succeeded a while ago and left nothing.
+fn is_recalled(session: &mut Session<'_>, topic: i64, new: &Prepared) -> Done<bool> {
     let id = new.job.key.id.as_str();
-    Ok(Row::find(&mut session.prepare(BY_ID)?, params![topic, id])?.is_none())
+    let mut by_id = session.prepare(BY_ID)?;
+    Ok(lifecycle::find(session, &mut by_id, topic, id)?.is_none() && session.recalls(topic, id))
 }
 
 /// Writes the job unless its id is taken; whether it did.

@@ -71,7 +71,7 @@ pub(super) fn find(
 ) -> Done<Option<(Row, State)>> {
     let Some(row) = Row::find(by_id, params![topic, id])? else { return Ok(None) };
     if row.is_forgotten(session.now) {
-        forget(session, &row)?;
+        forget_kept(session, &row)?;
         return Ok(None);
     }
     if row.has_expired(session.now) {
@@ -89,6 +89,14 @@ pub(super) fn topic_name(session: &Session<'_>, topic: i64) -> Done<TopicName> {
     Ok(TopicName::stored(&name.unwrap_or_default()))
 }
 
+/// Removes a finished job that was kept for long enough.
+pub(super) fn forget_kept(session: &mut Session<'_>, row: &Row) -> Done<()> {
+    if row.phase == Phase::Succeeded {
+        session.leaves_nothing(row.topic, &row.id);
+    }
+    forget(session, row)
+}
+
 /// Removes the job and everything of it.
 pub(super) fn forget(session: &Session<'_>, row: &Row) -> Done<()> {
     session.prepare(FORGET)?.execute(params![row.key])?;
@@ -96,12 +104,6 @@ pub(super) fn forget(session: &Session<'_>, row: &Row) -> Done<()> {
         session.prepare(FORGET_BODY)?.execute(params![row.key])?;
     }
     Ok(())
-}
-
-/// The job has finished and nothing of it is kept.
-fn leave_nothing(session: &mut Session<'_>, row: &Row) -> Done<()> {
-    session.leaves_nothing(&row.id);
-    forget(session, row)
 }
 
 /// A waiting job has passed its expire time: it finished then, not now.
@@ -123,7 +125,7 @@ fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
         Some(until) if until > session.now => {
             conclude(session, row, Phase::Expired, at, until, None, None)
         }
-        _ => leave_nothing(session, row),
+        _ => forget(session, row),
     }
 }
 
@@ -136,7 +138,7 @@ pub(super) fn cancel(session: &mut Session<'_>, row: &Row) -> Done<()> {
             let now = session.now;
             conclude(session, row, Phase::Cancelled, now, until, ended, None)
         }
-        _ => leave_nothing(session, row),
+        _ => forget(session, row),
     }
 }
 
@@ -151,7 +153,10 @@ pub(super) fn succeed(session: &mut Session<'_>, row: &Row, result: Option<&Payl
             let now = session.now;
             conclude(session, row, Phase::Succeeded, now, until, Some(ended), result)
         }
-        _ => leave_nothing(session, row),
+        _ => {
+            session.leaves_nothing(row.topic, &row.id);
+            forget(session, row)
+        }
     }
 }
 

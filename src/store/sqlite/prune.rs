@@ -27,7 +27,7 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
             if phase == Phase::Waiting {
                 lifecycle::expire(session, &row)?;
             } else {
-                lifecycle::forget(session, &row)?;
+                lifecycle::forget_kept(session, &row)?;
             }
             pruned += 1;
         }

@@ -1,10 +1,10 @@
-//! Ids of the server's own whose jobs have finished and left nothing. A call whose answer was lost is
+//! Ids of the server's own whose jobs have succeeded and left nothing. A call whose answer was lost is
 //! repeated under the same id, perhaps after the job has run: what is recalled is not written again. In
 //! memory, because the calls that are repeated end with the process, too.
 
 use std::collections::HashSet;
 
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::domain::{Time, limit};
 
@@ -23,19 +23,23 @@ pub(super) struct Recall {
 
 impl Recall {
     /// The job with that id has left nothing.
-    pub(super) fn add(&mut self, id: &str, now: Time) {
+    pub(super) fn add(&mut self, topic: i64, id: &str, now: Time) {
         if now.since(self.since) >= limit::TOMBSTONE || self.young.len() >= GENERATION_MAX {
             self.old = std::mem::take(&mut self.young);
             self.since = now;
         }
-        self.young.insert(xxh3_64(id.as_bytes()));
+        self.young.insert(hash(topic, id));
     }
 
-    /// Whether a job with that id has finished a while ago.
-    pub(super) fn knows(&self, id: &str) -> bool {
-        let hash = xxh3_64(id.as_bytes());
+    /// Whether a job with that id has succeeded a while ago.
+    pub(super) fn knows(&self, topic: i64, id: &str) -> bool {
+        let hash = hash(topic, id);
         self.young.contains(&hash) || self.old.contains(&hash)
     }
+}
+
+fn hash(topic: i64, id: &str) -> u64 {
+    xxh3_64_with_seed(id.as_bytes(), topic.cast_unsigned())
 }
 
 #[cfg(test)]
@@ -48,11 +52,12 @@ mod tests {
     fn an_id_is_recalled_for_a_while() {
         let (mut recall, begin) = (Recall::default(), Time(1_000_000_000));
         let at = |seconds| begin.plus(Duration::from_secs(seconds));
-        recall.add("a", at(0));
-        recall.add("b", at(59));
-        recall.add("c", at(60));
-        assert!(recall.knows("a") && recall.knows("b") && recall.knows("c"));
-        recall.add("d", at(120));
-        assert!(!recall.knows("b") && recall.knows("c") && recall.knows("d"));
+        recall.add(1, "a", at(0));
+        recall.add(1, "b", at(59));
+        recall.add(1, "c", at(60));
+        assert!(recall.knows(1, "a") && recall.knows(1, "b") && recall.knows(1, "c"));
+        recall.add(1, "d", at(120));
+        assert!(!recall.knows(2, "d"), "in another topic");
+        assert!(!recall.knows(1, "b") && recall.knows(1, "c") && recall.knows(1, "d"));
     }
 }

@@ -235,16 +235,16 @@ impl<'c> Session<'c> {
         self.state.alarms.pruned = true;
     }
 
-    /// The job with that id has finished and leaves nothing.
-    pub(super) fn leaves_nothing(&mut self, id: &str) {
+    /// The job with that id has succeeded and leaves nothing.
+    pub(super) fn leaves_nothing(&mut self, topic: i64, id: &str) {
         if id.contains('~') {
-            self.state.recall.add(id, self.now);
+            self.state.recall.add(topic, id, self.now);
         }
     }
 
-    /// Whether a job with that id has finished a while ago and left nothing.
-    pub(super) fn recalls(&self, id: &str) -> bool {
-        self.state.recall.knows(id)
+    /// Whether a job with that id has succeeded a while ago and left nothing.
+    pub(super) fn recalls(&self, topic: i64, id: &str) -> bool {
+        self.state.recall.knows(topic, id)
     }
 
     /// The shard's state was set.

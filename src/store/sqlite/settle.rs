@@ -104,7 +104,7 @@ fn ack(
         && let Some(started) = plain.ack(topic, lease)?
     {
         session.count(topic, Total::Succeeded);
-        session.leaves_nothing(lease.key.id.as_str());
+        session.leaves_nothing(topic, lease.key.id.as_str());
         return Ok(Ok(ended(session, started, State::Succeeded)));
     }
     let row = match leased(session, topic, lease)? {

@@ -9,7 +9,7 @@ use ringq::domain::{JobId, Keep, Outcome, State, limit};
 use ringq::store::{Beat, NewJob};
 
 use super::fixture::Fixture;
-use super::values::{TOPIC, ack, failed_for, key, new_job};
+use super::values::{ack, failed_for, key, new_job};
 
 /// A job as a server names it, of which nothing stays.
 fn made(q: &Fixture, n: u128) -> NewJob {
@@ -64,12 +64,41 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
     assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
 }
 
-pub(crate) async fn a_job_that_was_deleted_is_not_written_again(q: Fixture) {
+pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     let job = made(&q, 1);
-    q.put(job.clone()).await;
+    let leased = q.run(job.clone()).await;
+    q.ack(&leased).await;
+    let elsewhere = NewJob { key: key("other", job.key.id.as_str()), ..job.clone() };
+    assert_eq!(
+        repeat(&q, &elsewhere).await.0,
+        Some(Outcome::Created),
+        "the next step of a pipeline"
+    );
+    assert_eq!(
+        q.put(job.clone()).await.outcome,
+        Some(Outcome::Created),
+        "it was not said to be again"
+    );
+    assert_eq!(
+        repeat(&q, &job).await,
+        (Some(Outcome::Unchanged), State::Ready),
+        "there is one now"
+    );
     q.delete(job.key.id.as_str()).await;
+    let deleted = made(&q, 2);
+    q.put(deleted.clone()).await;
+    q.delete(deleted.key.id.as_str()).await;
+    assert_eq!(repeat(&q, &deleted).await.0, Some(Outcome::Created), "a deleted one may come anew");
+}
+
+pub(crate) async fn a_job_is_recalled_also_after_a_short_retention(q: Fixture) {
+    let job = NewJob { keep: Keep::Record(Duration::from_secs(5)), ..made(&q, 1) };
+    let leased = q.run(job.clone()).await;
+    q.ack(&leased).await;
+    assert_eq!(repeat(&q, &job).await, DONE, "its record is there");
+    q.sleep(6);
+    q.store.prune(10).await.unwrap();
     assert_eq!(repeat(&q, &job).await, DONE);
-    assert!(q.store.get(vec![key(TOPIC, job.key.id.as_str())], false).await.unwrap()[0].is_none());
 }
 
 pub(crate) async fn it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten(q: Fixture) {

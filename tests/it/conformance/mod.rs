@@ -55,7 +55,8 @@ macro_rules! conformance {
             again {
                 a_job_that_was_never_written_is_created
                 a_job_that_is_done_is_not_written_again
-                a_job_that_was_deleted_is_not_written_again
+                only_that_job_is_recalled
+                a_job_is_recalled_also_after_a_short_retention
                 it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten
             }
             enqueue {

@@ -1,0 +1,65 @@
+//! A redis-server for one run: without persistence, on a free loopback port, ended with its owner.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+
+/// How often it is looked whether it answers, and how many times.
+const READY: (Duration, u32) = (Duration::from_millis(20), 500);
+
+/// See the module.
+pub(crate) struct Redis {
+    child: Child,
+    port: u16,
+}
+
+impl Redis {
+    /// Starts one whose directory this is.
+    pub(crate) fn start(dir: &Path) -> Result<Redis> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(dir);
+        command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let redis = Redis { child: command.spawn().context("start redis-server")?, port };
+        let ready = (0..READY.1).any(|_| {
+            std::thread::sleep(READY.0);
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        ensure!(ready, "redis-server does not answer");
+        Ok(redis)
+    }
+
+    /// Its address as a shard has it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Microseconds that scripts have taken so far; what they call is in it already.
+    pub(crate) fn script_us(&self) -> Result<f64> {
+        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
+        stream.get_mut().write_all(b"INFO commandstats\r\n")?;
+        let mut length = String::new();
+        stream.read_line(&mut length)?;
+        let length = length.trim().strip_prefix('$').context("an odd answer of redis")?.parse()?;
+        let mut info = vec![0; length];
+        stream.read_exact(&mut info)?;
+        let info = String::from_utf8_lossy(&info);
+        let scripts = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let usec = |line: &str| {
+            line.split(',').find_map(|part| part.strip_prefix("usec="))?.parse::<f64>().ok()
+        };
+        Ok(scripts.filter_map(usec).sum())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

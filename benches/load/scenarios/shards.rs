@@ -1,0 +1,38 @@
+//! The same work over more and more Redis: what each of them has to do falls with their number.
+
+use anyhow::Result;
+
+use super::Setting;
+use crate::report::{Figure, Target};
+
+/// Lives of jobs, by bulk enqueue and batched acks.
+const JOBS: u32 = 100_000;
+/// Numbers of shards that are compared with one, and what a shard of them does is called.
+const COUNTS: [(usize, &str); 3] = [(2, "2 shards"), (4, "4 shards"), (8, "8 shards")];
+/// How far from its part a shard may be.
+const OFF: f64 = 0.15;
+
+pub(super) fn shards(setting: &Setting) -> Result<Vec<Figure>> {
+    let (alone, _) = busiest(setting, 1)?;
+    let mut figures = vec![Figure::new("1 shard", "us/job", alone)];
+    for (count, name) in COUNTS {
+        let (busiest, sum) = busiest(setting, count)?;
+        // The whole costs a little more, because batches are smaller; the parts are to be equal.
+        let part = sum / count as f64;
+        figures.push(Figure::new(name, "us/job", busiest));
+        let share = Figure::new("busiest", "of its part", busiest / part);
+        figures.push(share.against(Target::AtMost(1.0 + OFF)));
+        let scaled = Figure::new("of 1/N", "of alone", busiest * count as f64 / alone);
+        figures.push(scaled.against(Target::AtMost(1.0 + OFF)));
+    }
+    Ok(figures)
+}
+
+/// Microseconds a job in the scripts of the busiest shard, and of all together.
+fn busiest(setting: &Setting, count: usize) -> Result<(f64, f64)> {
+    let rig = setting.rig_on(count)?;
+    let measured = rig.bench(&format!("lifecycle --jobs {}", setting.jobs(JOBS)))?;
+    let jobs = measured.jobs()?;
+    let each = rig.script_us()?.into_iter().map(|us| us / jobs);
+    Ok(each.fold((0.0, 0.0), |(most, sum), us| (us.max(most), sum + us)))
+}
