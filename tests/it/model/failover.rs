@@ -62,9 +62,11 @@ impl Run {
                 break;
             }
             let step = self.throw(dice);
-            if let Step::Claim(claim) = &step {
-                undo = Some(claim.nonce);
-            }
+            // Only of the step that fails: those before it were answered.
+            undo = match &step {
+                Step::Claim(claim) => Some(claim.nonce),
+                _ => None,
+            };
             failed = self.apply(step).await.err();
             self.steps += 1;
             match &failed {
