@@ -30,7 +30,8 @@
 //!   the truth.
 //! - **No job runs that nobody received.** A claim that did not reach a transport is undone and not
 //!   counted.
-//! - **Nothing polls.** Whoever waits sleeps until an event or the next known time.
+//! - **Nothing polls.** Whoever waits sleeps until an event or the next known time. Only what a shared shard
+//!   tells can get lost on the way: each second one call asks for what was not heard of.
 //! - **Every queue is bounded**, and every bound is a constant in [`domain::limit`] or a setting in
 //!   [`config`].
 #![forbid(unsafe_code)]
