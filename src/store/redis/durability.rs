@@ -51,8 +51,8 @@ struct State {
     complete: bool,
     /// Its WAITAOF was found to be true, or not.
     believed: Option<bool>,
-    /// Counts [`Observed::meet`]s of another process.
-    changes: u64,
+    /// Which process was met last, see [`Observed::meet`].
+    met: String,
 }
 
 /// How a Redis syncs its append-only file.
@@ -97,9 +97,9 @@ impl Observed {
     /// A connection was made to the Redis with this INFO. One that was not looked at promises nothing until
     /// it is.
     pub(super) fn meet(&self, info: &str) {
-        let mut state = self.state();
-        if Some(&*state.run) != field(info, "run_id") {
-            *state = State { changes: state.changes + 1, ..State::unknown() };
+        let (mut state, run) = (self.state(), field(info, "run_id").unwrap_or_default());
+        if state.met != run {
+            *state = State { met: run.to_owned(), ..State::unknown() };
             self.changed.notify_one();
         }
     }
@@ -145,8 +145,7 @@ impl Observed {
                 );
             }
         }
-        let changes = before.changes;
-        if self.state().changes != changes {
+        if self.state().met != facts.run {
             // What was looked at is gone; its successor is next.
             self.changed.notify_one();
             return Ok(());
@@ -157,7 +156,8 @@ impl Observed {
         } else if reach != before.reach {
             tracing::warn!(shard = %shard.name, before = ?before.reach, now = ?reach, "what a write reaches has changed");
         }
-        *self.state() = State { reach, run: facts.run, complete, believed, changes };
+        let met = facts.run.clone();
+        *self.state() = State { reach, run: facts.run, complete, believed, met };
         Ok(())
     }
 
@@ -172,7 +172,7 @@ impl State {
     /// Of a Redis that nobody has looked at.
     fn unknown() -> State {
         let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
-        State { reach, run: String::new(), complete: false, believed: None, changes: 0 }
+        State { reach, run: String::new(), complete: false, believed: None, met: String::new() }
     }
 }
 
