@@ -78,7 +78,7 @@ pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict 
     for (job, life) in (0..).zip(&lives) {
         life.judge(job, &mut verdict);
     }
-    Repeats::read(events, &cuts).judge(&mut verdict);
+    Repeats::read(events, &cuts, only_fsynced).judge(&mut verdict);
     verdict
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Repeats<'a> {
     extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
     ended: HashMap<u64, Nanos>,
     cuts: &'a Cuts,
+    /// Whether a cut can take leases with it, which are not synced: nobody waits for their grace then.
+    forgets: bool,
     slack: Nanos,
 }
 
@@ -47,13 +49,14 @@ enum Why {
 // === impl Repeats ===
 
 impl<'a> Repeats<'a> {
-    pub(super) fn read(events: &'a [Event], cuts: &'a Cuts) -> Self {
+    pub(super) fn read(events: &'a [Event], cuts: &'a Cuts, forgets: bool) -> Self {
         let mut repeats = Self {
             by_job: HashMap::new(),
             nacks: HashMap::new(),
             extends: HashMap::new(),
             ended: HashMap::new(),
             cuts,
+            forgets,
             slack: 0,
         };
         events.iter().for_each(|event| repeats.note(event));
@@ -130,10 +133,13 @@ impl<'a> Repeats<'a> {
     fn broke(&self, before: &Delivered, now: Nanos) -> bool {
         let ended = self.ended.get(&before.stream).copied();
         let cuts = self.cuts.of(before.server, before.stream_since, ended.unwrap_or(Nanos::MAX));
+        let mut cuts = cuts.peekable();
+        let forgotten = self.forgets && cuts.peek().is_some_and(|cut| *cut <= now + self.slack);
         let first = cuts.chain(ended).min();
         let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));
-        !spoken_for && first.is_some_and(|first| first + before.grace <= now + self.slack)
+        forgotten
+            || !spoken_for && first.is_some_and(|first| first + before.grace <= now + self.slack)
     }
 
     /// Whether the count of failures of `after` can follow that of `before`.
