@@ -2,7 +2,7 @@
 -- generation. Needs `record.lua`. A job that is given here has left its place (`leave`) already.
 
 -- A job that succeeded leaves nothing: a server's own id of it is recalled for a while, see `again.lua`.
-local function recall(j)
+local function note_done(j)
   local made = string.find(j.id, '~', 1, true)
   if made then
     call('APPEND', P .. 'recent:' .. sub(j.id, made + 8, made + 8), sub(j.id, -13) .. j.k.name .. '\n')
@@ -69,7 +69,7 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
-    if phase == 2 then recall(j) end
+    if phase == 2 then note_done(j) end
     forget(j)
   end
 end
@@ -140,7 +140,7 @@ local function find(k, id)
   if not j then return nil end
   if j.phase ~= 0 and story(j).alarm <= now then
     leave(j)
-    if j.phase == 2 then recall(j) end
+    if j.phase == 2 then note_done(j) end
     forget(j)
     return nil
   end
