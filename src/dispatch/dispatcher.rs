@@ -56,6 +56,8 @@ impl Dispatcher {
     pub fn spawn(scheduler: Scheduler, config: Config) -> Dispatcher {
         let shards = scheduler.shards().all();
         let home = Home {
+            clock: scheduler.clock().clone(),
+            metrics: scheduler.metrics().clone(),
             owner: scheduler.replica().nonce,
             shards: shards.iter().map(|shard| shard.name().clone()).collect(),
             shared: shards.iter().any(Shard::is_shared),

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::task::AtomicWaker;
 
+use crate::clock::Clock;
 use crate::domain::{Receipt, ShardName, Time, Token};
+use crate::metrics::Metrics;
 use crate::scheduler::Revoked;
 use crate::store::Leased;
 
@@ -25,9 +27,11 @@ pub(super) struct Stream {
     transport: AtomicWaker,
 }
 
-/// What receipts of this replica say about it.
+/// What the streams of a replica know about it.
 #[derive(Debug)]
 pub(super) struct Home {
+    pub(super) clock: Clock,
+    pub(super) metrics: Metrics,
     pub(super) owner: u32,
     /// In the order of the feeds.
     pub(super) shards: Vec<ShardName>,
@@ -147,10 +151,10 @@ impl Stream {
 
     // --- for the registry
 
-    /// These leases are over.
-    pub(super) fn settle(&self, tokens: &[Token]) -> Freed {
+    /// These leases are over; `ended` hears since when each was held.
+    pub(super) fn settle(&self, tokens: &[Token], ended: impl FnMut(Time)) -> Freed {
         let mut ledger = self.ledger();
-        tokens.iter().for_each(|&token| ledger.settle(token));
+        tokens.iter().filter_map(|&token| ledger.settle(token)).for_each(ended);
         Freed::of(&mut ledger)
     }
 

@@ -141,7 +141,7 @@ impl Streams {
     /// Applies what became of leases of this replica on that shard, by whoever's doing.
     pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {
-            Hint::Settled { stream, tokens } => self.settle(stream, &tokens),
+            Hint::Settled { stream, tokens } => self.worked(stream, &tokens),
             Hint::Revoked { stream, tokens, reason } => self.revoke(stream, &tokens, reason),
             Hint::Extended { stream, tokens, deadline } => {
                 let deadline = Time(deadline.0.saturating_sub(self.skew(shard)));
@@ -157,10 +157,19 @@ impl Streams {
         }
     }
 
-    /// These leases have ended.
+    /// Workers have just settled these leases.
+    fn worked(&self, stream: u32, tokens: &[Token]) {
+        if let Some(stream) = self.get(stream) {
+            let Home { clock, metrics, .. } = &*self.home;
+            let now = clock.now();
+            self.freed(&stream, stream.settle(tokens, |since| metrics.run(now.since(since))));
+        }
+    }
+
+    /// These leases have ended, some time ago.
     pub(super) fn settle(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.settle(tokens));
+            self.freed(&stream, stream.settle(tokens, drop));
         }
     }
 

@@ -61,5 +61,6 @@ impl Scheduler {
 /// An ack that the store can recognize as a repeat, and never applies: no lease has this deadline.
 fn repeated_ack(lease: &LeaseRef) -> Settle {
     let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: lease.clone(), end, deadline: Some(Time(0)) }
+    // Whoever has it: nothing ends that anybody would have to hear of.
+    Settle { lease: lease.clone(), owner: 0, end, deadline: Some(Time(0)) }
 }

@@ -181,7 +181,8 @@ impl Scheduler {
                 let follow_ups = item.follow_ups.into_iter();
                 let follow_ups = follow_ups.map(|draft| self.place_on(shard, draft)).collect();
                 let end = End::Ack { result: item.result, follow_ups };
-                settles.push(Settle { lease: lease_ref(&item.receipt), end, deadline: None });
+                let (lease, owner) = (lease_ref(&item.receipt), item.receipt.owner);
+                settles.push(Settle { lease, owner, end, deadline: None });
                 receipts.push(item.receipt);
             }
         }
@@ -271,6 +272,7 @@ impl Scheduler {
         let end = lease_end(cause, &lease.record, &policy, lease.now, entropy);
         Settle {
             lease: LeaseRef { key: lease.key.clone(), token: lease.token },
+            owner: lease.owner,
             end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
             deadline,
         }
@@ -289,6 +291,7 @@ impl Scheduler {
         let end = lease_end(item.cause.clone(), &record, &policy, Time(0), 0.0);
         Settle {
             lease: lease_ref(&item.receipt),
+            owner: item.receipt.owner,
             end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
             deadline: None,
         }
@@ -302,11 +305,7 @@ impl Scheduler {
             let topic = run[0].0;
             let ended = run.iter().filter_map(|(_, settled)| settled.as_ref().ok());
             let refused = run.iter().filter(|(_, settled)| settled.is_err()).count() as u64;
-            let mut count = 0;
-            for ended in ended.filter(|settled| !settled.repeated) {
-                self.inner.metrics.run(ended.ran);
-                count += 1;
-            }
+            let count = ended.filter(|settled| !settled.repeated).count() as u64;
             if count > 0 {
                 self.inner.metrics.settled(topic.as_str(), "succeeded", count);
                 self.inner.rates.finished(topic, count, self.now());
@@ -330,7 +329,6 @@ impl Scheduler {
         };
         let topic = &lease.key.topic;
         self.inner.metrics.settled(topic.as_str(), outcome, 1);
-        self.inner.metrics.run(settled.ran);
         if !matches!(cause, Cause::Released { .. } | Cause::Broken) {
             self.inner.rates.failed(topic, 1, self.now());
         }

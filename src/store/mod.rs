@@ -261,7 +261,7 @@ pub struct Claimed {
 /// What a claim left in a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// More is ready.
+    /// More is ready, or was: what has expired since may count as long as no claim has met it.
     More,
     /// Nothing before that time.
     Until(Time),
@@ -340,6 +340,9 @@ pub struct Lease {
 pub struct Settle {
     /// Which.
     pub lease: LeaseRef,
+    /// Nonce of the replica whose stream has it, as the receipt or the lease says. That of the caller: nobody
+    /// else has to hear of it.
+    pub owner: u32,
     /// How.
     pub end: End,
     /// Only while the deadline is still this one (a reap, or the give-back of a broken stream).
@@ -370,8 +373,6 @@ pub enum End {
 pub struct Settled {
     /// The settle was applied before and this is a repeat, which changes nothing.
     pub repeated: bool,
-    /// How long the attempt ran; zero for a repeat.
-    pub ran: Duration,
     /// The state that the job is in now; SUCCEEDED also when no record is left.
     pub state: State,
 }

@@ -77,7 +77,7 @@ fn key(id: &str) -> JobKey {
 
 fn ack(id: &str, token: Token) -> Settle {
     let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: LeaseRef { key: key(id), token }, end, deadline: None }
+    Settle { lease: LeaseRef { key: key(id), token }, owner: 1, end, deadline: None }
 }
 
 /// Leases all that is ready: ids and tokens.

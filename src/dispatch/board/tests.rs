@@ -5,7 +5,9 @@ use super::super::ledger::{Harvest, Mode, Origin};
 use super::super::stream::Home;
 use super::super::{StreamOptions, TopicPattern};
 use super::*;
+use crate::clock::Clock;
 use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Token};
+use crate::metrics::Metrics;
 use crate::store::{Claimed, Leased, Rest};
 
 const NOW: Time = Time(1_000_000);
@@ -42,7 +44,8 @@ fn stream(id: u32, topics: &[&str], jobs: u32) -> Arc<Stream> {
 
 fn stream_of(id: u32, options: StreamOptions, mode: Mode) -> Arc<Stream> {
     let shards = vec![ShardName::try_new("s0").unwrap()];
-    let home = Home { owner: 1, shards, shared: false };
+    let (clock, metrics) = (Clock::system(), Metrics::new());
+    let home = Home { clock, metrics, owner: 1, shards, shared: false };
     Arc::new(Stream::new(id, Arc::new(home), options, mode, NOW))
 }
 
@@ -133,7 +136,7 @@ fn topics_take_turns_when_the_credit_is_smaller_than_their_number() {
         let found = answer(&plan, 1, 10, Rest::More);
         let token = found[0].leased[0][0].token;
         board.apply(plan, found, AT);
-        one.settle(&[token]);
+        one.settle(&[token], drop);
         board.hear(&one);
     }
     assert_eq!(order[..3], order[3..]);
@@ -202,8 +205,8 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
     let token = found[0].leased[0][0].token;
     board.apply(plan, found, AT);
     assert!(board.plan().is_none());
-    assert!(one.settle(&[token]).rouse, "the feed waits to be told");
-    assert!(!one.settle(&[token]).rouse, "once");
+    assert!(one.settle(&[token], drop).rouse, "the feed waits to be told");
+    assert!(!one.settle(&[token], drop).rouse, "once");
     board.hear(&one);
     assert!(board.plan().is_some());
 }
@@ -267,7 +270,7 @@ fn a_job_too_large_for_a_share_is_asked_for_alone_and_then_waits_for_credit() {
     );
     apply(&mut board, plan, 0, Rest::More);
     assert!(board.plan().is_none(), "nothing is asked for again before something has changed");
-    assert!(one.settle(&[held]).rouse);
+    assert!(one.settle(&[held], drop).rouse);
     board.hear(&one);
     let plan = board.plan().unwrap();
     assert!(plan.asks[0].takers[0].share.oversize, "nothing is held: it may come alone");
@@ -297,7 +300,7 @@ fn a_topic_that_waits_for_room_is_asked_again_whatever_others_gave_meanwhile() {
     let (_, found) = of_b(&plan, 10);
     assert!(board.apply(plan, found, AT).rouse.is_empty());
     assert!(board.plan().is_none());
-    assert!(one.settle(&[large]).rouse);
+    assert!(one.settle(&[large], drop).rouse);
     board.hear(&one);
     assert_eq!(asked(&board.plan().unwrap())[0].0, "a");
 }

@@ -73,6 +73,8 @@ pub(super) struct Ledger {
 pub(super) struct Held {
     pub(super) key: JobKey,
     pub(super) shard: usize,
+    /// When it was claimed, on the clock of this replica.
+    pub(super) since: Time,
     /// On the clock of this replica.
     pub(super) deadline: Time,
     pub(super) sent: bool,
@@ -217,6 +219,7 @@ impl Ledger {
             let held = Held {
                 key: unsent.job.key.clone(),
                 shard: unsent.shard,
+                since: at.now,
                 deadline: unsent.deadline,
                 sent: false,
             };
@@ -276,9 +279,9 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The lease is over: its credit is free.
-    pub(super) fn settle(&mut self, token: Token) {
-        self.release(token);
+    /// The lease is over: its credit is free. Since when it was held, if it was.
+    pub(super) fn settle(&mut self, token: Token) -> Option<Time> {
+        self.release(token).map(|held| held.since)
     }
 
     /// The lease was taken away: its credit is free, and a worker that has the job is told.

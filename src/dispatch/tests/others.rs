@@ -29,7 +29,7 @@ impl Server {
 
     async fn ack_elsewhere(&self, delivery: &Delivery) {
         let end = End::Ack { result: None, follow_ups: Vec::new() };
-        let settle = Settle { lease: lease(delivery), end, deadline: None };
+        let settle = Settle { lease: lease(delivery), owner: 0, end, deadline: None };
         self.store.settle(vec![settle]).await.unwrap()[0].unwrap();
     }
 

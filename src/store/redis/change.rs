@@ -64,7 +64,7 @@ impl RedisStore {
         }
         let mut reply = Reply::new(value)?;
         let (record, story) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
-        let stored = Stored::read([record, None, story, None, None, None])?;
+        let stored = Stored::read([record, story, None, None, None])?;
         let Some(state) = stored.state(now) else { return Ok(Ok(None)) };
         Ok(Ok(Some(stored.job(item.key.clone(), state, &self.name, false)?)))
     }

@@ -7,7 +7,8 @@
 -- Reply: now, then per ask: what is left (-1 more, 0 nothing, else when the next is due), jobs, whether
 --        takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
 --        takers (from 0), the extras (number of the job from 0, last error or false, payload or false).
---        In one list: each list within a list costs as much as a call.
+--        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
+--        about it, comes as one string: now 7, what is left 7 (-1 as 1), length of the id 1, id, record.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local tokens, counts = ARGV[2], nil
@@ -30,15 +31,16 @@ if #tokens == 9 and #ARGV == 4 then
         local deadline = now + lease
         local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
         call('ZREMRANGEBYRANK', order, '0', '0')
-        call('HSET', P .. 'leases:' .. name, id,
-          sub(tokens, 2) .. (f1 == 0 and '\1' or '\2') .. times .. sub(seat, 20))
-        call('ZADD', P .. 'ends:' .. name, ending, id)
+        call('HSET', P .. 'jobs:' .. name, id, pack('>BI2', 255, #seat + 4) .. sub(tokens, 2)
+          .. (f1 == 0 and '\1' or '\2') .. times .. sub(seat, 20) .. record)
+        call('ZADD', P .. 'ends:' .. name, ending, sub(tokens, 2) .. (f1 == 0 and '' or '\0') .. id)
         if deadline < unpack_('>I7', ranks) then
           call('HSET', P .. 'claims', name, sub(times, 8) .. '0')
           call('ZADD', P .. 'deadlines', ending, name)
         end
         local rest = behind and unpack_('>I7', behind) or 0
-        return { now, (behind and rest <= now) and -1 or rest, 1, 0, 0, first, record }
+        if behind and rest <= now then rest = 1 end
+        return pack('>I7I7B', now, rest, #id) .. id .. record
       end
     end
   end
@@ -101,17 +103,20 @@ for ask = 1, asks do
         -- Whether nothing stays of the job (1), so that its ack may simply remove it, or something does (2)
         -- comes behind the token.
         local tail, leases, deadlines, l = times .. sub(seat, 20), {}, {}, 0
-        local plain, kept, at = '\1' .. tail, '\2' .. tail, r + 4
+        local head, plain, kept, at = pack('>BI2', 255, #tail + 9), '\1' .. tail, '\2' .. tail, r + 4
         for i = 1, n do
-          local id, record, token = ids[i], records[i], t + 8 * i
-          leases[l + 1], leases[l + 2] = id, sub(tokens, token - 8, token - 1)
-            .. ((kinds == 0 or byte(record, 21) == 0) and plain or kept)
-          deadlines[l + 1], deadlines[l + 2] = ending, id
+          local id, record, token = ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
+          leases[l + 1], deadlines[l + 1] = id, ending
+          if kinds == 0 or byte(record, 21) == 0 then
+            leases[l + 2], deadlines[l + 2] = head .. token .. plain .. record, token .. id
+          else
+            leases[l + 2], deadlines[l + 2] = head .. token .. kept .. record, token .. '\0' .. id
+          end
           reply[at + i], reply[at + n + i] = page[i], record
           l = l + 2
         end
         call('ZREMRANGEBYRANK', order, '0', n - 1)
-        call('HSET', P .. 'leases:' .. name, unpack(leases))
+        call('HSET', P .. 'jobs:' .. name, unpack(leases))
         call('ZADD', P .. 'ends:' .. name, unpack(deadlines))
         if deadline < unpack_('>I7', ranks) then
           call('HSET', P .. 'claims', name, sub(times, 8) .. sub(ranks, 8))
@@ -197,8 +202,9 @@ for ask = 1, asks do
             taker.tail, taker.deadline = suffix(taker, 1, taker.lease, now)
             tail, deadline = taker.tail, taker.deadline
           end
-          leases[l + 1], leases[l + 2] = id, sub(tokens, t, t + 7) .. tail
-          ends[l + 1], ends[l + 2] = deadline, id
+          local token = sub(tokens, t, t + 7)
+          leases[l + 1], leases[l + 2] = id, pack('>BI2', 255, #tail + 8) .. token .. tail .. record
+          ends[l + 1], ends[l + 2] = deadline, token .. (byte(tail) == 1 and '' or '\0') .. id
           if expires ~= 0 then alarms[#alarms + 1] = global .. id end
           t, l, n, count = t + 8, l + 2, n + 1, count + 1
           members[n], records[n], who[n], out[count] = page[i], record, taker.index, page[i]
@@ -316,7 +322,7 @@ for ask = 1, asks do
       leases, ends, members, records, who, extras, alarms = {}, {}, {}, {}, {}, {}, {}
       local rest = take_all()
       if leases[1] then
-        call('HSET', P .. 'leases:' .. name, unpack(leases))
+        call('HSET', P .. 'jobs:' .. name, unpack(leases))
         call('ZADD', P .. 'ends:' .. name, unpack(ends))
       end
       if bound < before then

@@ -1,12 +1,13 @@
 //! Claim and what undoes it.
 
 use bytes::{BufMut as _, Bytes};
+use deadpool_redis::redis::Value;
 use rand::Rng as _;
 
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, LeaseRef, Leased, Rest, Result, Taker, Unclaim};
 
-use super::record::{Record, micros, put_duration};
+use super::record::{Fields, Record, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
@@ -44,17 +45,13 @@ impl RedisStore {
         if alone != Some(1) {
             call.arg(counts(&claim));
         }
-        let mut reply = self.run(Lane::Claim, &call).await?;
-        let now = reply.time()?;
-        self.seen.note(now);
-        let mut tokens = tokens.into_iter();
-        let mut topics = Vec::with_capacity(claim.asks.len());
-        for ask in &claim.asks {
-            topics.push(claimed(&mut reply, ask, now, &mut tokens)?);
-        }
-        let leased = topics.iter().flat_map(|topic: &Claimed| topic.leased.iter().flatten());
+        let claims = match self.run_raw(Lane::Claim, &call).await? {
+            Value::BulkString(alone) => one_claimed(Bytes::from(alone), &claim.asks, &tokens)?,
+            list => all_claimed(Reply::new(list)?, &claim.asks, tokens)?,
+        };
+        let leased = claims.topics.iter().flat_map(|topic| topic.leased.iter().flatten());
         self.hints.reap_at(leased.map(|leased| leased.deadline).min());
-        Ok(Claims { now, topics })
+        Ok(claims)
     }
 
     /// The verb.
@@ -157,6 +154,38 @@ fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
     seat
 }
 
+/// What all asks got.
+fn all_claimed(mut reply: Reply, asks: &[Ask], tokens: Vec<Token>) -> Result<Claims> {
+    let now = reply.time()?;
+    let mut tokens = tokens.into_iter();
+    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, now, &mut tokens));
+    Ok(Claims { now, topics: topics.collect::<Result<_>>()? })
+}
+
+/// One job for the one taker of one ask.
+fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> {
+    let mut fields = Fields(answer);
+    let now = fields.time()?;
+    let rest = match fields.time()? {
+        Time(0) => Rest::Nothing,
+        Time(1) => Rest::More,
+        due => Rest::Until(due),
+    };
+    let id = JobId::stored(&fields.text(1)?);
+    let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
+    let taker = ask.takers.first().ok_or_else(|| unexpected("nothing for nobody"))?;
+    let key = JobKey { topic: ask.topic.clone(), id };
+    let leased = whole(lease(key, taker, *token, fields.0, Extra::default(), now), &ask.topic);
+    Ok(Claims { now, topics: vec![Claimed { leased: vec![leased.into_iter().collect()], rest }] })
+}
+
+/// The job, unless it is damaged: then it is left to run out of leases and become a dead letter; the others go
+/// on.
+fn whole(leased: Result<Leased>, topic: &TopicName) -> Option<Leased> {
+    let damaged = |error| tracing::error!(%topic, %error, "a job is damaged and not handed out");
+    leased.map_err(damaged).ok()
+}
+
 /// What one ask got; `tokens` are given out in the order of the answer.
 fn claimed(
     reply: &mut Reply,
@@ -185,13 +214,7 @@ fn claimed(
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
         let extra = extras.next().flatten().unwrap_or_default();
-        match lease(key, taker, token, record, extra, now) {
-            Ok(job) => leased[index].push(job),
-            // It is left to run out of leases and become a dead letter; the others go on.
-            Err(error) => {
-                tracing::error!(topic = %ask.topic, %error, "a job is damaged and not handed out");
-            }
-        }
+        leased[index].extend(whole(lease(key, taker, token, record, extra, now), &ask.topic));
     }
     Ok(Claimed { leased, rest })
 }

@@ -6,12 +6,11 @@
 --#include record
 local found = 0
 for a = 2, #ARGV, 3 do
-  local leases = P .. 'leases:' .. ARGV[a]
-  local raw = call('HGET', leases, ARGV[a + 1])
-  if raw and sub(raw, 1, 8) == ARGV[a + 2] then
-    local l = lease_of(raw)
-    l.grace = 0
-    call('HSET', leases, ARGV[a + 1], format_lease(l))
+  local k = topic_of(ARGV[a])
+  local j = k and load(k, ARGV[a + 1])
+  if j and j.lease and j.lease.token == ARGV[a + 2] then
+    j.lease.grace = 0
+    save(j)
     found = found + 1
   end
 end

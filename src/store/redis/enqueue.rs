@@ -258,7 +258,6 @@ impl RedisStore {
             list => Reply::new(list)?,
         };
         let now = reply.time()?;
-        self.seen.note(now);
         self.hints.prune_at(reply.maybe_time()?);
         let durability = self.shard.durability.reach().plain;
         let created = |job: &NewJob| {

@@ -15,15 +15,13 @@ local function extend(name, id, token, micros, note)
   if not j or j.phase == 4 then return -2 end
   local l = j.lease
   if not l or l.token ~= token then return -3 end
-  l.deadline = plus(now, micros == '' and l.duration or tonumber(micros))
   l.extended = now
   if note ~= '' then
     story(j).progress = sub(note, 2)
-    l.plain = 0
-    save(j)
+    entangle(j)
   end
-  call('HSET', k.leases, id, format_lease(l))
-  ends_at(k, id, l.deadline)
+  ends_at(j, plus(now, micros == '' and l.duration or tonumber(micros)))
+  save(j)
   alarm_at(l.deadline)
   tell(l.raw, 'extended@' .. text(l.deadline))
   return l.deadline

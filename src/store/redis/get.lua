@@ -1,9 +1,9 @@
 -- flags: no-writes
 -- get: read jobs as they lie there; what the clock makes of them is told by the reader.
 -- ARGV: now, full (0 or 1); per job: topic, id.
--- Reply: now, then per job either false or: record, lease or false, story or false, history or false,
---        result or false, payload (if it lies apart) or false. It ends early once it has become large:
---        the rest is to be asked for again.
+-- Reply: now, then per job either false or: what lies under its id, story or false, history or false, result or
+--        false, payload (if it lies apart) or false. It ends early once it has become large: the rest is
+--        to be asked for again.
 --#include clock
 local full, bytes, reply = ARGV[2] == '1', 0, { now }
 for a = 3, #ARGV, 2 do
@@ -11,14 +11,15 @@ for a = 3, #ARGV, 2 do
   local record = call('HGET', P .. 'jobs:' .. name, id)
   local job = false
   if record then
-    local f1, phase = string.byte(record, 21), string.byte(record, 27)
-    job = { record, phase == 0 and call('HGET', P .. 'leases:' .. name, id), false, false, false, false }
-    local more = P .. 'more:' .. name
-    if bit.band(f1, 2) ~= 0 then job[3] = call('HGET', more, 's' .. id) end
+    -- The lease of a running job lies in front.
+    local at = string.byte(record) == 255 and 3 + struct.unpack('>I2', record, 2) or 0
+    local f1, more = string.byte(record, at + 21), P .. 'more:' .. name
+    job = { record, false, false, false, false }
+    if bit.band(f1, 2) ~= 0 then job[2] = call('HGET', more, 's' .. id) end
     if full and bit.band(f1, 52) ~= 0 then
       local blobs = call('HMGET', more, 'h' .. id, 'r' .. id, 'p' .. id)
-      job[4], job[5], job[6] = blobs[1], blobs[2], blobs[3]
-      bytes = bytes + #(job[4] or '') + #(job[5] or '') + #(job[6] or '')
+      job[3], job[4], job[5] = blobs[1], blobs[2], blobs[3]
+      bytes = bytes + #(job[3] or '') + #(job[4] or '') + #(job[5] or '')
     end
     bytes = bytes + #record
   end

@@ -75,7 +75,7 @@ fn stored(value: Value) -> Result<Option<Stored>> {
         return Ok(None);
     }
     let mut reply = Reply::new(value)?;
-    let mut parts: [Option<Bytes>; 6] = Default::default();
+    let mut parts: [Option<Bytes>; 5] = Default::default();
     for part in &mut parts {
         *part = reply.maybe_bytes()?;
     }

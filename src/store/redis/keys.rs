@@ -7,10 +7,9 @@
 //! | `P topics` | zset | names of topics, all scores 0 |
 //! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`). 0 and the nonce: a claim that was given up before it arrived |
 //! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `succeeded`, `dead` |
-//! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it |
+//! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it, and the lease of a running job in front of it |
 //! | `P more:<topic>` | hash | what few jobs have: a letter and the id → story `s`, history `h`, result `r`, payload `p`, next generation `n` and its payload `q` |
-//! | `P leases:<topic>` | hash | id → lease, while the job runs |
-//! | `P ends:<topic>` | zset | ids of running jobs, by the end of their lease |
+//! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then, unless an ack may simply remove the job, 0, then the id |
 //! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed: due time (7 bytes), number of arrival in the topic (6) and id, by due time |
 //! | `P back:<0-9>:<topic>` | zset | the same for jobs that failed |
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
@@ -26,8 +25,8 @@
 //! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
-//! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end, `HEXISTS 'ringq:{s0}:leases:emails'
-//! order-1` says whether it runs, `ZCOUNT 'ringq:{s0}:wait:0:emails' -inf +inf` how many wait.
+//! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end and begins with `\xff` if it runs,
+//! `ZCARD 'ringq:{s0}:ends:emails'` says how many run, `ZCOUNT 'ringq:{s0}:wait:0:emails' -inf +inf` how many wait.
 
 use crate::domain::ShardName;
 

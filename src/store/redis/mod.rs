@@ -24,7 +24,6 @@ mod record;
 mod reply;
 mod route;
 mod script;
-mod seen;
 mod sentinel;
 mod settle;
 mod shard;
@@ -54,7 +53,6 @@ use hints::Hints;
 use link::{Lane, Link};
 use route::Route;
 use script::{Call, Verb};
-use seen::Seen;
 use shard::Shard;
 
 pub use address::{Address, InvalidAddress, Tls};
@@ -83,8 +81,9 @@ pub struct RedisStore {
     name: ShardName,
     /// Without credentials.
     address: String,
+    /// Nonce of this replica.
+    owner: u32,
     shard: Arc<Shard>,
-    seen: Seen,
     hints: Arc<Hints>,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
@@ -117,8 +116,8 @@ impl RedisStore {
         let sentinels = 0..shard.link.route().sentinels();
         tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
         Ok(RedisStore {
-            seen: Seen::default(),
             address: address.to_string(),
+            owner,
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),
             name,

@@ -1,7 +1,7 @@
 -- flags: allow-oom
 -- reap: read leases whose deadline has passed. It ends nothing: that is decided outside.
 -- ARGV: now, limit.
--- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, lease, record.
+-- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, what lies under it.
 --#include clock
 local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0 }
 
@@ -18,7 +18,7 @@ end
 -- The next lease of a topic.
 local function advance(head)
   local found = call('ZRANGE', head.ends, head.passed, head.passed, 'WITHSCORES')
-  head.id, head.at = found[1], (found[2] or math.huge) + 0
+  head.member, head.at = found[1], (found[2] or math.huge) + 0
 end
 
 -- Topics whose leases may have ended.
@@ -42,14 +42,16 @@ end
 
 local next_ = earliest()
 while limit > 0 and next_ and next_.at <= now do
-  local name, id, r = next_.name, next_.id, #reply
-  local lease, record = call('HGET', P .. 'leases:' .. name, id), call('HGET', P .. 'jobs:' .. name, id)
-  if lease and record then
-    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = name, id, lease, record
+  local name, member, r = next_.name, next_.member, #reply
+  local id = string.sub(member, string.byte(member, 9) == 0 and 10 or 9)
+  local raw = call('HGET', P .. 'jobs:' .. name, id)
+  -- Behind the mark and the length of the lease comes its token.
+  if raw and string.byte(raw) == 255 and string.sub(raw, 4, 11) == string.sub(member, 1, 8) then
+    reply[r + 1], reply[r + 2], reply[r + 3] = name, id, raw
     next_.passed = next_.passed + 1
   else
-    -- Somebody has removed them by hand: nobody must come here for it again and again.
-    call('ZREM', next_.ends, id)
+    -- Somebody has removed it by hand: nobody must come here for it again and again.
+    call('ZREM', next_.ends, member)
   end
   advance(next_)
   limit, next_ = limit - 1, earliest()

@@ -8,6 +8,9 @@
 //! its hash 8, own lease 7 and retention 7 (one more than they are, 0: none); if flagged the length 4 of
 //! the terms and they; then the payload, unless it lies apart.
 //!
+//! **Entry** of a job that runs: 255, which no record begins with, the length 2 of its lease, the lease, the
+//! record. Of any other job: the record.
+//!
 //! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it),
 //! started 7, deadline 7, first start 7 (0: this one), extended 7 (0: never), owner 4, stream 4, grace 7 (one
 //! more, 0: none), duration 7, then the worker's id. From the first start on it is the same for most leases
@@ -30,6 +33,8 @@ use super::reply::unexpected;
 
 /// Payloads above this size lie apart, so that what only moves a job does not carry them around.
 pub(super) const INLINE_BYTES_MAX: usize = 512;
+/// What an entry of a running job begins with; records begin with a time, which is far smaller.
+const RUNS: u8 = 255;
 /// The latest time: Lua counts in doubles.
 const TIME_MAX: i64 = (1 << 53) - 1;
 
@@ -205,6 +210,17 @@ impl Held {
             worker: text(&fields.0),
         })
     }
+}
+
+/// What lies under the id of a job: its lease, if it runs, and its record.
+pub(super) fn read_entry(entry: Bytes) -> Result<(Option<Held>, Bytes)> {
+    if entry.first() != Some(&RUNS) {
+        return Ok((None, entry));
+    }
+    let mut fields = Fields(entry.slice(1..));
+    let length = usize::try_from(fields.unsigned(2)?).unwrap_or(usize::MAX);
+    let lease = fields.take(length)?;
+    Ok((Some(Held::read(lease)?), fields.0))
 }
 
 /// A payload as it is stored.

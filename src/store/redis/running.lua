@@ -1,21 +1,25 @@
 -- flags: no-writes
 -- running: a part of the running leases of a topic, in no order. Whoever wants all of them goes on
--- from where the last part ended; one that runs all the time is in some part.
+-- from where the last part ended; one that runs all the time is in some part, unless it is extended with a note
+-- or meets an enqueue just then.
 -- ARGV: now, topic, cursor (0: from the beginning), how many at least are looked at.
--- Reply: the cursor to go on from (0: that was all), then per lease: id, lease, the record's first 13
---        bytes (due time and arrival).
-local P = KEYS[1]
-local leases, jobs = P .. 'leases:' .. ARGV[2], P .. 'jobs:' .. ARGV[2]
-local part = redis.call('HSCAN', leases, ARGV[3], 'COUNT', ARGV[4])
+-- Reply: the cursor to go on from (0: that was all), then per lease: id, and of what lies under it the lease
+--        and the first 13 bytes behind (due time and arrival).
+local P, sub = KEYS[1], string.sub
+local part = redis.call('ZSCAN', P .. 'ends:' .. ARGV[2], ARGV[3], 'COUNT', ARGV[4])
 local reply, ids = { part[1] }, {}
-for i = 1, #part[2], 2 do ids[#ids + 1] = part[2][i] end
--- A small hash is answered whole, so the ids are looked up in portions.
+for i = 1, #part[2], 2 do
+  local member = part[2][i]
+  ids[#ids + 1] = sub(member, string.byte(member, 9) == 0 and 10 or 9)
+end
+-- A small set is answered whole, so the ids are looked up in portions.
 for begin = 1, #ids, 512 do
-  local records = redis.call('HMGET', jobs, unpack(ids, begin, math.min(begin + 511, #ids)))
-  for i = 1, #records do
-    local r = #reply
-    reply[r + 1], reply[r + 2] = ids[begin + i - 1], part[2][2 * (begin + i - 1)]
-    reply[r + 3] = string.sub(records[i], 1, 13)
+  local found = redis.call('HMGET', P .. 'jobs:' .. ARGV[2], unpack(ids, begin, math.min(begin + 511, #ids)))
+  for i = 1, #found do
+    local raw, r = found[i], #reply
+    if raw and string.byte(raw) == 255 then
+      reply[r + 1], reply[r + 2] = ids[begin + i - 1], sub(raw, 1, 16 + struct.unpack('>I2', raw, 2))
+    end
   end
 end
 return reply

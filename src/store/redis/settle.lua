@@ -1,40 +1,31 @@
 -- flags: allow-oom
 -- settle: end leases as decided. The token alone decides whether a settle counts.
--- ARGV: now; of one plain ack alone topic, id and token. Of anything else: topics with plain acks; per topic:
---       its name, acks, their ids, their tokens. Then the other settles; per settle: topic, id, token, step
---       (`a` ack, `w` wait, `d` die), deadline to guard by or empty, outcome, code of the end, counted (0 or
---       1), error, delay (empty: the due time stays), retention of the dead, result (empty, or `+` and its
---       bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
--- Reply: of a plain ack alone that counted when the attempt began. Else in a list: now (0: nothing here depends
---        on it, so it was not asked for), next upkeep (0: none), then for each settle either when the
---        attempt began (a plain ack that counted) or: code (0 settled, 1 repeated, 2 not found, 3 stale),
---        began, state.
+-- ARGV: now; of one plain ack alone, of a lease of the caller's: topic, id, token with id, and by what the id
+--       is recalled if a server has made it (`again.lua`): digit, line. Of anything else: sections of plain
+--       acks; per section: topic, acks, whether the leases are the caller's (0 or 1), ids, tokens with their
+--       ids, under how many digits they are recalled; per digit: it, lines. Then the other settles; per
+--       settle: topic, id, token, step (`a` ack, `w` wait, `d` die), deadline to guard by or empty, outcome,
+--       code of the end, counted (0 or 1), error, delay (empty: the due time stays), retention of the dead,
+--       result (empty, or `+` and its bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
+-- Reply: 1, if all were plain acks that counted. Else in a list: next upkeep (0: none), then for each settle
+--        either 1 (such an ack) or: code (0 settled, 1 repeated, 2 not found, 3 stale), state.
 -- A lease that is guarded by its deadline was ended by a timer or given back: its worker must stop.
 local call, P = redis.call, KEYS[1]
-local byte, find_in, unpack_ = string.byte, string.find, struct.unpack
-local caller = string.sub(KEYS[2], -4)
 
 -- The commonest case: for one ack alone every table counts.
-if #ARGV == 4 then
-  local name, id, leases = ARGV[2], ARGV[3], P .. 'leases:' .. ARGV[2]
-  local lease = call('HGET', leases, id)
-  if lease and find_in(lease, ARGV[4], 1, true) == 1 and byte(lease, 9) == 1
-    and find_in(lease, caller, 38, true) == 38 then
-    call('HDEL', leases, id)
+if #ARGV == 4 or #ARGV == 6 then
+  local name, id = ARGV[2], ARGV[3]
+  if call('ZREM', P .. 'ends:' .. name, ARGV[4]) == 1 then
     call('HDEL', P .. 'jobs:' .. name, id)
-    call('ZREM', P .. 'ends:' .. name, id)
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
-    local made = find_in(id, '~', 1, true)
-    if made then
-      call('APPEND', P .. 'recent:' .. string.sub(id, made + 8, made + 8), string.sub(id, -13) .. name .. '\n')
-    end
-    return unpack_('>I7', lease, 10)
+    if ARGV[5] then call('APPEND', P .. 'recent:' .. ARGV[5], ARGV[6]) end
+    return 1
   end
 end
 
 --#include tell
-local topics, a, reply, slow, kept = ARGV[2], 3, { 0, 0 }, nil, nil
-if #ARGV == 4 then topics, a = 1, 2 end
+local byte, sub, find_in, unpack_ = string.byte, string.sub, string.find, struct.unpack
+local a, reply, slow, kept = 3, { 0 }, nil, nil
 
 -- An ack without anything, as the slow way reads it.
 local function ack_slowly(r, name, id, token)
@@ -42,90 +33,102 @@ local function ack_slowly(r, name, id, token)
   slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
 end
 
--- A plain ack: the lease says that nothing hangs on its job, and that nothing stays of it (1) or something
--- does (2). An id that comes twice in a call is never plain.
-for _ = 1, topics do
-  local name, n, ids, r = ARGV[a], 1, a, #reply
-  if a > 2 then n, ids = ARGV[a + 1] + 0, a + 1 end
-  local tokens, leases_key, gone, count, made = ids + n, P .. 'leases:' .. name, nil, 0, nil
-  local line = name .. '\n'
-  local leases = call('HMGET', leases_key, unpack(ARGV, ids + 1, tokens))
-  for i = 1, n do
-    local lease, token = leases[i], ARGV[tokens + i]
-    local kind = lease and find_in(lease, token, 1, true) == 1 and byte(lease, 9) or 0
+-- What a server has named leaves no tombstone, but is recalled for a while, see `again.lua`.
+local function note_done(name, ids)
+  for _, id in ipairs(ids) do
+    local made = find_in(id, '~', 1, true)
+    if made then call('APPEND', P .. 'recent:' .. sub(id, made + 8, made + 8), sub(id, -13) .. name .. '\n') end
+  end
+end
+
+-- Removes jobs of a topic of which nothing stays, and the ends of their leases.
+local function remove(name, ids, ends)
+  call('ZREM', P .. 'ends:' .. name, unpack(ends))
+  call('HDEL', P .. 'jobs:' .. name, unpack(ids))
+  call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #ids)
+end
+
+-- Plain acks of which some are to be told to others, or are not as plain as that: each lease says whether nothing
+-- hangs on its job, and nothing stays of it (1) or something does (2). `found`: what lies under the ids.
+local function look(name, ids, ends, found, r)
+  local gone, gone_ends = {}, {}
+  for i = 1, #ids do
+    local raw, id, token, kind = found[i], ids[i], sub(ends[i], 1, 8), 0
+    -- Behind the mark of one that runs and the length of its lease comes the token.
+    if raw and byte(raw) == 255 and find_in(raw, token, 4, true) == 4 then kind = byte(raw, 12) end
+    reply[r + i] = 1
     if kind == 1 then
-      count = count + 1
-      local id = ARGV[ids + i]
-      local tilde = find_in(id, '~', 1, true)
-      if tilde then
-        local second = string.sub(id, tilde + 8, tilde + 8)
-        made = made or {}
-        local ends = made[second]
-        if not ends then
-          ends = {}
-          made[second] = ends
-        end
-        ends[#ends + 1] = string.sub(id, -13) .. line
-      end
-      if find_in(lease, me, 38, true) ~= 38 then tell(lease, 'settled') end
-      if gone then gone[count] = ARGV[ids + i] end
-      reply[r + i] = unpack_('>I7', lease, 10)
+      gone[#gone + 1], gone_ends[#gone + 1] = id, ends[i]
+      tell(sub(raw, 4, 48), 'settled')
+    elseif kind == 2 then
+      kept = kept or {}
+      kept[#kept + 1] = { r + i, name, id, token, raw }
     else
-      gone = gone or { unpack(ARGV, ids + 1, ids + count) }
-      reply[r + i] = false
-      if kind == 2 then
-        kept = kept or {}
-        kept[#kept + 1] = { r + i, name, ARGV[ids + i], token, lease }
-      else
-        ack_slowly(r + i, name, ARGV[ids + i], token)
-      end
+      ack_slowly(r + i, name, id, token)
     end
   end
-  if not gone then
-    call('HDEL', leases_key, unpack(ARGV, ids + 1, tokens))
-    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, tokens))
-    call('ZREM', P .. 'ends:' .. name, unpack(ARGV, ids + 1, tokens))
-    call('HINCRBY', P .. 'topic:' .. name, 'succeeded', n)
-  elseif count > 0 then
-    call('HDEL', leases_key, unpack(gone))
-    call('HDEL', P .. 'jobs:' .. name, unpack(gone))
-    call('ZREM', P .. 'ends:' .. name, unpack(gone))
+  if gone[1] then
+    remove(name, gone, gone_ends)
+    note_done(name, gone)
+  end
+end
+
+-- The plain acks of a section, from `first` on; whether they were nothing else. An id that comes twice in a call
+-- is never plain.
+local function settle_plain(name, count, ours, first)
+  local n, r = count + 0, #reply
+  local middle, last = first + n, first + 2 * n - 1
+  if ours and call('ZREM', P .. 'ends:' .. name, unpack(ARGV, middle, last)) == n then
+    call('HDEL', P .. 'jobs:' .. name, unpack(ARGV, first, middle - 1))
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', count)
+    for i = 1, n do reply[r + i] = 1 end
+    return true
   end
-  -- What a server has named leaves no tombstone, but is recalled for a while, see `again.lua`.
-  if made then
-    for second, ends in pairs(made) do call('APPEND', P .. 'recent:' .. second, table.concat(ends)) end
+  local ids = { unpack(ARGV, first, middle - 1) }
+  look(name, ids, { unpack(ARGV, middle, last) }, call('HMGET', P .. 'jobs:' .. name, unpack(ids)), r)
+  return false
+end
+
+if #ARGV <= 6 then
+  settle_plain(ARGV[2], 1, true, 3)
+  a = #ARGV + 1
+else
+  for _ = 1, ARGV[2] do
+    local done = settle_plain(ARGV[a], ARGV[a + 1], ARGV[a + 2] == '1', a + 3)
+    local digits = a + 3 + 2 * ARGV[a + 1]
+    a = digits + 1 + 2 * ARGV[digits]
+    for d = digits + 1, a - 1, 2 do
+      if done then call('APPEND', P .. 'recent:' .. ARGV[d], ARGV[d + 1]) end
+    end
   end
-  a = tokens + n + 1
 end
 if not slow and not kept and a > #ARGV then
   tell_all()
-  return reply
+  return 1
 end
 
 --#include clock
-reply[1], slow = now, slow or {}
+slow = slow or {}
 local soonest = 0
 
 -- Makes tombstones of jobs of one topic that had one lease, this one, and leave nothing else.
 local function bury(name, acks)
-  local jobs, sub, ids, n = P .. 'jobs:' .. name, string.sub, {}, 0
-  for i = 1, #acks do ids[i] = acks[i][3] end
-  local found, global = call('HMGET', jobs, unpack(ids)), name .. '\0'
-  local records, stories, done, alarms, leased, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
-  for i = 1, #ids do
-    local record, ack = found[i], acks[i]
-    local token, lease = ack[4], ack[5]
+  local global, n = name .. '\0', 0
+  local records, stories, done, alarms, ends, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
+  for i = 1, #acks do
+    local r, _, id, token, raw = unpack(acks[i])
+    local behind = 3 + unpack_('>I2', raw, 2)
+    local lease, record = sub(raw, 4, behind), sub(raw, behind + 1)
     local keep, due = unpack_('>i8', record, 41), unpack_('>I7', record)
     if keep > 0 then
-      ack_slowly(ack[1], name, ids[i], token)
+      ack_slowly(r, name, id, token)
     else
       if keep ~= last then
         last, till = keep, math.min(now - keep, 9007199254740991)
         times, till = struct.pack('>I7I7', now, till), string.format('%d', till)
         if soonest == 0 or till + 0 < soonest then soonest = till + 0 end
       end
-      local id, extended = ids[i], byte(record, 22) >= 4
+      local extended = byte(record, 22) >= 4
       -- What is left of the record: no headers, no payload, one delivery, succeeded.
       records[n + 1], records[n + 2] = id, sub(record, 1, 20) .. (extended and '\3\4' or '\3\0')
         .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
@@ -135,19 +138,17 @@ local function bury(name, acks)
         .. worker .. '\0\0\0\0\0\0\0\0\9' .. token .. '\1'
       done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 13) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
-      leased[#leased + 1], n = id, n + 2
+      ends[#ends + 1], n = token .. '\0' .. id, n + 2
       tell(lease, 'settled')
-      reply[ack[1]] = unpack_('>I7', lease, 10)
     end
   end
   if n == 0 then return end
-  call('HSET', jobs, unpack(records))
+  call('HSET', P .. 'jobs:' .. name, unpack(records))
   call('HSET', P .. 'more:' .. name, unpack(stories))
   call('ZADD', P .. 'done:2:' .. name, unpack(done))
   call('ZADD', P .. 'alarms', unpack(alarms))
-  call('HDEL', P .. 'leases:' .. name, unpack(leased))
-  call('ZREM', P .. 'ends:' .. name, unpack(leased))
-  call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #leased)
+  call('ZREM', P .. 'ends:' .. name, unpack(ends))
+  call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #ends)
 end
 
 if kept then
@@ -232,17 +233,17 @@ if #slow > 0 then
 
   local function settle(item)
     local k = topic_of(item[2])
-    if not k then return { 2, 0, 0 } end
+    if not k then return { 2, 0 } end
     local ended = { outcome = tonumber(item[7]), code = tonumber(item[8]),
                     counted = tonumber(item[9]), error = item[10] }
     local j, refused, other = leased(k, item[3], item[4])
     if not j then
-      if other and repeated(other, item[4], ended.code) then return { 1, 0, state(other) } end
-      return { refused, 0, 0 }
+      if other and repeated(other, item[4], ended.code) then return { 1, state(other) } end
+      return { refused, 0 }
     end
-    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0, 0 } end
+    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0 } end
     tell(j.lease.raw, item[6] ~= '' and 'expired' or 'settled')
-    local step, began, gone = item[5], j.lease.started, 7
+    local step, gone = item[5], 7
     if step == 'a' then
       ack(j, ended, item[13] ~= '' and sub(item[13], 2))
       gone = 4
@@ -257,12 +258,12 @@ if #slow > 0 then
       local to = topic_or_create(ARGV[place])
       arrive(to, ARGV[place + 1], ARGV[place + 2], call('HINCRBY', to.key, 'arrived', '1'))
     end
-    return { 0, began, at }
+    return { 0, at }
   end
 
   for _, item in ipairs(slow) do reply[item[1]] = settle(item) end
   if upkeep ~= 0 and (soonest == 0 or upkeep < soonest) then soonest = upkeep end
 end
-reply[2] = soonest
+reply[1] = soonest
 tell_all()
 return reply

@@ -1,24 +1,36 @@
 //! Settle and extend: end leases, or move their deadlines.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use crate::clock::Clock;
 use crate::domain::lifecycle::{LeaseEnd, Step};
-use crate::domain::{AttemptOutcome, JobKey, Time, TopicName, limit};
-use crate::store::{End, Extend, NewJob, Refused, Result, Settle, Settled, codec};
+use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
+use crate::store::{End, Extend, LeaseRef, NewJob, Refused, Result, Settle, Settled, codec};
 
 use super::claim::add_lease;
 use super::record::micros;
-use super::reply::{Reply, number, unexpected};
+use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 use deadpool_redis::redis::Value;
 
 type Answer<T> = std::result::Result<T, Refused>;
 
+/// What became of a plain ack that counted.
+const ACKNOWLEDGED: Settled = Settled { repeated: false, state: State::Succeeded };
+/// Which character behind the `~` of a server's own id changes each second, and how many at the end tell it from
+/// all others of that second: see `lib/lifecycle.lua`.
+const RECALLED_DIGIT: usize = 8;
+const RECALLED_CHARS: usize = 13;
 /// Added to the code of an outcome when the worker asked for a dead letter.
 const DEAD_LETTERED: u32 = 8;
+
+/// Plain acks of one topic, by their places in the call; whether their leases are the caller's.
+struct Section<'a> {
+    topic: &'a TopicName,
+    ours: bool,
+    acks: Vec<usize>,
+}
 
 /// What recognizes a repeat of the settle that brought this end.
 fn code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
@@ -41,40 +53,17 @@ impl RedisStore {
 
     async fn end_part(&self, items: &[Settle]) -> Result<Vec<Answer<Settled>>> {
         let mut call = self.call(Verb::Settle);
-        let order = add_settles(&mut call, items);
-        let about = self.about_now().await;
+        let order = add_settles(&mut call, items, self.owner);
         let mut reply = match self.run_raw(Lane::Write, &call).await? {
-            began @ Value::Int(_) => return Ok(vec![answer(began, about)?]),
+            Value::Int(_) => return Ok(vec![Ok(ACKNOWLEDGED); items.len()]),
             list => Reply::new(list)?,
         };
-        let now = reply.maybe_time()?.unwrap_or(about);
         self.hints.prune_at(reply.maybe_time()?);
         let mut answers = vec![Err(Refused::NotFound); items.len()];
         for index in order {
-            answers[index] = answer(reply.value()?, now)?;
+            answers[index] = answer(reply.value()?)?;
         }
         Ok(answers)
-    }
-
-    /// About what the store's clock says: plain acks do not ask it, because nothing in the store depends
-    /// on when they come.
-    async fn about_now(&self) -> Time {
-        match &self.shard.clock {
-            Clock::Manual(clock) => clock.now(),
-            Clock::System(_) => match self.seen.now() {
-                Some(now) => now,
-                None => self.look_at_clock().await.unwrap_or(Time(0)),
-            },
-        }
-    }
-
-    /// Reads nothing but the clock.
-    async fn look_at_clock(&self) -> Result<Time> {
-        let mut call = self.call(Verb::Get);
-        call.arg(0);
-        let now = self.run(Lane::Read, &call).await?.time()?;
-        self.seen.note(now);
-        Ok(now)
     }
 
     /// The verb.
@@ -126,45 +115,86 @@ fn weight(item: &Settle) -> (usize, usize) {
     }
 }
 
-/// Plain acks by topic, then everything else; the order in which they are answered. A plain ack alone needs
-/// no more than its lease.
-fn add_settles(call: &mut Call, items: &[Settle]) -> Vec<usize> {
+/// Plain acks by topic, then everything else; the order in which they are answered.
+fn add_settles(call: &mut Call, items: &[Settle], caller: u32) -> Vec<usize> {
     if let [item] = items
         && is_plain(item)
+        && item.owner == caller
     {
-        add_lease(call, &item.lease);
+        add_alone(call, &item.lease);
         return vec![0];
     }
     let mut times: HashMap<&JobKey, u32> = HashMap::new();
     items.iter().for_each(|item| *times.entry(&item.lease.key).or_default() += 1);
     let plain = |item: &Settle| is_plain(item) && times.get(&item.lease.key) == Some(&1);
-    let mut topics: Vec<(&TopicName, Vec<usize>)> = Vec::new();
+    let mut sections: Vec<Section> = Vec::new();
     let mut others = Vec::new();
     for (index, item) in items.iter().enumerate() {
-        let topic = &item.lease.key.topic;
+        let (topic, ours) = (&item.lease.key.topic, item.owner == caller);
         if !plain(item) {
             others.push(index);
-        } else if let Some((_, acks)) = topics.iter_mut().find(|(known, _)| *known == topic) {
-            acks.push(index);
-        } else {
-            topics.push((topic, vec![index]));
+            continue;
+        }
+        match sections.iter_mut().find(|known| known.topic == topic && known.ours == ours) {
+            Some(section) => section.acks.push(index),
+            None => sections.push(Section { topic, ours, acks: vec![index] }),
         }
     }
-    call.arg(topics.len());
+    call.arg(sections.len());
     let mut order = Vec::with_capacity(items.len());
-    for (topic, acks) in topics {
-        call.arg(topic.as_str()).arg(acks.len());
-        acks.iter().for_each(|&ack| add(call, items[ack].lease.key.id.as_str().as_bytes()));
-        acks.iter().for_each(|&ack| add(call, &items[ack].lease.token.0.to_be_bytes()));
-        order.extend(acks);
+    for section in sections {
+        section.add(call, items);
+        order.extend(section.acks);
     }
     others.iter().for_each(|&index| add_settle(call, &items[index]));
     order.extend(others);
     order
 }
 
-fn add(call: &mut Call, bytes: &[u8]) {
-    call.arg(bytes);
+/// One plain ack of a lease of the caller's.
+fn add_alone(call: &mut Call, lease: &LeaseRef) {
+    let LeaseRef { key, .. } = lease;
+    call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(end_of(lease));
+    if let Some((digit, line)) = recalled(key) {
+        call.arg(&[digit][..]).arg(line);
+    }
+}
+
+/// What the end of a lease is called of which nothing but its job hangs.
+fn end_of(lease: &LeaseRef) -> Vec<u8> {
+    [&lease.token.0.to_be_bytes(), lease.key.id.as_str().as_bytes()].concat()
+}
+
+/// By which digit and line a job is recalled whose id a server has made (`again.lua`).
+fn recalled(key: &JobKey) -> Option<(u8, Vec<u8>)> {
+    let id = key.id.as_str().as_bytes();
+    let made = id.iter().position(|&byte| byte == b'~')?;
+    let (&digit, tail) =
+        (id.get(made + RECALLED_DIGIT)?, &id[id.len().checked_sub(RECALLED_CHARS)?..]);
+    Some((digit, [tail, key.topic.as_str().as_bytes(), b"\n"].concat()))
+}
+
+// === impl Section ===
+
+impl Section<'_> {
+    fn add(&self, call: &mut Call, items: &[Settle]) {
+        let leases = || self.acks.iter().map(|&ack| &items[ack].lease);
+        call.arg(self.topic.as_str()).arg(self.acks.len()).arg(u8::from(self.ours));
+        for lease in leases() {
+            call.arg(lease.key.id.as_str());
+        }
+        for lease in leases() {
+            call.arg(end_of(lease));
+        }
+        let mut digits: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
+        for (digit, line) in leases().filter_map(|lease| recalled(&lease.key)) {
+            digits.entry(digit).or_default().extend(line);
+        }
+        call.arg(digits.len());
+        for (digit, lines) in digits {
+            call.arg(&[digit][..]).arg(lines);
+        }
+    }
 }
 
 /// An ack that brings nothing along.
@@ -205,16 +235,15 @@ fn add_follow_up(call: &mut Call, job: &NewJob) {
     call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(super::enqueue::blob(job));
 }
 
-fn answer(value: Value, now: Time) -> Result<Answer<Settled>> {
-    let settled = |began, state| Settled { repeated: false, ran: now.since(Time(began)), state };
+fn answer(value: Value) -> Result<Answer<Settled>> {
     if matches!(value, Value::Int(_)) {
-        return Ok(Ok(settled(number(&value)?, crate::domain::State::Succeeded)));
+        return Ok(Ok(ACKNOWLEDGED));
     }
     let mut reply = Reply::new(value)?;
-    let (code, began, state) = (reply.number()?, reply.number()?, super::state(reply.number()?)?);
+    let (code, state) = (reply.number()?, super::state(reply.number()?)?);
     Ok(match code {
-        0 => Ok(settled(began, state)),
-        1 => Ok(Settled { repeated: true, ran: Duration::ZERO, state }),
+        0 => Ok(Settled { repeated: false, state }),
+        1 => Ok(Settled { repeated: true, state }),
         2 => Err(Refused::NotFound),
         3 => Err(Refused::Stale),
         _ => return Err(unexpected("the code of a settle")),

@@ -174,6 +174,9 @@ impl Shard {
         if format > FORMAT {
             return Err(OpenError::Newer { found: format });
         }
+        if format < FORMAT {
+            return Err(OpenError::Older { found: format });
+        }
         let (before, now) = (reply.time()?, reply.time()?);
         if now < before {
             self.behind.store(true, Ordering::Relaxed);

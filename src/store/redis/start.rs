@@ -5,8 +5,8 @@ use crate::store::Error;
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
-/// build cannot read.
-pub(super) const FORMAT: i64 = 1;
+/// build cannot read. 2: leases lie in front of records.
+pub(super) const FORMAT: i64 = 2;
 
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,15 @@ pub enum OpenError {
         found: String,
         /// The configured one.
         asked: String,
+    },
+    /// It was written by a build from before the first release.
+    #[error(
+        "what is stored has format {found}, this build reads {FORMAT}; let the build that wrote it run it \
+         empty, then remove the field format of ringq:shard"
+    )]
+    Older {
+        /// On the shard.
+        found: i64,
     },
     /// It was written by a newer version.
     #[error("what is stored has format {found}, this build knows {FORMAT}; use a newer build")]

@@ -35,7 +35,7 @@ for a = 2, #ARGV do
     for i = 1, 4 do stats[i] = tonumber(topic[i] or 0) end
     stats[2] = stats[2] - (topic[5] or 0)
     stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, 8))
-    stats[7] = call('HLEN', P .. 'leases:' .. name)
+    stats[7] = call('ZCARD', P .. 'ends:' .. name)
     stats[9] = call('ZCARD', P .. 'done:3:' .. name)
   end
   reply[#reply + 1] = stats

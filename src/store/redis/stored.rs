@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::domain::{Attempt, Job, JobKey, ShardName, State, Time, limit};
 use crate::store::{Result, codec};
 
-use super::record::{Fields, Held, Record, payload, text};
+use super::record::{Fields, Held, Record, payload, read_entry, text};
 use super::reply::unexpected;
 
 /// What became of a job so far.
@@ -46,15 +46,15 @@ impl Story {
 // === impl Stored ===
 
 impl Stored {
-    /// `parts`: record, lease, story, history, result and payload; those behind the record may be
-    /// absent.
-    pub(super) fn read(parts: [Option<Bytes>; 6]) -> Result<Stored> {
-        let [record, lease, story, history, result, apart] = parts;
-        let mut record = Record::read(record.ok_or_else(|| unexpected("a record"))?)?;
+    /// `parts`: what lies under the id, story, history, result and payload; all but the first may be absent.
+    pub(super) fn read(parts: [Option<Bytes>; 5]) -> Result<Stored> {
+        let [entry, story, history, result, apart] = parts;
+        let (lease, record) = read_entry(entry.ok_or_else(|| unexpected("a record"))?)?;
+        let mut record = Record::read(record)?;
         record.payload = record.payload.or(apart);
         Ok(Stored {
             record,
-            lease: lease.map(Held::read).transpose()?,
+            lease,
             story: story.map(Story::read).transpose()?.unwrap_or_default(),
             history,
             result,

@@ -5,7 +5,8 @@ use crate::store::{Lease, Pruned, Reaped, Result};
 
 use super::claim::{arrival_of, due_of, topic};
 use super::get::lease_of;
-use super::record::{Held, Record};
+use super::record::{Held, Record, read_entry};
+use super::reply::unexpected;
 use super::script::Verb;
 use super::{Lane, RedisStore};
 use crate::domain::{Time, TopicName};
@@ -17,6 +18,12 @@ pub(super) struct Run {
     pub(super) lease: Held,
     pub(super) due: Time,
     pub(super) sequence: i64,
+}
+
+/// The lease and the record of a job that runs.
+fn running(entry: Bytes) -> Result<(Held, Bytes)> {
+    let (lease, record) = read_entry(entry)?;
+    Ok((lease.ok_or_else(|| unexpected("a lease"))?, record))
 }
 
 impl RedisStore {
@@ -31,8 +38,8 @@ impl RedisStore {
         while !reply.is_empty() {
             let topic = topic(&reply.text()?);
             let key = JobKey { topic, id: JobId::stored(&reply.text()?) };
-            let held = Held::read(reply.bytes()?)?;
-            leases.push(lease_of(key, held, &Record::read(reply.bytes()?)?, now)?);
+            let (held, record) = running(reply.bytes()?)?;
+            leases.push(lease_of(key, held, &Record::read(record)?, now)?);
         }
         self.hints.looked(&self.hints.reap, look, next);
         Ok(Reaped { leases, next })
@@ -85,7 +92,7 @@ impl RedisStore {
             cursor = reply.bytes()?;
             while !reply.is_empty() {
                 let id = JobId::stored(&reply.text()?);
-                let (lease, head) = (Held::read(reply.bytes()?)?, reply.bytes()?);
+                let (lease, head) = running(reply.bytes()?)?;
                 let (due, sequence) = (due_of(&head), arrival_of(&head));
                 let key = JobKey { topic: topic.clone(), id };
                 runs.push(Run { key, lease, due, sequence });

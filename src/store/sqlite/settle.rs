@@ -19,7 +19,6 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("settle.sql");
 const PLAIN: &str = statement(FILE, "plain");
-const ACK: &str = statement(FILE, "ack");
 const PAST: &str = statement(FILE, "past");
 const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
@@ -46,22 +45,16 @@ impl Prepare {
     }
 }
 
-/// The statements of the hot path.
-struct Plain<'c> {
-    find: CachedStatement<'c>,
-    ack: CachedStatement<'c>,
-}
+/// The statement of the hot path.
+struct Plain<'c>(CachedStatement<'c>);
 
 // === impl Plain ===
 
 impl Plain<'_> {
-    /// Removes the job if this is its lease and nothing of it stays; when the attempt began.
-    fn ack(&mut self, topic: i64, lease: &LeaseRef) -> Done<Option<Time>> {
+    /// Removes the job if this is its lease and nothing of it stays; whether it did.
+    fn ack(&mut self, topic: i64, lease: &LeaseRef) -> Done<bool> {
         let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
-        let found = self.find.query_row(key, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
-        let Some((key, started)) = found.optional()? else { return Ok(None) };
-        self.ack.execute(params![key])?;
-        Ok(Some(Time(started)))
+        Ok(self.0.execute(key)? > 0)
     }
 }
 
@@ -70,7 +63,7 @@ pub(super) fn settle(
     session: &mut Session<'_>,
     items: &Vec<Prepare>,
 ) -> Done<Vec<Answer<Settled>>> {
-    let mut plain = Plain { find: session.prepare(PLAIN)?, ack: session.prepare(ACK)? };
+    let mut plain = Plain(session.prepare(PLAIN)?);
     items.iter().map(|item| settle_one(session, &mut plain, item)).collect()
 }
 
@@ -79,7 +72,7 @@ fn settle_one(
     plain: &mut Plain<'_>,
     item: &Prepare,
 ) -> Done<Answer<Settled>> {
-    let Settle { lease, end, deadline } = &item.settle;
+    let Settle { lease, end, deadline, .. } = &item.settle;
     let Some(topic) = session.topic(&lease.key.topic)? else { return Ok(Err(Refused::NotFound)) };
     let settled = match end {
         End::Ack { result, .. } => ack(session, plain, topic, &item.settle, result.as_ref())?,
@@ -100,12 +93,10 @@ fn ack(
     Settle { lease, deadline, .. }: &Settle,
     result: Option<&Payload>,
 ) -> Done<Answer<Settled>> {
-    if deadline.is_none()
-        && let Some(started) = plain.ack(topic, lease)?
-    {
+    if deadline.is_none() && plain.ack(topic, lease)? {
         session.count(topic, Total::Succeeded);
         session.leaves_nothing(topic, lease.key.id.as_str());
-        return Ok(Ok(ended(session, started, State::Succeeded)));
+        return Ok(Ok(Settled { repeated: false, state: State::Succeeded }));
     }
     let row = match leased(session, topic, lease)? {
         Ok(row) => row,
@@ -119,7 +110,7 @@ fn ack(
     lifecycle::succeed(session, &row, result)?;
     session.count(topic, Total::Succeeded);
     let state = state_of(session, &row)?.unwrap_or(State::Succeeded);
-    Ok(Ok(ended(session, row.started, state)))
+    Ok(Ok(Settled { repeated: false, state }))
 }
 
 fn decided(
@@ -157,11 +148,7 @@ fn decided(
     }
     // A job that expired while it ran and is not kept has no state any more.
     let state = state_of(session, &row)?.unwrap_or(State::Expired);
-    Ok(Ok(ended(session, row.started, state)))
-}
-
-fn ended(session: &Session<'_>, started: Time, state: State) -> Settled {
-    Settled { repeated: false, ran: session.now.since(started), state }
+    Ok(Ok(Settled { repeated: false, state }))
 }
 
 /// The state that a settled job is in now.
@@ -208,9 +195,7 @@ fn how_ended(session: &Session<'_>, row: &Row, token: Token) -> Done<Option<u32>
 /// A settle that was applied before is success; anything else is refused.
 fn repeat_or(instead: Instead, code: u32) -> Done<Answer<Settled>> {
     Ok(match instead {
-        Instead::Ended(how, state) if how == code => {
-            Ok(Settled { repeated: true, ran: Duration::ZERO, state })
-        }
+        Instead::Ended(how, state) if how == code => Ok(Settled { repeated: true, state }),
         Instead::Ended(..) => Err(Refused::Stale),
         Instead::Refused(refused) => Err(refused),
     })

@@ -165,7 +165,7 @@ pub(crate) async fn a_repeated_ack_of_a_generation_is_success_whichever_runs_now
     let repeat = async |old: &[Leased], state| {
         let before = q.job("a").await;
         for old in old {
-            let repeated = Settled { repeated: true, ran: Duration::ZERO, state };
+            let repeated = Settled { repeated: true, state };
             assert_eq!(q.settle(ack(old)).await, Ok(repeated), "{before:?}");
         }
         assert_eq!(q.job("a").await, before);
@@ -221,7 +221,7 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     q.claim_one().await;
-    let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Running };
+    let repeated = Settled { repeated: true, state: State::Running };
     assert_eq!(q.settle(nack).await, Ok(repeated));
     assert_eq!(q.settle(ack(&dead)).await, Err(Refused::Stale));
 }

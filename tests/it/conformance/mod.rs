@@ -29,6 +29,7 @@ mod unclaim;
 mod values;
 
 pub(crate) use fixture::{Backend, Fixture};
+pub(crate) use values::OWNER;
 use values::{key, taker};
 
 /// Makes a module `$store` with a test for every case of `$verb { $case … }`.
@@ -164,7 +165,7 @@ macro_rules! conformance {
                 a_lease_named_twice_is_undone_once
             }
             settle {
-                an_ack_says_how_long_the_attempt_ran
+                acks_of_every_kind_fit_one_call
                 a_tombstone_has_the_state_and_neither_payload_nor_result
                 a_kept_record_has_payload_result_and_attempts
                 a_result_may_be_empty_bytes_or_a_megabyte

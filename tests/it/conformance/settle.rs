@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Attempt, AttemptOutcome, JobId, Keep, OnConflict, State, Time, limit};
-use ringq::store::{End, Leased, NewJob, Refused, Settle, Settled};
+use ringq::domain::{
+    Attempt, AttemptOutcome, JobId, Keep, OnConflict, ShardName, State, Time, Token, limit,
+};
+use ringq::store::{End, LeaseRef, Leased, NewJob, Refused, Settle, Settled};
 
 use super::fixture::Fixture;
 use super::values::{
-    RETENTION, TOPIC, ack, after, dead_lettered, decide, failed, failed_for, job_in, key,
+    OWNER, RETENTION, TOPIC, ack, after, dead_lettered, decide, failed, failed_for, job_in, key,
     lease_ref, new_job, released, text,
 };
 
@@ -26,12 +28,34 @@ async fn run_kept(q: &Fixture, id: &str) -> Leased {
 
 // === ack ===
 
-pub(crate) async fn an_ack_says_how_long_the_attempt_ran(q: Fixture) {
-    let leased = q.running("a").await;
-    q.clock.advance(Duration::from_micros(1_234_567));
-    let expected =
-        Settled { repeated: false, ran: Duration::from_micros(1_234_567), state: State::Succeeded };
-    assert_eq!(q.ack(&leased).await, expected);
+pub(crate) async fn acks_of_every_kind_fit_one_call(q: Fixture) {
+    for owner in [OWNER, OWNER + 1] {
+        let mut leases = vec![q.running("plain").await, q.running("other").await];
+        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job("gone") }).await);
+        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job("noted") }).await);
+        leases.push(run_kept(&q, "kept").await);
+        let made = JobId::server_made(&ShardName::try_new("s0").unwrap(), u128::from(owner) << 80);
+        leases.push(q.run(NewJob { keep: Keep::Nothing, ..new_job(made.as_str()) }).await);
+        q.extend(&leases[3], None, Some("half of it")).await.unwrap();
+        let mut settles: Vec<_> = leases.iter().map(ack).collect();
+        // Twice in a call, and a stranger.
+        settles.push(settles[2].clone());
+        settles.push(Settle {
+            lease: LeaseRef { token: Token(1), ..lease_ref(&leases[0]) },
+            ..ack(&leases[0])
+        });
+        settles.iter_mut().for_each(|settle| settle.owner = owner);
+        let settled = q.store.settle(settles).await.unwrap();
+        let succeeded = Ok(Settled { repeated: false, state: State::Succeeded });
+        assert_eq!(settled[..6], [succeeded; 6]);
+        assert_eq!(settled[6..], [Err(Refused::NotFound), Err(Refused::Stale)]);
+        assert_eq!(q.state("kept").await, Some(State::Succeeded));
+        assert_eq!((q.get("gone").await, q.get("noted").await), (None, None));
+        assert_eq!(q.stats(TOPIC).await.running, 0);
+        for id in ["plain", "other", "kept"] {
+            q.delete(id).await;
+        }
+    }
 }
 
 pub(crate) async fn a_tombstone_has_the_state_and_neither_payload_nor_result(q: Fixture) {
@@ -137,7 +161,7 @@ pub(crate) async fn a_repeated_ack_is_success_while_the_record_lives(q: Fixture)
     let finished = q.now();
     let before = q.job("a").await;
     q.until_just_before(finished.plus(limit::TOMBSTONE));
-    let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Succeeded };
+    let repeated = Settled { repeated: true, state: State::Succeeded };
     assert_eq!(q.settle(ack(&leased)).await, Ok(repeated));
     assert_eq!(q.job("a").await, before);
     q.until(finished.plus(limit::TOMBSTONE));
@@ -154,7 +178,7 @@ pub(crate) async fn a_repeated_nack_is_success_and_counts_once(q: Fixture) {
         let settle = q.decide(&leased, cause).await;
         assert_eq!(q.settle(settle.clone()).await.unwrap().state, state, "{id}");
         let (before, stats) = (q.job(id).await, q.stats(TOPIC).await);
-        let repeated = Settled { repeated: true, ran: Duration::ZERO, state };
+        let repeated = Settled { repeated: true, state };
         assert_eq!(q.settle(settle).await, Ok(repeated), "{id}");
         assert_eq!((q.job(id).await, q.stats(TOPIC).await), (before, stats), "{id}");
     }
@@ -167,7 +191,7 @@ pub(crate) async fn a_repeated_nack_is_success_though_the_job_runs_again(q: Fixt
         q.settle(nack.clone()).await.unwrap();
         let second = q.claim_one().await;
         let before = q.job(id).await;
-        let repeated = Settled { repeated: true, ran: Duration::ZERO, state: State::Running };
+        let repeated = Settled { repeated: true, state: State::Running };
         assert_eq!(q.settle(nack.clone()).await, Ok(repeated), "{id}");
         assert_eq!(q.settle(ack(&first)).await, Err(Refused::Stale), "{id}: it was not acked");
         assert_eq!(q.extend(&first, None, None).await, Err(Refused::Stale), "{id}");

@@ -58,7 +58,7 @@ pub(crate) fn taker() -> Taker {
 /// The settle that acknowledges a lease.
 pub(crate) fn ack(leased: &Leased) -> Settle {
     let end = End::Ack { result: None, follow_ups: Vec::new() };
-    Settle { lease: lease_ref(leased), end, deadline: None }
+    Settle { lease: lease_ref(leased), owner: OWNER, end, deadline: None }
 }
 
 /// The settle that ends a lease for `cause`, without jitter.
@@ -67,6 +67,7 @@ pub(crate) fn decide(lease: &Lease, cause: Cause) -> Settle {
     let end = lease_end(cause, &lease.record, &policy, lease.now, 0.0);
     Settle {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
+        owner: lease.owner,
         end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
         deadline: None,
     }

@@ -57,6 +57,14 @@ async fn a_jobs_life_on_redis() {
 }
 
 #[tokio::test]
+async fn what_builds_before_the_first_release_wrote_is_refused() {
+    let Some(redis) = Redis::start().await else { return };
+    redis.command(&["HSET", "ringq:shard", "name", "s0", "format", "1"]).await;
+    let why = refused(&redis, "s0").await;
+    assert!(why.contains("format 1, this build reads 2"), "{why}");
+}
+
+#[tokio::test]
 async fn what_one_replica_takes_in_another_hands_out_at_once() {
     let Some(redis) = Redis::start().await else { return };
     let (one, other) = (serve(&redis).await, serve(&redis).await);

@@ -143,7 +143,7 @@ impl Held {
         if self.job.state == State::Cancelled || !self.ended.contains(&applied) {
             return Err(self.refuse());
         }
-        Ok(Settled { repeated: true, ran: Duration::ZERO, state: self.state(now) })
+        Ok(Settled { repeated: true, state: self.state(now) })
     }
 
     /// Whether this lease ended before the one that is or was the last.

@@ -28,6 +28,8 @@ pub(crate) struct Reference {
     arrivals: u64,
     jobs: BTreeMap<JobKey, Held>,
     topics: BTreeMap<TopicName, Stats>,
+    /// Topics in which a job has expired that no claim may have met yet.
+    pub(crate) lapsed: BTreeSet<TopicName>,
     /// What happened so far, to see what a run never tried.
     pub(crate) seen: BTreeSet<Seen>,
 }
@@ -36,8 +38,8 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
-        let (jobs, topics, seen) = Default::default();
-        Reference { shard, durability, now, arrivals: 0, jobs, topics, seen }
+        let (jobs, topics, lapsed, seen) = Default::default();
+        Reference { shard, durability, now, arrivals: 0, jobs, topics, lapsed, seen }
     }
 
     /// Lets the clock do its work up to `now`.
@@ -48,6 +50,7 @@ impl Reference {
             if let Some(expire) = expire.filter(|_| held.state(now).is_waiting()) {
                 self.seen.insert(Seen::Transition(held.state(before), "Expire".into()));
                 held.finish(State::Expired, expire.max(before));
+                self.lapsed.insert(held.job.key.topic.clone());
             }
         }
         self.jobs.retain(|_, held| held.forget.is_none_or(|forget| forget > now));
@@ -309,7 +312,6 @@ impl Reference {
         }
         let held = self.jobs.get_mut(key).unwrap();
         let (event, waits) = (event_of(&settle.end), held.next.is_some());
-        let ran = now.since(held.lease.as_ref().unwrap().started);
         held.settle(&settle.end, now);
         let end = format!("{:?} {:?}", event, outcome_of(&settle.end));
         self.seen.insert(Seen::End(end, waits));
@@ -327,7 +329,7 @@ impl Reference {
                 self.enqueue(job);
             }
         }
-        Ok(Settled { repeated: false, ran, state })
+        Ok(Settled { repeated: false, state })
     }
 
     pub(crate) fn extend(&mut self, extend: &Extend) -> Result<Time, Refused> {

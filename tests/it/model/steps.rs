@@ -17,6 +17,7 @@ use ringq::store::{
 };
 
 use super::reference::Reference;
+use crate::conformance::OWNER;
 
 const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
@@ -291,7 +292,9 @@ impl Dice {
         let guard = held.filter(|_| matches!(end, End::Decided { .. }));
         let deadline = guard.map(|held| held.deadline).filter(|_| self.rng.random_bool(0.4));
         let off = if self.rng.random_bool(0.1) { 1 } else { 0 };
-        let settle = Settle { lease, end, deadline: deadline.map(|at| Time(at.0 + off)) };
+        // Its own leases a store settles another way than those that others must hear of.
+        let owner = self.pick(&[OWNER, OWNER + 1]);
+        let settle = Settle { lease, owner, end, deadline: deadline.map(|at| Time(at.0 + off)) };
         remember(&mut self.settles, settle.clone());
         settle
     }

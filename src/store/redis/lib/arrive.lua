@@ -52,11 +52,8 @@ local function defer(j, new, action)
   end
   call('HSET', j.k.more, 'n' .. j.id, format(new))
   j.gen, j.next = j.gen + 1, true
+  entangle(j)
   save(j)
-  if j.lease.plain ~= 0 then
-    j.lease.plain = 0
-    call('HSET', j.k.leases, j.id, format_lease(j.lease))
-  end
   return new.due
 end
 

@@ -3,6 +3,7 @@
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
 local HEAD, EXT, EXT_BYTES = '>I7I6I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
 local STORY, LEASE = '>I7I7I7Bc0I4c0I4c0Bc0', '>c8BI7I7I7I7I4I4I7I7'
+local RUNS, RUNS_BYTES = 255, 3
 local NEVER = 9007199254740991
 local NO_LEASE = '\31\255\255\255\255\255\255'
 local NO_REQUEST = string.rep('\0', 8)
@@ -27,7 +28,7 @@ local function topic_of(name)
   local known = call('HGET', P .. 'claims', name)
   if not known then return nil end
   return { name = name, key = P .. 'topic:' .. name, jobs = P .. 'jobs:' .. name,
-           more = P .. 'more:' .. name, leases = P .. 'leases:' .. name, ends = P .. 'ends:' .. name,
+           more = P .. 'more:' .. name, ends = P .. 'ends:' .. name,
            bound = sub(known, 1, 7), ranks = sub(known, 8) }
 end
 
@@ -99,11 +100,6 @@ local function save_story(j)
   j.has_story = not empty
 end
 
-local function save(j)
-  save_story(j)
-  call('HSET', j.k.jobs, j.id, format(j))
-end
-
 local function lease_of(raw)
   local l = { raw = raw }
   l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner, l.stream, l.grace,
@@ -114,16 +110,29 @@ local function lease_of(raw)
 end
 
 local function format_lease(l)
-  return spack(LEASE, l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner,
+  local raw = spack(LEASE, l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner,
     l.stream, l.grace, l.duration) .. l.worker
+  return spack('>BI2', RUNS, #raw) .. raw
+end
+
+local function save(j)
+  save_story(j)
+  call('HSET', j.k.jobs, j.id, (j.lease and format_lease(j.lease) or '') .. format(j))
+end
+
+-- Of what lies under an id the lease, if the job runs, and the record.
+local function parts_of(raw)
+  if string.byte(raw) ~= RUNS then return nil, raw end
+  local at = RUNS_BYTES + sunpack('>I2', raw, 2)
+  return sub(raw, RUNS_BYTES + 1, at), sub(raw, at + 1)
 end
 
 -- The job as it lies there, with its lease if it runs.
 local function load(k, id)
   local raw = call('HGET', k.jobs, id)
   if not raw then return nil end
-  local j = parse(k, id, raw)
-  local lease = j.phase == 0 and call('HGET', k.leases, id)
+  local lease, record = parts_of(raw)
+  local j = parse(k, id, record)
   if lease then j.lease = lease_of(lease) end
   return j
 end
@@ -160,14 +169,32 @@ local function wake(k, due)
   call('PUBLISH', P .. 'w', text(due) .. ' ' .. k.name)
 end
 
--- A lease of the topic ends then, or later than all that is known.
-local function ends_at(k, id, deadline)
-  call('ZADD', k.ends, text(deadline), id)
+-- How a running job is called among the ends of leases: a plain ack finds it there by its token, and what is
+-- not plain it does not find.
+local function end_of(j)
+  return j.lease.token .. (j.lease.plain == 1 and '' or '\0') .. j.id
+end
+
+-- The lease of the job ends then, maybe before all others of the topic.
+local function ends_at(j, deadline)
+  local k = j.k
+  j.lease.deadline = deadline
+  call('ZADD', k.ends, text(deadline), end_of(j))
   if deadline < sunpack('>I7', k.bound) then
     k.bound = spack('>I7', deadline)
     note_claims(k)
     call('ZADD', P .. 'deadlines', text(deadline), k.name)
   end
+end
+
+-- From now on an ack of the running job has to look at what hangs on it. The caller saves it.
+local function entangle(j)
+  if j.lease.plain == 1 then
+    call('ZREM', j.k.ends, end_of(j))
+    j.lease.plain = 0
+    call('ZADD', j.k.ends, text(j.lease.deadline), end_of(j))
+  end
+  j.lease.plain = 0
 end
 
 -- The job waits; whoever sleeps is told if it is now the first of its order.
@@ -182,13 +209,12 @@ local function join(j)
   if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
 end
 
--- The job is taken from wherever its state has put it.
+-- The job is taken from wherever its state has put it. The caller saves or forgets it.
 local function leave(j)
   if j.lease then
     local s = story(j)
     s.worker, s.first = j.lease.worker, j.lease.first
-    call('HDEL', j.k.leases, j.id)
-    call('ZREM', j.k.ends, j.id)
+    call('ZREM', j.k.ends, end_of(j))
     j.lease = nil
   elseif j.phase == 0 then
     call('ZREM', order_of(j), member(j))
