@@ -120,6 +120,19 @@ fn a_job_without_ack_is_lost() {
 }
 
 #[test]
+fn a_follow_up_that_never_runs_is_lost() {
+    let mut events = sound();
+    events.retain(|event| match event {
+        Event::Enqueued { job, .. } | Event::Acked { job, .. } => *job != 7,
+        Event::Delivered(delivered) => delivered.job != Some(7),
+        _ => true,
+    });
+    events.push(Event::FollowsOn { job: 7, after: 6, at: 1200 * MS });
+    assert_eq!(check(JOBS, &events, false).lost, [7]);
+    assert!(check(JOBS, &events, true).sound(), "an ack is not synced");
+}
+
+#[test]
 fn a_dead_letter_is_not_lost_and_must_not_come_again() {
     let mut events = sound();
     events.retain(|event| !matches!(event, Event::Acked { job: 7, .. }));

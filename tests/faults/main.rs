@@ -46,6 +46,8 @@ mod trial;
 mod calm;
 /// A Redis is full.
 mod full;
+/// Shards drain, come and move while everything runs.
+mod live;
 /// Answers of claims and hints are lost.
 mod lost;
 /// Everything at random.
