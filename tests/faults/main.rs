@@ -42,6 +42,8 @@ mod proxy;
 /// A cluster under load, from start to verdict.
 mod trial;
 
+/// What is broken is found: histories that were changed, and a Redis that lies.
+mod broken;
 /// Nothing goes wrong, or only the clients do.
 mod calm;
 /// A Redis is full.
