@@ -109,7 +109,8 @@ impl Settler {
     }
 
     /// Records what is done; what is left must be sent again. A job that is gone was settled by an
-    /// earlier call without an answer, if there was one; else it is lost, which the checker finds.
+    /// earlier call without an answer, if there was one; else it is lost, which the checker finds. A dead
+    /// letter would be there: another worker has acknowledged what is gone.
     fn settled(
         &self,
         open: Vec<Held>,
@@ -123,7 +124,9 @@ impl Settler {
         for held in open {
             match failed.get(held.receipt.as_str()) {
                 None => self.ended(held, how),
-                Some(SettleError::NotFound) if *unknown => self.ended(held, how),
+                Some(SettleError::NotFound) if *unknown && how == Final::Ack => {
+                    self.ended(held, how);
+                }
                 Some(SettleError::NotFound | SettleError::Stale) => {}
                 Some(SettleError::Unavailable) => left.push(held),
                 Some(error) => self.shared.troubles.refuse(format!("{how:?}: {error:?}")),
