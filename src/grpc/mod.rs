@@ -45,6 +45,11 @@ type HealthProbes = HealthServer<tonic_health::server::HealthService>;
 /// Calls under way on one connection; a client with more of them waits for one to end. Enough for a
 /// busy producer on one channel, and a bound on what one connection can make us hold.
 const CONNECTION_CALLS_MAX: u32 = 1_024;
+
+/// Calls that a client let go of before we saw them; of more at once its connection is ended, and all
+/// streams on it. As many as it may have under way: their deadlines may pass together while we stand still,
+/// and a proxy lets go for many clients at once. Without a bound a client could make us hold any number.
+const LET_GO_MAX: usize = CONNECTION_CALLS_MAX as usize;
 /// How often a silent connection is asked whether it is still there.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long it may take to say so.
@@ -128,6 +133,7 @@ pub async fn serve(
     let admin = admin::Admin::new(scheduler, dispatcher, about);
     Server::builder()
         .max_concurrent_streams(CONNECTION_CALLS_MAX)
+        .http2_max_pending_accept_reset_streams(Some(LET_GO_MAX))
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .layer(layer)

@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Enqueue { job: u32, at: Nanos, delay: Nanos },
     /// A call that asks for it was answered OK, with this id.
     Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
+    /// The ack of `after` was answered OK, which enqueues `job`, too. Its id is not told then.
+    FollowsOn { job: u32, after: u32, at: Nanos },
     /// It arrived. None: a job that nobody asked for.
     Delivered(Delivered),
     /// Its ack was answered OK.

@@ -1,8 +1,8 @@
 //! Judges a history after the fact; shared by the targets `durability` and `faults`. It knows nothing
 //! of servers: only what was asked, answered and delivered.
 //!
-//! - lost: an enqueue was answered OK and the job was neither acknowledged nor made a dead letter,
-//!   although the rig drained the queue.
+//! - lost: an enqueue, or an ack that enqueues, was answered OK and the job was neither acknowledged
+//!   nor made a dead letter, although the rig drained the queue.
 //! - after ack: a job was delivered although an earlier ack of it was answered OK. A message that
 //!   was on its way to a slow reader does not count: only hand-overs with the same or a higher
 //!   number, or on a stream that was opened after the answer.
@@ -92,6 +92,8 @@ fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool) -> Vec<Life> {
                 lives[*job as usize].answered |= *fsynced || !only_fsynced;
                 lives[*job as usize].called(id);
             }
+            // What an ack has written is as safe as the ack, which promises nothing across a power cut.
+            Event::FollowsOn { job, .. } => lives[*job as usize].answered |= !only_fsynced,
             Event::Delivered(Delivered { job: Some(job), id, .. }) => {
                 lives[*job as usize].deliveries += 1;
                 lives[*job as usize].called(id);

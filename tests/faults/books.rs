@@ -65,12 +65,18 @@ impl Books {
     }
 }
 
+/// Records of a topic without those that the orders of the finished name; at once, because tombstones are
+/// pruned meanwhile.
+const UNORDERED: &str = "\
+    local left = redis.call('HLEN', KEYS[1])
+    for i = 2, #KEYS do left = left - redis.call('ZCARD', KEYS[i]) end
+    return left";
+
 /// What should not be in the Redis of a shard on which all jobs have ended: a lease, a place in an
 /// order, a record that no order of the finished names.
 pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
     let count = async |command: &str, key: String| -> i64 {
-        let answer = redis.command(&[command, &format!("ringq:{{{shard}}}:{key}")]).await;
-        answer.strip_prefix(':').and_then(|count| count.parse().ok()).expect("a number")
+        number(&redis.command(&[command, &format!("ringq:{{{shard}}}:{key}")]).await)
     };
     let mut found = Vec::new();
     let mut none = |key: String, count: i64| {
@@ -87,11 +93,16 @@ pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
             let order = format!("{order}:{topic}");
             none(order.clone(), count("ZCARD", order).await);
         }
-        let mut records = count("HLEN", format!("jobs:{topic}")).await;
-        for state in 2..=5 {
-            records -= count("ZCARD", format!("done:{state}:{topic}")).await;
-        }
-        none(format!("jobs:{topic} that are in no order"), records);
+        let keys = ["jobs", "done:2", "done:3", "done:4", "done:5"];
+        let keys = keys.map(|key| format!("ringq:{{{shard}}}:{key}:{topic}"));
+        let [jobs, done @ ..] = keys.each_ref().map(String::as_str);
+        let [succeeded, dead, expired, cancelled] = done;
+        let eval = ["EVAL", UNORDERED, "5", jobs, succeeded, dead, expired, cancelled];
+        none(format!("jobs:{topic} that are in no order"), number(&redis.command(&eval).await));
     }
     found
+}
+
+fn number(answer: &str) -> i64 {
+    answer.strip_prefix(':').and_then(|count| count.parse().ok()).expect("a number")
 }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use futures::future::join_all;
 use ringq::pb::EnqueueOutcome;
 
 use crate::cluster::{Cluster, Shape};
-use crate::harness::{Client, job};
+use crate::harness::{Client, job, millis, take};
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
+
+/// Calls that are let go of together.
+const LET_GO: usize = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_faults_nothing_comes_twice() {
@@ -29,6 +33,25 @@ async fn calls_and_streams_that_clients_let_go_of() {
     trial.run(harm_time()).await;
     let outcome = trial.finish().await;
     assert!(outcome.verdict.broken > 0, "no stream broke with jobs in hand");
+}
+
+/// A server that has stood still hears of calls and of their ends together. The others of the connection
+/// may be those of other clients, behind a proxy.
+#[tokio::test]
+async fn calls_that_are_let_go_of_together_leave_the_rest_of_their_connection_alone() {
+    let Some(cluster) = Cluster::start(&Shape { shards: 1, replicas: 1, ..Shape::default() }).await
+    else {
+        return;
+    };
+    let replica = &cluster.replica[0];
+    let client = Client::connect(replica.grpc).await;
+    let mut worker = client.stream(take("mail")).await;
+    replica.pause();
+    let calls = join_all((0..LET_GO).map(|_| client.find("mail", "none")));
+    assert!(tokio::time::timeout(millis(200), calls).await.is_err(), "it answers while it stands");
+    replica.resume();
+    let job = client.enqueue(job("mail")).await;
+    assert_eq!(worker.next().await.id, job.id);
 }
 
 /// What a producer does, or the server itself, when the first call had no answer.

@@ -23,6 +23,25 @@ pub(crate) struct Cluster {
     /// By shard, where the shape asks for them.
     pub(crate) proxy: Vec<Proxy>,
     pub(crate) redis: Vec<Redis>,
+    /// What a replica is started with: each shard's `NAME=URL`.
+    pub(crate) ring: Vec<String>,
+    /// `appendfsync` of every Redis.
+    pub(crate) fsync: &'static str,
+}
+
+/// How a replica is started. One that ends does not wait long for jobs of a shard that nobody reaches.
+fn setup(ring: &[String]) -> Setup {
+    Setup::new().ring(ring.to_vec()).restartable().config("shutdown_grace = \"2s\"")
+}
+
+/// A shard as a replica is told of it.
+pub(crate) fn shard(number: usize, url: &str) -> String {
+    format!("s{number}={url}")
+}
+
+/// How a Redis is started that keeps what it has.
+pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
+    ["--save", "", "--appendonly", "yes", "--appendfsync", fsync]
 }
 
 impl Default for Shape {
@@ -34,7 +53,7 @@ impl Default for Shape {
 impl Cluster {
     /// Starts all of it; `None` when there is no redis-server.
     pub(crate) async fn start(shape: &Shape) -> Option<Cluster> {
-        let args = ["--save", "", "--appendonly", "yes", "--appendfsync", shape.fsync];
+        let args = redis_args(shape.fsync);
         let (mut redis, mut proxy) = (Vec::new(), Vec::new());
         for _ in 0..shape.shards {
             let server = Redis::with(&args).await?;
@@ -47,12 +66,22 @@ impl Cluster {
             true => proxy.iter().map(Proxy::url).collect(),
             false => redis.iter().map(Redis::url).collect(),
         };
-        let ring: Vec<_> = urls.iter().enumerate().map(|(n, url)| format!("s{n}={url}")).collect();
+        let ring: Vec<_> = urls.iter().enumerate().map(|(n, url)| shard(n, url)).collect();
         let mut replica = Vec::new();
         for _ in 0..shape.replicas {
-            replica.push(Setup::new().ring(ring.clone()).restartable().start().await);
+            replica.push(setup(&ring).start().await);
         }
-        Some(Cluster { replica, proxy, redis })
+        Some(Cluster { replica, proxy, redis, ring, fsync: shape.fsync })
+    }
+
+    /// Ends a replica as an operator does and starts one in its place, with the ring as it is now.
+    pub(crate) async fn roll(&mut self, number: usize) {
+        let replica = &mut self.replica[number];
+        let address = replica.grpc.to_string();
+        replica.terminate();
+        let status = replica.exit().await;
+        assert!(status.success(), "replica {number} ended with {status}\n{}", replica.log());
+        *replica = setup(&self.ring).listen(address).start().await;
     }
 
     /// Where the replicas serve.

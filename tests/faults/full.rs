@@ -1,8 +1,10 @@
 //! A Redis is full: it takes no new jobs, but those that it has are settled, until there is room again.
 
+use std::time::Duration;
+
 use crate::cluster::Shape;
 use crate::harness::{
-    Client, JobExt as _, Redis, job, millis, nack_retry, receipts, request, take,
+    Client, JobExt as _, Redis, job, millis, nack_retry, proto, receipts, request, take,
 };
 use crate::load::Habits;
 use crate::trial::{Trial, harm_time};
@@ -13,6 +15,8 @@ use tonic::Code;
 /// Room above what is used when the limit is set.
 const ROOM_BYTES: u64 = 1_000_000;
 const LARGE: usize = 50_000;
+/// Added to the time of harm: how long leases last.
+const HELD: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_redis_is_full() {
@@ -20,7 +24,9 @@ async fn every_redis_is_full() {
     let Some(trial) = trial else { return };
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
     client.enqueue_all(vec![job("held"); 30]).await;
-    let mut worker = client.stream(StreamRequest { max_in_flight: 30, ..take("held") }).await;
+    let lease_duration = proto(harm_time() + HELD).into();
+    let take = StreamRequest { max_in_flight: 30, lease_duration, ..take("held") };
+    let mut worker = client.stream(take).await;
     let held = receipts(&worker.next_many(30).await);
 
     trial.run(harm_time() / 2).await;

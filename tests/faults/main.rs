@@ -42,10 +42,14 @@ mod proxy;
 /// A cluster under load, from start to verdict.
 mod trial;
 
+/// What is broken is found: histories that were changed, and a Redis that lies.
+mod broken;
 /// Nothing goes wrong, or only the clients do.
 mod calm;
 /// A Redis is full.
 mod full;
+/// Shards drain, come and move while everything runs.
+mod live;
 /// Answers of claims and hints are lost.
 mod lost;
 /// Everything at random.

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::checker::history::Nanos;
 use crate::cluster::Shape;
 use crate::harness::millis;
+use crate::latency::median;
 use crate::load::{Habits, NO_ID};
 use crate::trial::{Trial, harm_time, long};
 
@@ -15,8 +16,9 @@ use crate::trial::{Trial, harm_time, long};
 const EVERY: Duration = millis(150);
 /// The Redis that is hit.
 const HIT: usize = 1;
-/// What a busy machine takes by itself: a p99 below it says nothing of ours.
-const NOISE: Duration = millis(250);
+/// An enqueue wakes so many processes one after the other, each as late as a tick of the rig may be:
+/// the replica, Redis, the replica again, and the client.
+const WAKES: u32 = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_with_aof_everysec() {
@@ -28,19 +30,10 @@ async fn killed_with_aof_always() {
     killed("redis_killed_always", "always").await;
 }
 
-/// Killed and brought back, again and again in the long form.
 async fn killed(name: &'static str, fsync: &'static str) {
     let shape = Shape { fsync, ..Shape::default() };
     let Some(mut trial) = Trial::start(name, shape, Habits::default()).await else { return };
-    let turn = harm_time().min(Duration::from_secs(10)) / 2;
-    let end = Instant::now() + harm_time();
-    while Instant::now() < end {
-        let quiet = trial.run(turn).await;
-        trial.kill_redis(HIT);
-        let outage = trial.run(turn).await;
-        trial.restart_redis(HIT).await;
-        others_are_quick(&trial, &quiet, &outage);
-    }
+    trial.take_away(Blow::Kill).await;
     let outcome = trial.finish().await;
     // Jobs whose id the server makes go to another shard while one lives.
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
@@ -48,30 +41,63 @@ async fn killed(name: &'static str, fsync: &'static str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stands_still() {
-    let Some(trial) = Trial::start("redis_stands_still", Shape::default(), Habits::default()).await
-    else {
-        return;
-    };
-    let still = if long() { Duration::from_secs(10) } else { harm_time() };
-    let quiet = trial.run(still / 2).await;
-    trial.note("stop redis");
-    trial.cluster.redis[HIT].pause();
-    let outage = trial.run(still).await;
-    trial.cluster.redis[HIT].resume();
-    trial.note("redis goes on");
-    others_are_quick(&trial, &quiet, &outage);
+    let name = "redis_stands_still";
+    let trial = Trial::start(name, Shape::default(), Habits::default()).await;
+    let Some(mut trial) = trial else { return };
+    trial.take_away(Blow::Stop).await;
     trial.finish().await;
 }
 
-/// While one shard is away, enqueues on the others take less than twice as long.
-fn others_are_quick(trial: &Trial, quiet: &Range<Nanos>, outage: &Range<Nanos>) {
-    let shard = format!("s{HIT}");
-    let on_others = |span| trial.shared().latencies.without(&shard, span);
-    let (quiet, outage) = (on_others(quiet), on_others(outage));
-    println!("enqueues on the other shards: quiet {quiet:?}, during the outage {outage:?}");
-    // Few calls or a busy machine prove nothing.
-    if long() {
-        assert!(outage.p99 < 2 * quiet.p99.max(NOISE), "{outage:?} after {quiet:?}");
+/// How a Redis goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blow {
+    Kill,
+    Stop,
+}
+
+impl Trial {
+    /// Takes a Redis away and gives it back, again and again in the long form: enqueues on the others must
+    /// not notice. In between it is quiet, and at both ends.
+    async fn take_away(&mut self, blow: Blow) {
+        let turn = harm_time().min(Duration::from_secs(10)) / 2;
+        let end = Instant::now() + harm_time();
+        let (mut quiet, mut outages) = (Vec::new(), Vec::new());
+        while Instant::now() < end {
+            quiet.push(self.run(turn).await);
+            match blow {
+                Blow::Kill => self.kill_redis(HIT).await,
+                Blow::Stop => self.stop_redis(HIT),
+            }
+            outages.push(self.run(turn).await);
+            match blow {
+                Blow::Kill => self.restart_redis(HIT).await,
+                Blow::Stop => self.resume_redis(HIT),
+            }
+            // What has waited for it is done now.
+            self.run(turn / 5).await;
+        }
+        if long() {
+            quiet.push(self.run(turn).await);
+        }
+        self.others_are_quick(&quiet, &outages);
+    }
+
+    /// While one shard is away, enqueues on the others take less than twice as long. Of so few calls a p99 is
+    /// nearly the slowest one, and others use this machine: so it is the median over all spans that
+    /// counts, and what the machine's scheduler takes in quiet times is no time of ours.
+    fn others_are_quick(&self, quiet: &[Range<Nanos>], outages: &[Range<Nanos>]) {
+        let (shard, latencies) = (format!("s{HIT}"), &self.shared().latencies);
+        let p99 = |span: &Range<Nanos>| {
+            let calls = latencies.without(&shard, span);
+            println!("{span:?}: enqueues on the other shards: {calls:?}");
+            calls.p99
+        };
+        let late = median(quiet.iter().map(|span| latencies.lateness(span).p99));
+        let (quiet, outage) = (median(quiet.iter().map(p99)), median(outages.iter().map(p99)));
+        println!("p99 quiet {quiet:?}, during an outage {outage:?}, of ticks {late:?}");
+        if long() {
+            assert!(outage < 2 * quiet.max(WAKES * late), "{outage:?} after {quiet:?}, {late:?}");
+        }
     }
 }
 

@@ -41,7 +41,11 @@ pub(crate) struct Trial {
 
 /// How a trial ended.
 pub(crate) struct Outcome {
+    name: &'static str,
+    seed: u64,
     pub(crate) verdict: Verdict,
+    /// What is wrong beside the verdict.
+    pub(crate) faults: Vec<String>,
     /// How long the jobs took to be done after `finish` was called.
     pub(crate) drained: Duration,
     shared: Arc<Shared>,
@@ -129,13 +133,24 @@ impl Trial {
         }
     }
 
+    /// Ends a replica as an operator does and starts it again with the ring as it is now.
+    pub(crate) async fn roll_replica(&mut self, number: usize) {
+        self.note(format!("roll replica {number}"));
+        self.cluster.roll(number).await;
+        self.note(format!("replica {number} is back"));
+    }
+
     /// Sends a command to a Redis that answers.
     pub(crate) async fn command(&self, redis: usize, words: &[&str]) {
         self.cluster.redis[redis].command(words).await;
     }
 
-    /// Kills a Redis.
-    pub(crate) fn kill_redis(&mut self, number: usize) {
+    /// Kills a Redis. While a sync of every second is under way it holds writes back that it has answered:
+    /// what a kill takes then is not for us to keep, says the README. Without syncs it holds nothing back.
+    pub(crate) async fn kill_redis(&mut self, number: usize) {
+        if self.cluster.fsync == "everysec" {
+            self.command(number, &["CONFIG", "SET", "appendfsync", "no"]).await;
+        }
         self.note(format!("kill redis {number}"));
         self.cluster.redis[number].kill();
     }
@@ -146,13 +161,32 @@ impl Trial {
         self.note(format!("redis {number} is back"));
     }
 
+    /// Lets a Redis stand still, sockets open.
+    pub(crate) fn stop_redis(&self, number: usize) {
+        self.note(format!("stop redis {number}"));
+        self.cluster.redis[number].pause();
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume_redis(&self, number: usize) {
+        self.cluster.redis[number].resume();
+        self.note(format!("redis {number} goes on"));
+    }
+
     /// Everything is healed by now: waits until all is done, judges, and fails unless every promise was
     /// kept.
-    pub(crate) async fn finish(mut self) -> Outcome {
+    pub(crate) async fn finish(self) -> Outcome {
+        let patience = self.shared().habits.lease.min(DRAIN_MAX) + DRAIN_MAX;
+        let outcome = self.judge(patience).await;
+        outcome.must_be_sound();
+        outcome
+    }
+
+    /// Waits until all is done, so long at most, and judges.
+    pub(crate) async fn judge(mut self, patience: Duration) -> Outcome {
         self.note("drain");
         let begin = Instant::now();
-        let limit = begin + self.shared().habits.lease.min(DRAIN_MAX) + DRAIN_MAX;
-        let left = self.drain(limit).await;
+        let left = self.drain(begin + patience).await;
         let drained = begin.elapsed();
         tokio::time::sleep(LAST_MESSAGES).await;
         let Trial { cluster, name, load, seed, start, .. } = self;
@@ -174,14 +208,7 @@ impl Trial {
         if stopped.is_err() {
             faults.push("workers do not end".to_owned());
         }
-        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.jsonl"));
-        shared.history.save(&path).unwrap();
-        let history = path.display();
-        assert!(
-            verdict.sound() && faults.is_empty(),
-            "{name}: {verdict}\n{faults:#?}\nRINGQ_SEED={seed}, history: {history}"
-        );
-        Outcome { verdict, drained, shared }
+        Outcome { name, seed, verdict, faults, drained, shared }
     }
 
     /// Waits until all jobs have ended; what is left at `limit`.
@@ -226,6 +253,28 @@ impl Trial {
 // === impl Outcome ===
 
 impl Outcome {
+    /// Fails unless every promise was kept.
+    fn must_be_sound(&self) {
+        let Outcome { name, seed, verdict, faults, .. } = self;
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("faults-{name}.jsonl"));
+        self.shared.history.save(&path).unwrap();
+        let history = path.display();
+        assert!(
+            verdict.sound() && faults.is_empty(),
+            "{name}: {verdict}\n{faults:#?}\nRINGQ_SEED={seed}, history: {history}"
+        );
+    }
+
+    /// What the clients saw.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.shared.history.events()
+    }
+
+    /// How many jobs were asked for.
+    pub(crate) fn jobs(&self) -> u32 {
+        self.shared.jobs()
+    }
+
     /// How often something went wrong for a client that begins like this.
     pub(crate) fn troubles(&self, begin: &str) -> usize {
         self.shared.troubles.times(begin)

@@ -67,6 +67,15 @@ impl Replicas {
         self.get(self.turn)
     }
 
+    /// The next replica in turn for an id that the client chose, if they may go through all.
+    pub(super) fn next_for_ids(&mut self, shared: &Shared) -> Queue {
+        let only = *shared.ids_through.lock().unwrap_or_else(PoisonError::into_inner);
+        match only {
+            Some(number) => self.get(number),
+            None => self.next(),
+        }
+    }
+
     /// The next replica in turn that is not this one, if there is another.
     pub(super) fn next_but(&mut self, number: usize) -> Queue {
         self.turn += 1;

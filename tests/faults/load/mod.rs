@@ -1,6 +1,7 @@
 //! Producers and workers, and what they share: the history, the jobs, the way to the replicas.
 
 mod calls;
+mod chain;
 pub(crate) mod job;
 mod producer;
 mod settle;
@@ -49,6 +50,8 @@ pub(crate) struct Habits {
     pub(crate) slow: f64,
     /// The share that a worker takes and forgets.
     pub(crate) forgotten: f64,
+    /// The share of jobs that begin a chain: each ack enqueues the next link.
+    pub(crate) chained: f64,
     /// The share of calls that a client lets go of at a random moment.
     pub(crate) cancelled: f64,
     /// The longest life of a stream; none: until it breaks.
@@ -72,6 +75,8 @@ pub(crate) struct Shared {
     replicas: Vec<SocketAddr>,
     next: AtomicU32,
     jobs: Mutex<Vec<Progress>>,
+    /// Through which replica alone ids of the client's go; none: through all.
+    ids_through: Mutex<Option<usize>>,
     /// No new jobs, please.
     enough: CancellationToken,
     /// Settle what is in hand and end.
@@ -84,6 +89,10 @@ struct Progress {
     id: String,
     answered: bool,
     ended: bool,
+    /// Links of its chain behind it.
+    links: u32,
+    /// The next of them, once it was asked for.
+    next: Option<u32>,
 }
 
 impl Default for Habits {
@@ -99,6 +108,7 @@ impl Default for Habits {
             buried: 0.003,
             slow: 0.003,
             forgotten: 0.003,
+            chained: 0.02,
             cancelled: 0.0,
             stream_life: None,
         }
@@ -119,6 +129,7 @@ impl Load {
             replicas,
             next: AtomicU32::new(0),
             jobs: Mutex::default(),
+            ids_through: Mutex::default(),
             enough: CancellationToken::new(),
             stop: CancellationToken::new(),
         });
@@ -156,7 +167,7 @@ async fn join(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Notes when this process does not get to run: what it dates then is too late.
+/// Notes how late this process gets to run; if it is very late, what it dates then is too late.
 async fn watch_myself(shared: Arc<Shared>) {
     const TICK: Duration = Duration::from_millis(20);
     const NOTABLE: Duration = Duration::from_millis(100);
@@ -164,6 +175,7 @@ async fn watch_myself(shared: Arc<Shared>) {
         let begin = Instant::now();
         tokio::time::sleep(TICK).await;
         let late = begin.elapsed().saturating_sub(TICK);
+        shared.latencies.tick(shared.history.now(), late);
         if late >= NOTABLE {
             shared.history.record([Event::Stalled { length: nanos(late) }]);
         }
@@ -184,10 +196,13 @@ impl Shared {
         (0..).zip(self.lock().iter()).filter(open).map(|(n, job)| (n, job.id.clone())).collect()
     }
 
-    /// A new job.
-    fn begin(&self) -> u32 {
-        let mut jobs = self.lock();
-        jobs.push(Progress::default());
+    /// A new job with so many links behind it.
+    fn begin(&self, links: u32) -> u32 {
+        self.begin_in(&mut self.lock(), links)
+    }
+
+    fn begin_in(&self, jobs: &mut Vec<Progress>, links: u32) -> u32 {
+        jobs.push(Progress { links, ..Progress::default() });
         self.next.fetch_add(1, Relaxed)
     }
 
@@ -197,15 +212,38 @@ impl Shared {
         id.clone_into(&mut known.id);
     }
 
-    /// The job is acknowledged or a dead letter.
-    pub(crate) fn ended(&self, job: u32) {
+    /// The id under which it was delivered, if its enqueue did not tell.
+    fn called(&self, job: u32, id: &str) {
+        let known = &mut self.lock()[job as usize];
+        if known.id.is_empty() {
+            id.clone_into(&mut known.id);
+        }
+    }
+
+    /// The job is a dead letter.
+    fn buried(&self, job: u32) {
         self.lock()[job as usize].ended = true;
+    }
+
+    /// The job is acknowledged, and with it the next link of its chain is written.
+    fn acked(&self, job: u32) {
+        let mut jobs = self.lock();
+        jobs[job as usize].ended = true;
+        if let Some(next) = jobs[job as usize].next {
+            jobs[next as usize].answered = true;
+            let at = self.history.now();
+            self.history.record([Event::FollowsOn { job: next, after: job, at }]);
+        }
     }
 
     /// What became of a job whose end was answered to nobody.
     pub(crate) fn looked_up(&self, job: u32, dead: bool, succeeded: bool) {
         if dead || succeeded {
-            self.ended(job);
+            if dead {
+                self.buried(job)
+            } else {
+                self.acked(job)
+            }
             let (at, delivery, receipt) = (self.history.now(), i32::MAX, String::new());
             self.history.record([match dead {
                 true => Event::Buried { job, at, delivery, receipt },
@@ -216,6 +254,12 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Progress>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on ids that a client chose go through one replica only, or through all again: while
+    /// replicas disagree about the ring, two of them may create one id twice.
+    pub(crate) fn send_ids_through(&self, replica: Option<usize>) {
+        *self.ids_through.lock().unwrap_or_else(PoisonError::into_inner) = replica;
     }
 
     /// Writes down what is done to the cluster.

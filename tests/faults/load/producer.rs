@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::calls::{Failure, Pauses, Replicas};
+use super::chain::LINKS;
 use super::{Shared, job};
 use crate::checker::history::{Event, nanos};
 
@@ -125,7 +126,8 @@ impl Producer {
 
     /// A new job, half of them with a delay, half of them with an id.
     fn begin(&mut self) -> Asked {
-        let job = self.shared.begin();
+        let chained = self.random.random_bool(self.shared.habits.chained);
+        let job = self.shared.begin(if chained { LINKS } else { 0 });
         let id = if self.random.random_bool(0.5) { job::id(job) } else { String::new() };
         let delay = match self.random.random_bool(0.5) {
             true => Duration::from_millis(self.random.random_range(1..DELAY_MAX_MS)),
@@ -141,7 +143,10 @@ impl Producer {
         let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
         let job = Some(job::spec(asked.job, &asked.id, asked.delay));
         let request = pb::EnqueueRequest { job, ..Default::default() };
-        let mut queue = self.replicas.next();
+        let mut queue = match asked.id.is_empty() {
+            true => self.replicas.next(),
+            false => self.replicas.next_for_ids(&self.shared),
+        };
         let call = queue.enqueue(request);
         match self.shared.answer(&mut self.random, verb, call).await {
             Ok(pb::EnqueueResponse { id, shard, durability, .. }) => {
@@ -156,7 +161,7 @@ impl Producer {
     async fn batch_enqueue(&mut self, batch: Vec<Asked>) -> Vec<Asked> {
         let specs = batch.iter().map(|asked| job::spec(asked.job, &asked.id, asked.delay));
         let request = pb::BatchEnqueueRequest { jobs: specs.collect(), ..Default::default() };
-        let mut queue = self.replicas.next();
+        let mut queue = self.replicas.next_for_ids(&self.shared);
         let call = queue.batch_enqueue(request);
         let Ok(response) = self.shared.answer(&mut self.random, "batch_enqueue", call).await else {
             return batch.into_iter().filter(|asked| !asked.id.is_empty()).collect();

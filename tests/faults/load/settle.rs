@@ -11,7 +11,7 @@ use ringq::pb;
 use ringq::pb::{NackAction, SettleError};
 
 use super::Shared;
-use super::calls::{Pauses, Replicas};
+use super::calls::{Failure, Pauses, Replicas};
 use crate::checker::history::{Event, nanos};
 
 const NACK_DELAY_MS: u64 = 30;
@@ -94,21 +94,9 @@ impl Settler {
     async fn finish(&mut self, mut open: Vec<Held>, how: Final) {
         let (mut unknown, mut pauses) = (false, Pauses::new());
         while !open.is_empty() {
-            let mut queue = self.replicas.next_but(self.server);
-            let receipts = open.iter().map(|held| held.receipt.clone());
             let answer = match how {
-                Final::Ack => {
-                    let item = |receipt| pb::AckItem { receipt, ..Default::default() };
-                    let call = queue.ack(pb::AckRequest { items: receipts.map(item).collect() });
-                    let answer = self.shared.answer(&mut self.random, "ack", call).await;
-                    answer.map(|response| response.failures)
-                }
-                Final::DeadLetter => {
-                    let item = |receipt| item(receipt, NackAction::DeadLetter, None);
-                    let call = queue.nack(pb::NackRequest { items: receipts.map(item).collect() });
-                    let answer = self.shared.answer(&mut self.random, "nack", call).await;
-                    answer.map(|response| response.failures)
-                }
+                Final::Ack => self.ack(&open).await,
+                Final::DeadLetter => self.bury(&open).await,
             };
             match answer {
                 Ok(failures) => open = self.settled(open, &failures, how, &mut unknown),
@@ -121,7 +109,8 @@ impl Settler {
     }
 
     /// Records what is done; what is left must be sent again. A job that is gone was settled by an
-    /// earlier call without an answer, if there was one; else it is lost, which the checker finds.
+    /// earlier call without an answer, if there was one; else it is lost, which the checker finds. A dead
+    /// letter would be there: another worker has acknowledged what is gone.
     fn settled(
         &self,
         open: Vec<Held>,
@@ -135,7 +124,9 @@ impl Settler {
         for held in open {
             match failed.get(held.receipt.as_str()) {
                 None => self.ended(held, how),
-                Some(SettleError::NotFound) if *unknown => self.ended(held, how),
+                Some(SettleError::NotFound) if *unknown && how == Final::Ack => {
+                    self.ended(held, how);
+                }
                 Some(SettleError::NotFound | SettleError::Stale) => {}
                 Some(SettleError::Unavailable) => left.push(held),
                 Some(error) => self.shared.troubles.refuse(format!("{how:?}: {error:?}")),
@@ -148,9 +139,36 @@ impl Settler {
         left
     }
 
+    /// Acknowledges all, each with the next link of its chain.
+    async fn ack(&mut self, held: &[Held]) -> Result<Vec<pb::SettleFailure>, Failure> {
+        let item = |held: &Held| pb::AckItem {
+            receipt: held.receipt.clone(),
+            enqueue: self.shared.follow_up(held.job).into_iter().collect(),
+            ..Default::default()
+        };
+        let items: Vec<_> = held.iter().map(item).collect();
+        let mut queue = match items.iter().all(|item| item.enqueue.is_empty()) {
+            true => self.replicas.next_but(self.server),
+            false => self.replicas.next_for_ids(&self.shared),
+        };
+        let call = queue.ack(pb::AckRequest { items });
+        Ok(self.shared.answer(&mut self.random, "ack", call).await?.failures)
+    }
+
+    async fn bury(&mut self, held: &[Held]) -> Result<Vec<pb::SettleFailure>, Failure> {
+        let item = |held: &Held| item(held.receipt.clone(), NackAction::DeadLetter, None);
+        let items = held.iter().map(item).collect();
+        let mut queue = self.replicas.next_but(self.server);
+        let call = queue.nack(pb::NackRequest { items });
+        Ok(self.shared.answer(&mut self.random, "nack", call).await?.failures)
+    }
+
     fn ended(&self, held: Held, how: Final) {
         let Held { job, delivery, receipt } = held;
-        self.shared.ended(job);
+        match how {
+            Final::Ack => self.shared.acked(job),
+            Final::DeadLetter => self.shared.buried(job),
+        }
         let at = self.shared.history.now();
         self.shared.history.record([match how {
             Final::Ack => Event::Acked { job, at, delivery, receipt },

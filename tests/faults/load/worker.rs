@@ -109,6 +109,7 @@ impl Worker {
         for delivery in deliveries {
             let delivered = self.arrival(&delivery, at, open);
             if let Some(job) = delivered.job {
+                self.shared.called(job, &delivered.id);
                 let Delivered { delivery, ref receipt, .. } = delivered;
                 held.push(Held { job, delivery, receipt: receipt.clone() });
             }

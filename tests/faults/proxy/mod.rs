@@ -1,12 +1,14 @@
 //! Between replicas and a Redis: passes everything on, but loses answers of claims (the connection is cut
-//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told.
+//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told. It can lie, too:
+//! then it says yes to a call that Redis never sees, as a broken build would.
 //!
 //! Which answers are those of claims is known by the order of requests, and which requests are claims by
 //! the hash of the script, learnt when a replica gives it to Redis.
 
+mod lie;
 mod resp;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,8 +22,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::load::job::BODY_MIN;
 
-/// What the script says that claims.
-const CLAIMS: &[u8] = b"\n-- claim: ";
+/// How scripts say what they do.
+const TITLES: [(&str, Verb); 3] = [
+    ("\n-- claim: ", Verb::Claim),
+    ("\n-- enqueue: ", Verb::Enqueue),
+    ("\n-- settle: ", Verb::Settle),
+];
 
 /// A listening proxy. Dropping it cuts all its connections.
 pub(crate) struct Proxy {
@@ -37,15 +43,28 @@ struct Plan {
     answers_lost: AtomicU32,
     /// Of a thousand hints.
     hints_lost: AtomicU32,
+    /// Of a thousand calls that acknowledge or enqueue: Redis never sees them, and the answer is yes.
+    acks_swallowed: AtomicU32,
+    enqueues_swallowed: AtomicU32,
     answers: AtomicU32,
     hints: AtomicU32,
-    claims: Mutex<HashSet<Vec<u8>>>,
+    scripts: Mutex<HashMap<Vec<u8>, Verb>>,
+}
+
+/// What a script does, as far as that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verb {
+    Claim,
+    Enqueue,
+    Settle,
 }
 
 /// What a request was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Asked {
     Claim,
+    /// Redis was asked for something else, whose answer is to be replaced by this.
+    Swallowed(Vec<u8>),
     Other,
 }
 
@@ -76,6 +95,13 @@ impl Proxy {
     pub(crate) fn lose(&self, answers: u32, hints: u32) {
         self.plan.answers_lost.store(answers, Relaxed);
         self.plan.hints_lost.store(hints, Relaxed);
+    }
+
+    /// From now on says yes to so many of a thousand calls that acknowledge, and of those that enqueue,
+    /// and does nothing.
+    pub(crate) fn swallow(&self, acks: u32, enqueues: u32) {
+        self.plan.acks_swallowed.store(acks, Relaxed);
+        self.plan.enqueues_swallowed.store(enqueues, Relaxed);
     }
 
     /// How many answers of claims were lost.
@@ -111,9 +137,10 @@ async fn connect(client: TcpStream, redis: u16, wire: Arc<Wire>) {
 }
 
 /// What becomes of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     Passed,
+    Replaced(Vec<u8>),
     Lost,
     Cut,
 }
@@ -133,6 +160,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn(&[u
             at += length;
             match fate(message) {
                 Fate::Passed => passed.extend_from_slice(message),
+                Fate::Replaced(other) => passed.extend_from_slice(&other),
                 Fate::Lost => {}
                 Fate::Cut => cut = true,
             }
@@ -148,8 +176,17 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn(&[u
 // === impl Plan ===
 
 impl Plan {
-    fn claims(&self, hash: &[u8]) -> bool {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner).contains(hash)
+    fn scripts(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Verb>> {
+        self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The answer to a call that is to be swallowed.
+    fn lie(&self, verb: Verb, words: &[&[u8]]) -> Option<Vec<u8>> {
+        match verb {
+            Verb::Settle if happens(&self.acks_swallowed) => lie::acked(words),
+            Verb::Enqueue if happens(&self.enqueues_swallowed) => Some(lie::enqueued()),
+            _ => None,
+        }
     }
 }
 
@@ -162,16 +199,22 @@ impl Wire {
         let is = |n: usize, word: &str| {
             words.get(n).is_some_and(|found: &&[u8]| found.eq_ignore_ascii_case(word.as_bytes()))
         };
-        let script = match () {
-            () if is(0, "SCRIPT") && is(1, "LOAD") => words.get(2),
-            () if is(0, "EVAL") => words.get(1),
+        let verb = match () {
+            () if is(0, "SCRIPT") && is(1, "LOAD") => {
+                words.get(2).and_then(|script| self.learn(script));
+                None
+            }
+            () if is(0, "EVAL") => words.get(1).and_then(|script| self.learn(script)),
+            () if is(0, "EVALSHA") => words.get(1).and_then(|&hash| self.known(hash)),
             () => None,
         };
-        let claims = script.is_some_and(|script| self.learn(script));
-        let claim = is(0, "EVAL") && claims
-            || is(0, "EVALSHA") && words.get(1).is_some_and(|hash| self.plan.claims(hash));
-        self.asked().push_back(if claim { Asked::Claim } else { Asked::Other });
-        Fate::Passed
+        let (asked, fate) = match verb.and_then(|verb| self.plan.lie(verb, &words)) {
+            Some(answer) => (Asked::Swallowed(answer), Fate::Replaced(lie::PING.to_vec())),
+            None if verb == Some(Verb::Claim) => (Asked::Claim, Fate::Passed),
+            None => (Asked::Other, Fate::Passed),
+        };
+        self.asked().push_back(asked);
+        fate
     }
 
     fn reply(&self, reply: &[u8]) -> Fate {
@@ -180,6 +223,7 @@ impl Wire {
         }
         match self.asked().pop_front() {
             Some(Asked::Claim) if reply.len() > BODY_MIN => self.answer(),
+            Some(Asked::Swallowed(answer)) => Fate::Replaced(answer),
             _ => Fate::Passed,
         }
     }
@@ -200,15 +244,17 @@ impl Wire {
         Fate::Cut
     }
 
-    /// Remembers the hash of a script, if it claims.
-    fn learn(&self, script: &[u8]) -> bool {
-        let claims = script.windows(CLAIMS.len()).any(|part| part == CLAIMS);
-        if claims {
-            let hash = Script::new(&String::from_utf8_lossy(script)).get_hash().to_owned();
-            let known = &self.plan.claims;
-            known.lock().unwrap_or_else(PoisonError::into_inner).insert(hash.into_bytes());
-        }
-        claims
+    /// What a script does; from now on its hash tells.
+    fn learn(&self, script: &[u8]) -> Option<Verb> {
+        let script = String::from_utf8_lossy(script);
+        let (_, verb) = TITLES.into_iter().find(|(title, _)| script.contains(title))?;
+        let hash = Script::new(&script).get_hash().to_owned();
+        self.plan.scripts().insert(hash.into_bytes(), verb);
+        Some(verb)
+    }
+
+    fn known(&self, hash: &[u8]) -> Option<Verb> {
+        self.plan.scripts().get(hash).copied()
     }
 
     fn asked(&self) -> MutexGuard<'_, VecDeque<Asked>> {

@@ -1,0 +1,84 @@
+//! What comes again must have an explanation.
+
+use super::{Event, LEASE, MS, Verdict, changed, delivered, receipt, sound, verdict};
+
+/// Job 8, never acknowledged in time: delivered at 1010 ms and again at `at_ms`, with what else happened.
+fn repeated(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
+    let mut events = sound();
+    events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));
+    events.extend(more);
+    events.push(delivered(8, at_ms, 2));
+    let at = (at_ms + 10) * MS;
+    events.push(Event::Acked { job: 8, at, delivery: 2, receipt: receipt(8, 2) });
+    verdict(&events)
+}
+
+#[test]
+fn a_second_lease_beside_the_first_is_noticed() {
+    assert_eq!(repeated(1150, []).overlap, [8]);
+    assert_eq!(repeated(3300, []).overlap, [8], "shortly before the lease ends");
+}
+
+#[test]
+fn a_lease_that_ran_out_explains_a_repeat() {
+    let verdict = repeated(4010, []);
+    assert!(verdict.sound(), "{verdict}");
+    assert_eq!((verdict.duplicates, verdict.ran_out, verdict.broken), (1, 1, 0));
+}
+
+#[test]
+fn a_nack_without_answer_explains_a_repeat() {
+    let nack = Event::Nack { job: 8, at: 1100 * MS, receipt: receipt(8, 1), failed: false };
+    assert!(repeated(1150, [nack]).sound());
+}
+
+#[test]
+fn a_broken_stream_explains_a_repeat_after_the_grace() {
+    let ended = || Event::Ended { stream: 0, at: 1100 * MS };
+    let verdict = repeated(2100, [ended()]);
+    assert!(verdict.sound() && verdict.broken == 1, "{verdict}");
+    assert_eq!(repeated(1450, [ended()]).overlap, [8], "within the grace");
+    assert_eq!(repeated(2100, [Event::Ended { stream: 1, at: 0 }]).overlap, [8], "another's");
+}
+
+#[test]
+fn a_stream_breaks_when_its_server_is_killed_though_it_is_seen_later() {
+    let killed = |server| Event::Killed { server, at: 1100 * MS };
+    let seen = Event::Ended { stream: 0, at: 2500 * MS };
+    assert!(repeated(2100, [killed(0), seen.clone()]).sound());
+    assert!(repeated(2100, [Event::Cut { at: 1100 * MS }]).sound());
+    assert_eq!(repeated(2100, [killed(1), seen]).overlap, [8]);
+}
+
+#[test]
+fn an_extend_keeps_a_lease() {
+    let extended = |at_ms| {
+        let (sent, receipt) = (at_ms * MS, receipt(8, 1));
+        Event::Extended { job: 8, sent, receipt, lease: LEASE }
+    };
+    assert_eq!(repeated(4010, [extended(3000)]).overlap, [8]);
+    assert!(repeated(6000, [extended(3000)]).sound());
+    let ended = || Event::Ended { stream: 0, at: 1100 * MS };
+    assert_eq!(repeated(2200, [ended(), extended(1150)]).overlap, [8], "after the break");
+    assert!(repeated(2200, [ended(), extended(1020)]).sound(), "long before it");
+}
+
+#[test]
+fn a_recorder_that_stood_still_gives_the_benefit_of_the_doubt() {
+    assert!(repeated(3200, [Event::Stalled { length: 600 * MS }]).sound());
+    assert_eq!(repeated(2700, [Event::Stalled { length: 600 * MS }]).overlap, [8]);
+}
+
+#[test]
+fn failures_that_nobody_reported_are_noticed() {
+    let second = |attempt| {
+        verdict(&changed(5, |delivered| {
+            if delivered.delivery == 2 {
+                delivered.attempt = attempt;
+            }
+        }))
+    };
+    assert!(second(1).sound());
+    assert_eq!(second(2).miscounted, [5], "it was released");
+    assert_eq!(second(0).miscounted, [5], "a count that falls");
+}
