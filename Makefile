@@ -4,6 +4,9 @@
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
 
+# Tests wait more than they compute: for time to pass, for processes to start and to end.
+TEST_THREADS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
 		printf '%-12s %s\n' "$$name" "$$text"; done
@@ -19,7 +22,7 @@ build: ## Build the release binary, target/release/ringq
 
 test: ## Run all tests; what needs a tool that cannot be had is skipped, with CI=true an error
 	.ci/install-test-tools
-	PATH="$(TOOLS):$$PATH" cargo test --locked
+	PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
 
 lint: ## Check formatting, clippy and the contract
 	.ci/run fmt clippy proto-lint
