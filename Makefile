@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability faults example
+.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -9,7 +9,7 @@ TEST_THREADS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '%-12s %s\n' "$$name" "$$text"; done
+		printf '%-14s %s\n' "$$name" "$$text"; done
 
 run: ## Run a server on 127.0.0.1:7700, data in ringq-data; ARGS="--flag value" adds flags
 	cargo run --locked -- serve $(ARGS)
@@ -38,6 +38,9 @@ ci: ## Run everything that a change has to pass
 
 bench: ## Measure against the targets; ARGS="lifecycle unary --rounds 5" chooses
 	cargo bench --locked --bench load -- $(ARGS)
+
+bench-hot: ## Time the pure hot paths; ARGS="receipt" chooses
+	cargo bench --locked --bench hot -- $(ARGS)
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
