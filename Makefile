@@ -1,12 +1,15 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability faults example
+.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
 
+# Tests wait more than they compute: for time to pass, for processes to start and to end.
+TEST_THREADS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
-		printf '%-12s %s\n' "$$name" "$$text"; done
+		printf '%-14s %s\n' "$$name" "$$text"; done
 
 run: ## Run a server on 127.0.0.1:7700, data in ringq-data; ARGS="--flag value" adds flags
 	cargo run --locked -- serve $(ARGS)
@@ -19,7 +22,7 @@ build: ## Build the release binary, target/release/ringq
 
 test: ## Run all tests; what needs a tool that cannot be had is skipped, with CI=true an error
 	.ci/install-test-tools
-	PATH="$(TOOLS):$$PATH" cargo test --locked
+	PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
 
 lint: ## Check formatting, clippy and the contract
 	.ci/run fmt clippy proto-lint
@@ -35,6 +38,13 @@ ci: ## Run everything that a change has to pass
 
 bench: ## Measure against the targets; ARGS="lifecycle unary --rounds 5" chooses
 	cargo bench --locked --bench load -- $(ARGS)
+
+bench-hot: ## Time the pure hot paths; ARGS="receipt" chooses
+	cargo bench --locked --bench hot -- $(ARGS)
+
+bench-regress: ## Count what the hot paths cost and compare with the baseline; BLESS=1 makes it the baseline
+	.ci/install-test-tools
+	cargo bench --locked --profile dev --bench regress -- $(if $(BLESS),--bless)
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \

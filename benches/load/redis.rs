@@ -18,10 +18,14 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts one whose directory this is.
+    /// Starts the system's, whose directory this is.
     pub(crate) fn start(dir: &Path) -> Result<Redis> {
+        Redis::launch(Command::new("redis-server"), dir)
+    }
+
+    /// Starts one by this command, to which its arguments are added.
+    pub(crate) fn launch(mut command: Command, dir: &Path) -> Result<Redis> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--dir"]).arg(dir);
         command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -41,19 +45,30 @@ impl Redis {
 
     /// Microseconds that scripts have taken so far; what they call is in it already.
     pub(crate) fn script_us(&self) -> Result<f64> {
-        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
-        stream.get_mut().write_all(b"INFO commandstats\r\n")?;
-        let mut length = String::new();
-        stream.read_line(&mut length)?;
-        let length = length.trim().strip_prefix('$').context("an odd answer of redis")?.parse()?;
+        self.spent_us("eval")
+    }
+
+    /// Microseconds that commands with names like this have taken so far.
+    pub(crate) fn spent_us(&self, commands: &str) -> Result<f64> {
+        let (mut stream, head) = self.ask("INFO commandstats")?;
+        let length = head.strip_prefix('$').context("an odd answer of redis")?.parse()?;
         let mut info = vec![0; length];
         stream.read_exact(&mut info)?;
-        let info = String::from_utf8_lossy(&info);
-        let scripts = info.lines().filter(|line| line.starts_with("cmdstat_eval"));
+        let (info, name) = (String::from_utf8_lossy(&info), format!("cmdstat_{commands}"));
         let usec = |line: &str| {
             line.split(',').find_map(|part| part.strip_prefix("usec="))?.parse::<f64>().ok()
         };
-        Ok(scripts.filter_map(usec).sum())
+        Ok(info.lines().filter(|line| line.starts_with(&name)).filter_map(usec).sum())
+    }
+
+    /// Sends a command as one would type it; the first line of the answer.
+    pub(crate) fn ask(&self, command: &str) -> Result<(BufReader<TcpStream>, String)> {
+        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
+        stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
+        let mut head = String::new();
+        stream.read_line(&mut head)?;
+        ensure!(!head.starts_with('-'), "redis: {head}");
+        Ok((stream, head.trim().to_owned()))
     }
 }
 

@@ -84,13 +84,13 @@ struct StoredAttempt {
 /// What cannot be read back.
 #[derive(Debug, thiserror::Error)]
 #[error("a stored {what} cannot be decoded: {source}")]
-pub(super) struct Undecodable {
+pub struct Undecodable {
     what: &'static str,
     source: prost::DecodeError,
 }
 
 /// Headers and retry policy as bytes; `None` when there is neither, which is the usual case.
-pub(super) fn encode_terms(spec: &Spec) -> Option<Vec<u8>> {
+pub fn encode_terms(spec: &Spec) -> Option<Vec<u8>> {
     if spec.headers.is_empty() && spec.retry == RetryOverrides::default() {
         return None;
     }
@@ -104,7 +104,7 @@ pub(super) fn encode_terms(spec: &Spec) -> Option<Vec<u8>> {
 }
 
 /// Headers and retry policy from bytes, into an otherwise empty spec.
-pub(super) fn decode_terms(blob: Option<&[u8]>) -> Result<Spec, Undecodable> {
+pub fn decode_terms(blob: Option<&[u8]>) -> Result<Spec, Undecodable> {
     let Some(blob) = blob else { return Ok(Spec::default()) };
     let stored = decode::<StoredTerms>("terms", blob)?;
     Ok(Spec {
@@ -115,17 +115,17 @@ pub(super) fn decode_terms(blob: Option<&[u8]>) -> Result<Spec, Undecodable> {
 }
 
 /// A payload as bytes.
-pub(super) fn encode_payload(payload: &Payload) -> Vec<u8> {
+pub fn encode_payload(payload: &Payload) -> Vec<u8> {
     stored_payload(payload).encode_to_vec()
 }
 
 /// A payload from bytes.
-pub(super) fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
+pub fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
     decode::<StoredPayload>("payload", blob).map(payload)
 }
 
 /// Attempts as bytes.
-pub(super) fn encode_history(attempts: &[Attempt]) -> Vec<u8> {
+pub fn encode_history(attempts: &[Attempt]) -> Vec<u8> {
     let stored = attempts.iter().map(|attempt| StoredAttempt {
         number: attempt.number,
         start_us: attempt.start_time.0,
@@ -138,7 +138,7 @@ pub(super) fn encode_history(attempts: &[Attempt]) -> Vec<u8> {
 }
 
 /// Attempts from bytes.
-pub(super) fn decode_history(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> {
+pub fn decode_history(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> {
     let Some(blob) = blob else { return Ok(Vec::new()) };
     let stored = decode::<StoredHistory>("history", blob)?;
     let attempt = |stored: StoredAttempt| Attempt {

@@ -11,7 +11,7 @@
 //! - A job has one live lease at most; a settle with another token changes nothing.
 //! - Results have the order and length of the items asked for.
 
-mod codec;
+pub mod codec;
 mod error;
 mod hint;
 pub mod redis;

@@ -2,15 +2,15 @@
 //! stored delayed job. Time is counted in empty scripts (`EVALSHA` of `return 1`) of the same minute: that many fit
 //! into a life on any machine. Targets are for one on which an empty script takes 0.49 microseconds.
 
-use std::sync::Arc;
+#[path = "../../benches/regress/life.rs"]
+mod life;
+
 use std::time::Duration;
 
 use deadpool_redis::redis;
-use futures::{StreamExt as _, stream};
-use ringq::clock::Clock;
-use ringq::domain::{JobId, JobKey, Keep, OnConflict, Payload, ShardName, Spec, TopicName, When};
-use ringq::store::redis::{Address, Config, RedisStore};
-use ringq::store::{Ask, Claim, End, LeaseRef, Leased, NewJob, Settle, Store, Taker};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use ringq::domain::When;
+use ringq::store::Store;
 
 use crate::harness::Redis;
 
@@ -27,84 +27,21 @@ const ROUNDS: usize = 5;
 /// Bytes per stored delayed job with a body of 100 bytes.
 const BYTES_MAX: f64 = 420.0;
 
-async fn open(redis: &Redis) -> Arc<dyn Store> {
-    let name = ShardName::try_new("s0").unwrap();
-    let address = Address::try_new(&redis.url()).unwrap();
-    Arc::new(
-        RedisStore::open(Config { name, address, clock: Clock::system(), owner: 1 }).await.unwrap(),
-    )
-}
-
-/// A job with an id of the server's and a body of 100 bytes, of which nothing stays.
-fn job(number: u128, due: When) -> NewJob {
-    let shard = ShardName::try_new("s0").unwrap();
-    // As a UUIDv7 has it: the time in front, entropy behind.
-    let uuid = (0x0198_0000_0000 + number) << 80 | rand::random::<u128>() >> 48;
-    let payload = Payload { body: vec![b'x'; 100].into(), ..Payload::default() };
-    NewJob {
-        key: JobKey { topic: TopicName::stored("orders"), id: JobId::server_made(&shard, uuid) },
-        spec: Spec { payload: Some(payload), ..Spec::default() },
-        due,
-        priority: None,
-        expire: None,
-        keep: Keep::Nothing,
-        on_conflict: OnConflict::Keep,
-        request: None,
-        durability: None,
-        again: false,
-    }
-}
-
 /// Calls under way at once, as of a busy server: a Redis that idles between calls is a cold one.
 const CALLS: usize = 32;
-
-async fn enqueue(store: &dyn Store, batch: usize, nth: usize) {
-    let first = nth * batch;
-    let new = (first..first + batch).map(|n| job(n as u128, When::Now)).collect();
-    store.enqueue(new).await.unwrap();
-}
-
-/// Claims so many jobs; the settles that acknowledge them.
-async fn claim(store: &dyn Store, batch: usize) -> Vec<Settle> {
-    let taker = Taker {
-        stream: 1,
-        worker_id: "worker-1".into(),
-        lease: Duration::from_secs(30),
-        grace: Some(Duration::from_secs(5)),
-        jobs: u32::try_from(batch).unwrap(),
-        bytes: 64 << 20,
-        oversize: true,
-    };
-    let asks = vec![Ask { topic: TopicName::stored("orders"), takers: vec![taker] }];
-    let claims = store.claim(Claim { nonce: rand::random(), owner: 1, asks }).await.unwrap();
-    let leased = claims.topics.into_iter().flat_map(|topic| topic.leased).flatten();
-    let ack = |leased: Leased| Settle {
-        lease: LeaseRef { key: leased.key, token: leased.token },
-        owner: 1,
-        end: End::Ack { result: None, follow_ups: Vec::new() },
-        deadline: None,
-    };
-    let acks: Vec<_> = leased.map(ack).collect();
-    assert_eq!(acks.len(), batch);
-    acks
-}
-
-async fn settle(store: &dyn Store, acks: Vec<Settle>) {
-    assert!(store.settle(acks).await.unwrap().iter().all(Result::is_ok));
-}
 
 /// Lets so many jobs live in batches of `batch`; what enqueue, claim and settle cost Redis for each.
 async fn live(redis: &Redis, store: &dyn Store, jobs: usize, batch: usize) -> [f64; 3] {
     let calls = jobs / batch;
     let start = micros(redis).await;
-    let enqueues = stream::iter(0..calls).map(|nth| enqueue(store, batch, nth));
-    enqueues.buffered(CALLS).collect::<Vec<()>>().await;
+    let enqueues = stream::iter(0..calls).map(|nth| life::enqueue(store, batch, nth));
+    enqueues.buffered(CALLS).try_collect::<Vec<()>>().await.unwrap();
     let enqueued = micros(redis).await;
-    let claims = stream::iter(0..calls).map(|_| claim(store, batch));
-    let acks: Vec<_> = claims.buffered(CALLS).collect().await;
+    let claims = stream::iter(0..calls).map(|_| life::claim(store, batch));
+    let acks: Vec<_> = claims.buffered(CALLS).try_collect().await.unwrap();
     let claimed = micros(redis).await;
-    let settles = stream::iter(acks).map(|acks| settle(store, acks));
-    settles.buffered(CALLS).collect::<Vec<()>>().await;
+    let settles = stream::iter(acks).map(|acks| life::settle(store, acks));
+    settles.buffered(CALLS).try_collect::<Vec<()>>().await.unwrap();
     let settled = micros(redis).await;
     [enqueued - start, claimed - enqueued, settled - claimed].map(|micros| micros / jobs as f64)
 }
@@ -150,7 +87,7 @@ fn sum(phases: [f64; 3]) -> f64 {
 async fn a_life_takes_as_long_as_a_few_empty_scripts() {
     const JOBS: usize = 4_096;
     let Some(redis) = Redis::start().await else { return };
-    let store = open(&redis).await;
+    let store = life::open(&redis.url()).await.unwrap();
     for (batch, most) in EMPTY_SCRIPTS {
         let (mut empty, mut life) = (f64::MAX, [f64::MAX; 3]);
         for _ in 0..ROUNDS {
@@ -175,7 +112,7 @@ async fn a_life_takes_as_long_as_a_few_empty_scripts() {
 #[tokio::test]
 async fn a_batch_lives_by_a_few_commands() {
     let Some(redis) = Redis::start().await else { return };
-    let store = open(&redis).await;
+    let store = life::open(&redis.url()).await.unwrap();
     for batch in [1, 16, 128, 512] {
         live(&redis, &*store, 10 * batch, batch).await;
         let before = commands(&redis).await;
@@ -190,11 +127,11 @@ async fn a_batch_lives_by_a_few_commands() {
 async fn a_delayed_job_takes_some_hundred_bytes() {
     const JOBS: usize = 100_000;
     let Some(redis) = Redis::start().await else { return };
-    let store = open(&redis).await;
+    let store = life::open(&redis.url()).await.unwrap();
     let before = redis.info("memory", "used_memory").await;
     for first in (0..JOBS).step_by(500) {
         let due = |n| When::After(Duration::from_millis(3_600_000 + n * 7));
-        let new = (first..first + 500).map(|n| job(n as u128, due(n as u64))).collect();
+        let new = (first..first + 500).map(|n| life::job(n as u128, due(n as u64))).collect();
         store.enqueue(new).await.unwrap();
     }
     let used = redis.info("memory", "used_memory").await - before;

@@ -24,7 +24,8 @@ const OBSERVE_EVERY: Duration = Duration::from_secs(10);
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// How long subscribing may take, or the answer to such a question.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Pauses between attempts to subscribe: the first and the longest.
+/// Pauses between attempts to subscribe, and between looks that bring each other about: the first and the
+/// longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the subscription is lost or leads to a Redis that
@@ -160,16 +161,22 @@ fn wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
 /// was never reached is tried more often.
 pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             let was_known = shard.contact.is_known();
             let pause = if was_known { OBSERVE_EVERY } else { PAUSES.1 };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = shard.durability.changed() => {}
-            }
+            let changed = tokio::select! {
+                () = tokio::time::sleep(pause) => false,
+                () = shard.durability.changed() => true,
+            };
             look(&shard).await;
             // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
             hints.upkeep(Some(Time(0)));
+            match changed {
+                // While lanes lead to two processes, a look at the one says that it is not the other.
+                true => tokio::time::sleep(backoff.pause()).await,
+                false => backoff.reset(),
+            }
         }
     }))
 }

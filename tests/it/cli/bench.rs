@@ -27,6 +27,17 @@ async fn report(server: &Server, words: &str) -> Value {
     bench(server, &format!("{words} -o json")).await.json()
 }
 
+/// Waits until a run on topic `t` has had the answers to many acks.
+async fn goes_on(server: &Server) {
+    let client = server.connect().await;
+    eventually("the run goes on", async || {
+        let request = GetTopicStatsRequest { name: "t".to_owned() };
+        let stats = client.topics.clone().get_topic_stats(request).await.ok()?.into_inner();
+        (stats.stats?.succeeded_total > 2_000).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_lifecycle_balances_and_says_what_it_depends_on() {
     let server = Server::start().await;
@@ -167,18 +178,18 @@ async fn jobs_of_others_are_told_and_left() {
 #[tokio::test]
 async fn a_server_that_dies_ends_it() {
     let mut server = Server::start().await;
-    let run = begin(server.grpc, "both --duration 1m");
-    tokio::time::sleep(millis(1_000)).await;
+    let run = begin(server.grpc, "both --topic t --duration 1m");
+    goes_on(&server).await;
     server.kill().await;
-    let ran = finish(run).await.fails(4, &["jobs may be left on topic bench-"]);
+    let ran = finish(run).await.fails(4, &["jobs may be left on topic t"]);
     assert!(ran.stdout.contains("cut short"), "{}", ran.stdout);
 }
 
 #[tokio::test]
 async fn what_was_cut_short_is_not_sound_and_has_its_sums() {
     let mut server = Server::start().await;
-    let run = begin(server.grpc, "both --duration 1m --warm-up 0 -o json");
-    tokio::time::sleep(millis(1_000)).await;
+    let run = begin(server.grpc, "both --topic t --duration 1m --warm-up 0 -o json");
+    goes_on(&server).await;
     server.kill().await;
     let report: Value = serde_json::from_str(&finish(run).await.fails(4, &[]).stdout).unwrap();
     assert_eq!((&report["complete"], &report["sound"]), (&false.into(), &false.into()));
@@ -191,8 +202,8 @@ async fn what_was_cut_short_is_not_sound_and_has_its_sums() {
 #[tokio::test]
 async fn an_interrupt_prints_what_is_known() {
     let server = Server::start().await;
-    let run = begin(server.grpc, "both --duration 1m --warm-up 0");
-    tokio::time::sleep(millis(1_000)).await;
+    let run = begin(server.grpc, "both --topic t --duration 1m --warm-up 0");
+    goes_on(&server).await;
     signal(run.id().unwrap(), "INT").await;
     let ran = finish(run).await.fails(130, &["interrupted"]);
     for part in ["enqueue call", "cut short"] {

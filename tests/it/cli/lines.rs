@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use ringq::pb::BatchEnqueueRequest;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Child;
 
 use super::{Ran, command, finish, piped, ringq};
 use crate::client::fake::{Fake, Script, not_done, unknown};
-use crate::harness::{Server, Setup, millis, within};
+use crate::harness::{Server, Setup, eventually, millis, within};
 
 /// As many lines as the target of the command line is about.
 const MANY: usize = 100_000;
@@ -140,6 +141,13 @@ async fn a_reader_that_leaves_does_not_stop_the_jobs() {
     assert_eq!(server.connect().await.stats("mail").await.ready, 5_001);
 }
 
+/// How many sockets a command has open.
+fn sockets(child: &Child) -> usize {
+    let files = fs::read_dir(format!("/proc/{}/fd", child.id().unwrap())).unwrap();
+    let targets = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+}
+
 #[tokio::test]
 async fn a_server_that_goes_away_leaves_a_true_account() {
     let mut server = Setup::new().restartable().start().await;
@@ -151,7 +159,11 @@ async fn a_server_that_goes_away_leaves_a_true_account() {
     for _ in 0..10 {
         within("the id", ids.next_line()).await.unwrap().unwrap();
     }
+    let connected = sockets(&child);
     server.kill().await;
+    // Until it has seen that, a call may go down the broken connection, and what it carried may be in.
+    eventually("the connection is closed", async || (sockets(&child) < connected).then_some(()))
+        .await;
     stdin.write_all(&b"out\n".repeat(10)).await.unwrap();
     let ran = finish(child).await;
     let says = [

@@ -1,6 +1,10 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use ringq::pb::{EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_types::StatusExt as _;
@@ -245,6 +249,46 @@ async fn a_lease_that_runs_out_comes_back_on_time() {
     assert!(begin.elapsed() < millis(2_500), "{:?}", begin.elapsed());
     let job = within("the retry", client.until("mail", "a", JobState::Ready)).await;
     assert_eq!((job.failures, job.deliveries), (1, 1));
+}
+
+/// A TCP proxy to the Redis on `port`, which can be another from some connection on; its own port.
+async fn relay(port: Arc<AtomicU16>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let to = ("127.0.0.1", port.load(Ordering::SeqCst));
+            let mut redis = TcpStream::connect(to).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut redis).await });
+        }
+    });
+    own
+}
+
+/// How often a Redis was asked for its INFO.
+async fn looks(redis: &Redis) -> u64 {
+    let stats = redis.command(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_info:calls=")).unwrap();
+    line.split(',').next().unwrap().parse().unwrap()
+}
+
+/// Each look finds another process than the one that was met last, and brings the next.
+#[tokio::test]
+async fn an_address_that_leads_to_two_redis_is_looked_at_with_pauses() {
+    let Some(first) = Redis::start().await else { return };
+    let second = Redis::start().await.expect("the same program again");
+    let port = Arc::new(AtomicU16::new(first.port()));
+    let url = format!("redis://127.0.0.1:{}", relay(Arc::clone(&port)).await);
+    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail")).await;
+    // The connection for claims is the last one that is made.
+    port.store(second.port(), Ordering::SeqCst);
+    assert!(client.pull_now("mail", 1).await.is_empty(), "the job is on the other one");
+    let before = looks(&first).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let looks = looks(&first).await - before;
+    assert!((3..=20).contains(&looks), "{looks} looks in two seconds");
 }
 
 #[tokio::test]

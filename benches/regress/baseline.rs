@@ -1,0 +1,87 @@
+//! What was measured when the baseline was written, and how far from it a figure may be.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use crate::Figure;
+
+/// The file, beside this one.
+const FILE: &str = "benches/regress/baseline.toml";
+const HEAD: &str = "# What the hot paths cost. Written by `make bench-regress BLESS=1`, judged by `make bench-regress`.\n\
+    # hot: instructions per call. server, redis: instructions per job. redis.time: thousandths of the yardstick.\n";
+/// By the begin of a name, how much more or less a figure may be, about twice what runs of one build differ
+/// by on a busy machine. What a pure function costs is the same but for the seeds of hash tables. A server also
+/// looks at clocks, and meets its client a moment earlier or later. Redis has seeds and clocks, too. How long
+/// something takes says little.
+const TOLERANCES: [(&str, f64); 4] =
+    [("redis.time.", 0.75), ("hot.", 0.02), ("redis.", 0.05), ("server.", 0.05)];
+/// With another compiler than that of the baseline, code of ours is judged that loosely.
+const OTHER_COMPILER: f64 = 0.2;
+
+/// See the module.
+#[derive(Deserialize)]
+pub(crate) struct Baseline {
+    rustc: String,
+    figures: BTreeMap<String, f64>,
+}
+
+/// How a figure stands to the baseline.
+pub(crate) enum Verdict {
+    Within,
+    /// The baseline has no such figure.
+    New,
+    /// Slower, or so much faster that the baseline would hide the next regress.
+    Off,
+}
+
+// === impl Baseline ===
+
+impl Baseline {
+    pub(crate) fn read() -> Result<Baseline> {
+        let text = fs::read_to_string(file()).context(FILE)?;
+        toml::from_str(&text).context(FILE)
+    }
+
+    /// Makes these figures the baseline.
+    pub(crate) fn write(rustc: &str, figures: &[Figure]) -> Result<()> {
+        let mut text = format!("{HEAD}rustc = {rustc:?}\n\n[figures]\n");
+        for figure in figures {
+            writeln!(text, "\"{}\" = {:.2}", figure.name, figure.value)?;
+        }
+        Ok(fs::write(file(), text)?)
+    }
+
+    /// Figures that nobody measures any more.
+    pub(crate) fn forgotten(&self, figures: &[Figure]) -> Vec<&str> {
+        let measured = |name: &str| figures.iter().any(|figure| figure.name == name);
+        self.figures.keys().map(String::as_str).filter(|name| !measured(name)).collect()
+    }
+
+    /// What it was, if it was measured.
+    pub(crate) fn value(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
+    pub(crate) fn judge(&self, figure: &Figure, rustc: &str) -> Verdict {
+        let Some(before) = self.value(&figure.name) else { return Verdict::New };
+        let off = (figure.value / before - 1.0).abs();
+        if off <= self.tolerance(&figure.name, rustc) { Verdict::Within } else { Verdict::Off }
+    }
+
+    fn tolerance(&self, name: &str, rustc: &str) -> f64 {
+        let known = TOLERANCES.iter().find(|(begin, _)| name.starts_with(begin));
+        let tolerance = known.map_or(0.0, |(_, tolerance)| *tolerance);
+        let is_compiled_by_others = name.starts_with("redis.");
+        let same = is_compiled_by_others || self.rustc == rustc;
+        if same { tolerance } else { tolerance.max(OTHER_COMPILER) }
+    }
+}
+
+fn file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)
+}

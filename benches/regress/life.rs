@@ -1,0 +1,82 @@
+//! The life of a job on one store, through its trait: enqueued, claimed, acknowledged, nothing kept.
+//!
+//! The bench `regress` and the test of what a job costs Redis share this file.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringq::clock::Clock;
+use ringq::domain::{JobId, JobKey, Keep, OnConflict, Payload, ShardName, Spec, TopicName, When};
+use ringq::store::redis::{Address, Config, RedisStore};
+use ringq::store::{
+    Ask, Claim, End, Error, LeaseRef, Leased, NewJob, Result, Settle, Store, Taker,
+};
+
+/// The store on a Redis.
+pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>> {
+    let wrong = |text: String| Error::Unavailable(text);
+    let name = ShardName::try_new("s0").map_err(|error| wrong(error.to_string()))?;
+    let address = Address::try_new(url).map_err(|error| wrong(error.to_string()))?;
+    let store = RedisStore::open(Config { name, address, clock: Clock::system(), owner: 1 }).await;
+    Ok(Arc::new(store.map_err(|error| wrong(error.to_string()))?))
+}
+
+/// A job with an id of the server's and a body of 100 bytes, of which nothing stays.
+pub(crate) fn job(number: u128, due: When) -> NewJob {
+    let shard = ShardName::try_new("s0").expect("a shard's name");
+    // As a UUIDv7 has it: the time in front, behind it what looks like entropy but is the same in every run.
+    let entropy =
+        number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) >> 48;
+    let uuid = (0x0198_0000_0000 + number) << 80 | entropy;
+    let payload = Payload { body: vec![b'x'; 100].into(), ..Payload::default() };
+    NewJob {
+        key: JobKey { topic: TopicName::stored("orders"), id: JobId::server_made(&shard, uuid) },
+        spec: Spec { payload: Some(payload), ..Spec::default() },
+        due,
+        priority: None,
+        expire: None,
+        keep: Keep::Nothing,
+        on_conflict: OnConflict::Keep,
+        request: None,
+        durability: None,
+        again: false,
+    }
+}
+
+/// Enqueues the `nth` batch.
+pub(crate) async fn enqueue(store: &dyn Store, batch: usize, nth: usize) -> Result<()> {
+    let first = nth * batch;
+    let new = (first..first + batch).map(|n| job(n as u128, When::Now)).collect();
+    store.enqueue(new).await.map(drop)
+}
+
+/// Claims so many jobs, which must be there; the settles that acknowledge them.
+pub(crate) async fn claim(store: &dyn Store, batch: usize) -> Result<Vec<Settle>> {
+    let taker = Taker {
+        stream: 1,
+        worker_id: "worker-1".into(),
+        lease: Duration::from_secs(30),
+        grace: Some(Duration::from_secs(5)),
+        jobs: u32::try_from(batch).unwrap_or(u32::MAX),
+        bytes: 64 << 20,
+        oversize: true,
+    };
+    let asks = vec![Ask { topic: TopicName::stored("orders"), takers: vec![taker] }];
+    let claims = store.claim(Claim { nonce: rand::random(), owner: 1, asks }).await?;
+    let leased = claims.topics.into_iter().flat_map(|topic| topic.leased).flatten();
+    let ack = |leased: Leased| Settle {
+        lease: LeaseRef { key: leased.key, token: leased.token },
+        owner: 1,
+        end: End::Ack { result: None, follow_ups: Vec::new() },
+        deadline: None,
+    };
+    let acks: Vec<_> = leased.map(ack).collect();
+    assert_eq!(acks.len(), batch, "jobs are missing");
+    Ok(acks)
+}
+
+/// Acknowledges what was claimed.
+pub(crate) async fn settle(store: &dyn Store, acks: Vec<Settle>) -> Result<()> {
+    assert!(store.settle(acks).await?.iter().all(std::result::Result::is_ok), "an ack is refused");
+    Ok(())
+}

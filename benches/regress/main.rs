@@ -1,0 +1,147 @@
+//! Regress: what the hot paths cost, against a committed baseline: a slow change is seen on the day that it
+//! is made, on any machine, however busy.
+//!
+//! `make bench-regress` compares, `make bench-regress BLESS=1` makes what it finds the baseline. Exit code 1:
+//! some figure is off by more than its tolerance, in either direction.
+//!
+//! - [`hot`]: the pure functions of the bench of this name, in instructions per call
+//! - [`server`]: a whole server on SQLite in memory and on Redis, in instructions per job: decoding,
+//!   converting, batching, the store's side, claims, credit, messages, receipts, encoding
+//! - [`redis`]: the scripts, in instructions of Redis per job and verb; and, loosely, in time
+//!
+//! Nothing here is optimized beyond what tests are: another build would cost minutes in every CI run, and
+//! what makes a path do more shows in any build. What an optimizer makes of it is for `make bench`.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a measuring tool reads the environment; nothing in it decides by it"
+)]
+
+mod baseline;
+mod callgrind;
+mod hot;
+mod life;
+#[path = "../hot/paths.rs"]
+mod paths;
+mod redis;
+#[path = "../load/redis.rs"]
+#[allow(dead_code, reason = "the load bench shares this file and uses the rest")]
+mod redis_server;
+mod server;
+
+use std::env;
+use std::io::{Write as _, stdout};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+use tokio::runtime::Builder;
+
+use baseline::{Baseline, Verdict};
+
+// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// One number.
+#[derive(Clone, Debug)]
+struct Figure {
+    name: String,
+    value: f64,
+    /// The time behind it, which says something only about this machine.
+    micros: Option<f64>,
+}
+
+impl Figure {
+    fn new(name: String, value: f64) -> Figure {
+        Figure { name, value, micros: None }
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [hot::COMMAND] => hot::run(),
+        [server::COMMAND, url] => server::serve(url)?,
+        _ => return regress(arguments.iter().any(|argument| argument == "--bless")),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn regress(bless: bool) -> Result<ExitCode> {
+    if let Some(missing) = missing() {
+        if env::var("CI").is_ok_and(|ci| ci == "true") {
+            bail!("{missing} is required with CI=true: .ci/install-test-tools");
+        }
+        writeln!(stdout(), "skipped: there is no {missing}, see .ci/install-test-tools")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let figures = Builder::new_current_thread().enable_all().build()?.block_on(measure())?;
+    let rustc = rustc()?;
+    if bless {
+        Baseline::write(&rustc, &figures)?;
+    }
+    report(&Baseline::read()?, &figures, &rustc)
+}
+
+/// A tool that is not there.
+fn missing() -> Option<&'static str> {
+    if !callgrind::is_there() {
+        return Some("valgrind");
+    }
+    (!redis::program().exists()).then_some("redis-server-8")
+}
+
+async fn measure() -> Result<Vec<Figure>> {
+    let mut figures = hot::count()?;
+    figures.extend(server::count("sqlite", "sqlite::memory:").await?);
+    let dir = TempDir::new()?;
+    let redis = redis_server::Redis::launch(Command::new(redis::program()), dir.path())?;
+    figures.extend(server::count("redis", &redis.url()).await?);
+    drop(redis);
+    figures.extend(redis::count().await?);
+    figures.extend(redis::time().await?);
+    Ok(figures)
+}
+
+/// Says how each figure stands; fails if one is off.
+fn report(baseline: &Baseline, figures: &[Figure], rustc: &str) -> Result<ExitCode> {
+    let (mut out, mut off) = (stdout(), 0);
+    for figure in figures {
+        let before = baseline.value(&figure.name).unwrap_or(figure.value);
+        let verdict = match baseline.judge(figure, rustc) {
+            Verdict::Within => "",
+            Verdict::New => "  is not in the baseline",
+            Verdict::Off => "  OFF",
+        };
+        off += usize::from(!verdict.is_empty());
+        let change = 100.0 * (figure.value / before - 1.0);
+        let micros = figure.micros.map(|micros| format!("  {micros:.2} us here"));
+        let micros = micros.unwrap_or_default();
+        let Figure { name, value, .. } = figure;
+        writeln!(out, "{name:26} {value:12.2} {change:+7.2} %{micros}{verdict}")?;
+    }
+    for name in baseline.forgotten(figures) {
+        off += 1;
+        writeln!(out, "{name:26} is not measured any more")?;
+    }
+    if off == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    writeln!(out, "{off} figures are off; if that is meant: make bench-regress BLESS=1")?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// The compiler's version.
+fn rustc() -> Result<String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let version = Command::new(rustc).arg("--version").output().context("rustc")?;
+    let text = String::from_utf8(version.stdout)?;
+    Ok(text.split(' ').nth(1).context("an odd version of rustc")?.to_owned())
+}
+
+/// This program, to be run once more under callgrind.
+fn own_program() -> Result<PathBuf> {
+    Ok(env::current_exe()?)
+}

@@ -1,0 +1,104 @@
+//! What the scripts cost Redis, which does one thing at a time: its main thread is what a shard has.
+//!
+//! Instructions decide. Microseconds are what an operator pays, but they depend on the machine and on who
+//! else uses it: so they are taken as the ratio to a script that never changes, run in turns with the life
+//! of the jobs, the least of several rounds of each, and a wide tolerance catches what instructions do not
+//! show, as memory that is not in a cache.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use ringq::store::Store;
+use tempfile::TempDir;
+
+use crate::callgrind::Counts;
+use crate::redis_server::Redis;
+use crate::{Figure, life};
+
+/// The same program everywhere, which `.ci/install-test-tools` brings.
+const PROGRAM: &str = ".tools/bin/redis-server-8";
+/// What it does by the clock rather than by what is asked of it, as seldom as can be.
+const CALM: [&str; 6] = ["--hz", "1", "--dynamic-hz", "no", "--activerehashing", "no"];
+/// A command that no script runs, and how it is asked for.
+const MARK: (&str, &str) = ("lolwutCommand", "LOLWUT VERSION 9");
+/// Jobs per call, and calls.
+const SHAPES: [(usize, usize); 2] = [(1, 1_000), (128, 40)];
+/// Calls under way at once where time is taken: a Redis that idles between calls is a cold one.
+const UNDER_WAY: usize = 32;
+/// Rounds in turns with the script that never changes.
+const ROUNDS: usize = 15;
+/// That script: writes and reads, as ours do.
+const YARDSTICK: &str = "EVAL \"for i = 1, 5000 do local k = 'y' .. i % 100; \
+    redis.call('HSET', k, i % 7, i); redis.call('HGET', k, i % 5) end\" 0";
+
+/// That program.
+pub(crate) fn program() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(PROGRAM)
+}
+
+/// What the life of a job costs it: instructions per job, for each verb.
+pub(crate) async fn count() -> Result<Vec<Figure>> {
+    let mut counts = Counts::new()?;
+    let mut command = counts.command(program(), MARK.0);
+    command.args(CALM);
+    let redis = Redis::launch(command, counts.dir())?;
+    let store = life::open(&redis.url()).await?;
+    let mut figures = Vec::new();
+    for (jobs, calls) in SHAPES {
+        // What comes with the first job of a topic.
+        live(&*store, (jobs, 2), 1, || Ok(())).await?;
+        redis.ask(MARK.1)?;
+        counts.parts()?;
+        live(&*store, (jobs, calls), 1, || redis.ask(MARK.1).map(drop)).await?;
+        let parts = counts.parts()?;
+        for (verb, part) in ["enqueue", "claim", "settle"].iter().zip(parts) {
+            let name = format!("redis.{verb}.by_{jobs}");
+            figures.push(Figure::new(name, part as f64 / (jobs * calls) as f64));
+        }
+    }
+    Ok(figures)
+}
+
+/// How long the life of a job takes it, as a part of how long the script takes that never changes; and how
+/// many microseconds that is here.
+pub(crate) async fn time() -> Result<Vec<Figure>> {
+    let dir = TempDir::new()?;
+    let redis = Redis::launch(Command::new(program()), dir.path())?;
+    let store = life::open(&redis.url()).await?;
+    let mut figures = Vec::new();
+    for (jobs, calls) in SHAPES {
+        let (mut yardstick, mut least) = (f64::INFINITY, f64::INFINITY);
+        for _ in 0..ROUNDS {
+            let before = redis.spent_us("eval:")?;
+            redis.ask(YARDSTICK)?;
+            yardstick = yardstick.min(redis.spent_us("eval:")? - before);
+            let before = redis.spent_us("evalsha:")?;
+            live(&*store, (jobs, calls), UNDER_WAY, || Ok(())).await?;
+            least = least.min((redis.spent_us("evalsha:")? - before) / (jobs * calls) as f64);
+        }
+        let name = format!("redis.time.by_{jobs}");
+        figures
+            .push(Figure { micros: Some(least), ..Figure::new(name, 1_000.0 * least / yardstick) });
+    }
+    Ok(figures)
+}
+
+/// Lets jobs live, so many per call; `mark` comes after each verb.
+async fn live(
+    store: &dyn Store,
+    (jobs, calls): (usize, usize),
+    under_way: usize,
+    mark: impl Fn() -> Result<()>,
+) -> Result<()> {
+    let enqueues = stream::iter(0..calls).map(|nth| life::enqueue(store, jobs, nth));
+    enqueues.buffered(under_way).try_collect::<Vec<()>>().await?;
+    mark()?;
+    let claims = stream::iter(0..calls).map(|_| life::claim(store, jobs));
+    let claimed: Vec<_> = claims.buffered(under_way).try_collect().await?;
+    mark()?;
+    let settles = stream::iter(claimed).map(|acks| life::settle(store, acks));
+    settles.buffered(under_way).try_collect::<Vec<()>>().await?;
+    mark()
+}

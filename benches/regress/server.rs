@@ -1,0 +1,193 @@
+//! A whole server, counted from the request's bytes to the answer's: this program is it, on one thread, so
+//! that the order of things is the same in every run. It is driven from outside over gRPC, which does not
+//! count.
+
+use std::io::{BufRead as _, BufReader, Write as _, stdin, stdout};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use ringq::app::App;
+use ringq::config::Config;
+use ringq::pb::queue_service_client::QueueServiceClient;
+use ringq::pb::{
+    AckItem, AckRequest, BatchEnqueueRequest, Delivery, EnqueueRequest, JobSpec, PullRequest,
+    StreamRequest, StreamResponse,
+};
+use tokio::runtime;
+use tokio::sync::oneshot;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use crate::callgrind::{Counts, OWN_MARK, callgrind_mark};
+use crate::{Figure, own_program};
+
+/// How this program is told to be the server; the url of its shard follows.
+pub(crate) const COMMAND: &str = "serve";
+/// Jobs that live one after the other.
+const SINGLE: usize = 100;
+/// Calls with many jobs each, and how many.
+const BATCHES: (usize, usize) = (10, 100);
+const TOPIC: &str = "orders";
+
+/// A server under callgrind. Dropping it ends it.
+struct Counted {
+    child: Child,
+    told: ChildStdin,
+    says: BufReader<ChildStdout>,
+    counts: Counts,
+}
+
+/// A producer that is a worker, too.
+struct Client {
+    queue: QueueServiceClient<Channel>,
+}
+
+/// What the life of a job costs a server with this shard: instructions per job.
+pub(crate) async fn count(name: &str, url: &str) -> Result<Vec<Figure>> {
+    let mut server = Counted::start(url)?;
+    let address = server.line()?;
+    let mut client = Client::connect(&address).await?;
+    // What is made at the first use does not count.
+    client.live_alone(10).await?;
+    server.part()?;
+    client.live_alone(SINGLE).await?;
+    let alone = server.part()? / SINGLE as f64;
+    let mut stream = client.stream().await?;
+    client.live_together(&mut stream, (2, BATCHES.1)).await?;
+    server.part()?;
+    client.live_together(&mut stream, BATCHES).await?;
+    let together = server.part()? / (BATCHES.0 * BATCHES.1) as f64;
+    Ok(vec![
+        Figure::new(format!("server.{name}.alone"), alone),
+        Figure::new(format!("server.{name}.together"), together),
+    ])
+}
+
+/// Serves until it is killed, and marks whenever it is told to.
+pub(crate) fn serve(url: &str) -> Result<()> {
+    let config = Config::from_toml(&format!(
+        "listen = '127.0.0.1:0'\nhttp_listen = '127.0.0.1:0'\n[[shard]]\nname = 's0'\nurl = '{url}'\n"
+    ))?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let app = App::build(config).await?;
+        writeln!(stdout(), "http://{}", app.grpc_address())?;
+        let (stop, stopped) = oneshot::channel();
+        std::thread::spawn(move || {
+            let told = obey();
+            let _ = stop.send(());
+            told
+        });
+        app.run(async { drop(stopped.await) }).await?;
+        Ok(())
+    })
+}
+
+/// Marks at each line of the input, and says so.
+fn obey() -> Result<()> {
+    for line in stdin().lines() {
+        line?;
+        callgrind_mark();
+        writeln!(stdout(), "marked")?;
+    }
+    Ok(())
+}
+
+// === impl Counted ===
+
+impl Counted {
+    fn start(url: &str) -> Result<Counted> {
+        let counts = Counts::new()?;
+        let mut command = counts.command(own_program()?, OWN_MARK);
+        command.args([COMMAND, url]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let told = child.stdin.take().context("no input")?;
+        let says = BufReader::new(child.stdout.take().context("no output")?);
+        Ok(Counted { child, told, says, counts })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.says.read_line(&mut line)?;
+        ensure!(!line.is_empty(), "the server ended");
+        Ok(line.trim().to_owned())
+    }
+
+    /// Ends a part: its instructions.
+    fn part(&mut self) -> Result<f64> {
+        writeln!(self.told, "mark")?;
+        self.line()?;
+        let parts = self.counts.parts()?;
+        let [part] = parts[..] else { anyhow::bail!("{} parts at a mark", parts.len()) };
+        Ok(part as f64)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    async fn connect(address: &str) -> Result<Client> {
+        Ok(Client { queue: QueueServiceClient::connect(address.to_owned()).await? })
+    }
+
+    async fn stream(&mut self) -> Result<Streaming<StreamResponse>> {
+        let max_in_flight = i32::try_from(BATCHES.1)?;
+        let topics = vec![TOPIC.to_owned()];
+        let take = StreamRequest { topics, max_in_flight, ..Default::default() };
+        Ok(self.queue.stream(take).await?.into_inner())
+    }
+
+    /// Jobs one after the other, each in calls of its own. They are pulled: on a stream the claim that finds
+    /// nothing more meets the next job sooner or later.
+    async fn live_alone(&mut self, jobs: usize) -> Result<()> {
+        for _ in 0..jobs {
+            self.queue.enqueue(EnqueueRequest { job: Some(job()), ..Default::default() }).await?;
+            let topics = vec![TOPIC.to_owned()];
+            let wait = Some(prost_types::Duration::default());
+            let pull = PullRequest { topics, max_jobs: 1, wait, ..Default::default() };
+            let pulled = self.queue.pull(pull).await?.into_inner().deliveries;
+            ensure!(pulled.len() == 1, "{} jobs were pulled", pulled.len());
+            self.ack(pulled).await?;
+        }
+        Ok(())
+    }
+
+    /// So many calls with so many jobs, which come over a stream.
+    async fn live_together(
+        &mut self,
+        stream: &mut Streaming<StreamResponse>,
+        (calls, jobs): (usize, usize),
+    ) -> Result<()> {
+        for _ in 0..calls {
+            let batch = BatchEnqueueRequest { jobs: vec![job(); jobs], ..Default::default() };
+            let answer = self.queue.batch_enqueue(batch).await?.into_inner();
+            ensure!(answer.failed_count == 0, "a job was refused");
+            let mut delivered = Vec::with_capacity(jobs);
+            while delivered.len() < jobs {
+                let message = stream.message().await?.context("the stream ended")?;
+                delivered.extend(message.deliveries);
+            }
+            self.ack(delivered).await?;
+        }
+        Ok(())
+    }
+
+    async fn ack(&mut self, delivered: Vec<Delivery>) -> Result<()> {
+        let item = |delivery: Delivery| AckItem { receipt: delivery.receipt, ..Default::default() };
+        let items = delivered.into_iter().map(item).collect();
+        let answer = self.queue.ack(AckRequest { items }).await?.into_inner();
+        ensure!(answer.failures.is_empty(), "an ack was refused: {:?}", answer.failures);
+        Ok(())
+    }
+}
+
+fn job() -> JobSpec {
+    JobSpec::new(TOPIC).with_text("x".repeat(100))
+}
