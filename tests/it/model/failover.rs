@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use ringq::domain::{JobKey, TopicName};
-use ringq::store::{Error, Unclaim};
+use ringq::domain::{JobKey, Token, TopicName};
+use ringq::store::{Claim, Error, LeaseRef, Unclaim};
 
 use super::reference::Reference;
 use super::run::Run;
@@ -95,14 +95,22 @@ impl Run {
         Loss { steps, lost, failed }
     }
 
-    /// Waits until calls go to the new primary.
+    /// Waits until calls go to the new primary, those that read, those that write and claims: each kind has a
+    /// connection of its own.
     async fn until_moved(&self, sentinel: &Sentinel) {
+        let nobody = LeaseRef { key: keys().remove(0), token: Token(0) };
         eventually("calls go to the new primary", async || {
             let primary = sentinel.primary().await?;
-            let calls = || primary.command(&["INFO", "commandstats"]);
+            let calls =
+                async || ran(&primary.command(&["INFO", "commandstats"]).await).unwrap_or(0);
+            let store = &self.store.store;
             let before = calls().await;
-            self.store.store.get(keys(), false).await.ok()?;
-            (ran(&calls().await)? > ran(&before).unwrap_or(0)).then_some(())
+            store.get(keys(), false).await.ok()?;
+            let reads = calls().await;
+            store.unclaim(Unclaim::Leases(vec![nobody.clone()])).await.ok()?;
+            let writes = calls().await;
+            store.claim(Claim { nonce: 0, owner: 1, asks: Vec::new() }).await.ok()?;
+            (before < reads && reads < writes && writes < calls().await).then_some(())
         })
         .await;
     }
