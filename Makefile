@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench model credit durability faults example
+.PHONY: help run demo build test lint fmt proto-lint ci bench bench-peers model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -35,6 +35,10 @@ ci: ## Run everything that a change has to pass
 
 bench: ## Measure against the targets; ARGS="lifecycle unary --rounds 5" chooses
 	cargo bench --locked --bench load -- $(ARGS)
+
+bench-peers: build ## Do the same work on ringq and on other queues; ARGS="ringq nats --rounds 3" chooses
+	benches/peers/install
+	benches/peers/run.py $(ARGS)
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \
