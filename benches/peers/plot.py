@@ -37,9 +37,13 @@ def svg(peers: list[Peer], rounds: Rounds) -> str:
         parts += names(peers, places, top)
         for column, (name, title) in enumerate(panels[line * COLUMNS : (line + 1) * COLUMNS]):
             parts += panel(peers, rounds, places, name, title, MARGIN + NAMES + column * PANEL, top)
-    size = f'width="{width}" height="{lines * height + MARGIN + 1}"'
+    tall = lines * height + MARGIN + 1
     body = "\n".join(parts)
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n<style>{STYLE}</style>\n{body}\n</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="{width}" height="{tall}" '
+        f'viewBox="0 0 {width} {tall}">\n<title>ringq and other queues: {len(panels)} figures</title>\n'
+        f"<style>{STYLE}</style>\n{body}\n</svg>\n"
+    )
 
 
 def rows(peers: list[Peer]) -> tuple[dict[str, int], int]:
@@ -76,13 +80,14 @@ def panel(
             parts.append(text(left, y + BAR, "failed", "soft"))
             continue
         length, low, high = (value / most * LONGEST for value in (median(values), min(values), max(values)))
-        kind, middle = "ours" if peer.is_ours() else "peer", y + BAR / 2 + 1
-        parts.append(f'<rect class="{kind}" x="{left}" y="{y + 1}" width="{max(length, 1):.1f}" height="{BAR}"/>')
-        parts.append(f'<path class="range" d="M{left + low:.1f} {middle}H{left + high:.1f}"/>')
-        parts.append(text(left + high + 6, y + BAR, label(peer, rounds, name), "strong" if peer.is_ours() else ""))
+        kind, style = ("ours", "strong") if peer.is_ours() else ("peer", "")
         ratio = report.ratio(peers, peer, rounds, name)
-        if ratio is not None:
-            parts[-1] = parts[-1].replace("</text>", f'<tspan class="soft" dx="5">{report.digits(ratio)}x</tspan></text>')
+        aside = "" if ratio is None else f"{report.digits(ratio)}x"
+        parts += [
+            f'<rect class="{kind}" x="{left}" y="{y + 1}" width="{max(length, 1):.1f}" height="{BAR}"/>',
+            f'<path class="range" d="M{left + low:.1f} {y + BAR / 2 + 1}H{left + high:.1f}"/>',
+            text(left + high + 6, y + BAR, label(peer, rounds, name), style, aside),
+        ]
     return parts
 
 
@@ -93,5 +98,6 @@ def label(peer: Peer, rounds: Rounds, name: str) -> str:
     return f"{report.digits(value / 1e3)}k"
 
 
-def text(x: float, y: float, words: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+def text(x: float, y: float, words: str, kind: str, aside: str = "") -> str:
+    softer = f' <tspan class="soft">{aside}</tspan>' if aside else ""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}{softer}</text>'

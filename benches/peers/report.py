@@ -1,5 +1,9 @@
 """The table: medians over all rounds, their ranges, and their ratios to ringq."""
 
+import os
+import subprocess
+import tempfile
+import time
 from statistics import median
 
 from peers import Peer
@@ -15,6 +19,8 @@ RATES = {
     "life": "bulk, then take and ack",
     "both": "both at once",
 }
+# Syncs of the disk that are timed.
+SYNCS = 200
 LATENCY = "idle, p50 / p99 ms"
 
 
@@ -25,6 +31,32 @@ def table(peers: list[Peer], rounds: Rounds) -> str:
         rates = [cell(peers, peer, rounds, name) for name in RATES]
         lines.append([peer.title, peer.power_cut, *rates, latency(peers, peer, rounds), peer.remark])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine() -> str:
+    """What the figures depend on and the repository does not pin."""
+    servers = [["redis-server", "--version"], ["beanstalkd", "-v"]]
+    versions = [version(words) for words in servers]
+    return f"{os.cpu_count()} cores; a sync of 4 KiB takes {sync_us():.0f} us; {'; '.join(versions)}"
+
+
+def version(words: list[str]) -> str:
+    try:
+        return subprocess.run(words, capture_output=True, text=True).stdout.split(" sha=")[0].strip()
+    except OSError:
+        return f"no {words[0]}"
+
+
+def sync_us() -> float:
+    """Median of what a sync takes where the servers have their data."""
+    took = []
+    with tempfile.TemporaryFile(buffering=0) as file:
+        for _ in range(SYNCS):
+            file.write(bytes(4096))
+            start = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append((time.perf_counter() - start) * 1e6)
+    return median(took)
 
 
 def reference(peers: list[Peer], peer: Peer) -> Peer | None:

@@ -35,6 +35,7 @@ def main() -> int:
                         rounds[peer.name].setdefault(name, []).append(value)
                 except Broken as error:
                     broken.append(f"{peer.name}, {scenario}, round {number}: {error}")
+    print(report.machine())
     print(report.table(present, rounds))
     print(json.dumps({"rounds": rounds, "broken": broken}))
     options.plot.write_text(plot.svg(present, rounds))

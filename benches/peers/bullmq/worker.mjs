@@ -2,7 +2,7 @@
 // clock is one for all processes of a machine.
 import { Worker } from "bullmq";
 
-const CONCURRENCY = 200;
+const CONCURRENCY = 100;
 
 let came = [];
 
