@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress model credit durability faults example
+.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -45,6 +45,10 @@ bench-hot: ## Time the pure hot paths; ARGS="receipt" chooses
 bench-regress: ## Count what the hot paths cost and compare with the baseline; BLESS=1 makes it the baseline
 	.ci/install-test-tools
 	cargo bench --locked --profile dev --bench regress -- $(if $(BLESS),--bless)
+
+bench-peers: build ## Do the same work on ringq and on other queues; ARGS="ringq nats --rounds 3" chooses
+	benches/peers/install
+	benches/peers/run.py $(ARGS)
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \

@@ -1,0 +1,31 @@
+// A process of workers. It works while the harness wants it to, and tells it what came and when; the
+// clock is one for all processes of a machine.
+import { Worker } from "bullmq";
+
+const CONCURRENCY = 100;
+
+let came = [];
+
+function tell() {
+  process.send(came);
+  came = [];
+}
+
+/** Tells what came in this turn of the loop together. */
+async function work(job) {
+  if (came.push([job.data, process.hrtime.bigint()]) === 1) setImmediate(tell);
+}
+
+const worker = new Worker("jobs", work, {
+  connection: { host: "127.0.0.1", port: Number(process.argv[2]) },
+  concurrency: CONCURRENCY,
+});
+worker.on("error", (error) => {
+  console.error(error);
+  process.exit(1);
+});
+await worker.waitUntilReady();
+await worker.pause();
+process.on("message", (word) => (word === "pause" ? worker.pause() : worker.resume()));
+process.on("disconnect", () => process.exit());
+process.send("ready");
