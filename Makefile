@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers model credit durability faults example
+.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -49,6 +49,9 @@ bench-regress: ## Count what the hot paths cost and compare with the baseline; B
 bench-peers: build ## Do the same work on ringq and on other queues; ARGS="ringq nats --rounds 3" chooses
 	benches/peers/install
 	benches/peers/run.py $(ARGS)
+
+redis-cost: ## Measure what a job costs Redis, also beside 1,000,000 stored ones
+	RINGQ_STORED=$${RINGQ_STORED:-1000000} cargo test --locked --test it -- redis_cost --nocapture --test-threads 1
 
 model: ## Run the model test in full: 100 seeds of 10,000 steps
 	RINGQ_MODEL_SEEDS=$${RINGQ_MODEL_SEEDS:-100} RINGQ_MODEL_STEPS=$${RINGQ_MODEL_STEPS:-10000} \

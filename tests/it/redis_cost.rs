@@ -10,7 +10,7 @@ use std::time::Duration;
 use deadpool_redis::redis;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use ringq::domain::When;
-use ringq::store::Store;
+use ringq::store::{NewJob, Store};
 
 use crate::harness::Redis;
 
@@ -24,6 +24,9 @@ const EMPTY_SCRIPTS: [(usize, f64); 3] = [(1, 18.0 / 0.49), (128, 6.5 / 0.49), (
 const DISTURBED: f64 = 2.0;
 /// The quietest of so many rounds counts: others disturb, none helps.
 const ROUNDS: usize = 5;
+/// How much more an enqueue may take beside a million stored jobs than beside ten thousand, by the jobs in each
+/// call.
+const GROWTH: [(usize, f64); 2] = [(1, 1.5), (16, 2.0)];
 /// Bytes per stored delayed job with a body of 100 bytes.
 const BYTES_MAX: f64 = 420.0;
 
@@ -121,6 +124,62 @@ async fn a_batch_lives_by_a_few_commands() {
         println!("{batch} per call: {commands:.1} commands per batch");
         assert!(commands <= COMMANDS_MAX, "{commands} commands for the life of {batch} jobs");
     }
+}
+
+/// What an enqueue of a delayed job takes, `batch` per call, in empty scripts: the median of some samples.
+async fn delayed_enqueue(redis: &Redis, store: &dyn Store, from: &mut u128, batch: usize) -> f64 {
+    const CALLS_SAMPLED: usize = 1_024;
+    let mut samples = Vec::new();
+    for _ in 0..ROUNDS {
+        let empty = empty_script(redis).await;
+        let calls: Vec<_> = (0..CALLS_SAMPLED).map(|_| delayed(from, batch)).collect();
+        let start = micros(redis).await;
+        let enqueues = stream::iter(calls).map(|jobs| store.enqueue(jobs));
+        enqueues.buffered(CALLS).try_collect::<Vec<_>>().await.unwrap();
+        samples.push((micros(redis).await - start) / (CALLS_SAMPLED * batch) as f64 / empty);
+    }
+    samples.sort_by(f64::total_cmp);
+    samples[ROUNDS / 2]
+}
+
+/// So many jobs that are due at any time of the coming day.
+fn delayed(from: &mut u128, count: usize) -> Vec<NewJob> {
+    let job = |_| {
+        *from += 1;
+        let due = rand::random_range(3_600_000..90_000_000);
+        life::job(*from, When::After(Duration::from_millis(due)))
+    };
+    (0..count).map(job).collect()
+}
+
+#[tokio::test]
+async fn an_enqueue_costs_little_more_beside_many_stored_jobs() {
+    let Some(redis) = Redis::start().await else { return };
+    let store = life::open(&redis.url()).await.unwrap();
+    let mut stored = 0;
+    let mut costs = Vec::new();
+    for level in [10_000, number("RINGQ_STORED", 100_000)] {
+        while stored < level {
+            store.enqueue(delayed(&mut stored, 500)).await.unwrap();
+        }
+        let alone = delayed_enqueue(&redis, &*store, &mut stored, 1).await;
+        let together = delayed_enqueue(&redis, &*store, &mut stored, 16).await;
+        println!(
+            "{level} stored: an enqueue takes {alone:.1} empty scripts, one of 16 {together:.1}"
+        );
+        costs.push([alone, together]);
+    }
+    for (index, (batch, most)) in GROWTH.into_iter().enumerate() {
+        let growth = costs[1][index] / costs[0][index];
+        println!("{batch} per call: {growth:.2} times as much, asked {most:.1}");
+        assert!(growth <= DISTURBED * most, "{growth} times as much, {batch} per call");
+    }
+}
+
+/// A number from the environment.
+#[expect(clippy::disallowed_methods, reason = "how long a test runs is no configuration")]
+fn number(name: &str, otherwise: u128) -> u128 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
 #[tokio::test]
