@@ -7,16 +7,13 @@ pub(super) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// That all of these acks count; none: they are not plain ones alone.
 pub(super) fn acked(words: &[&[u8]]) -> Option<Vec<u8>> {
-    let began = format!(":{}\r\n", now_micros());
-    match arguments(words)? {
-        [_, _topic, _id, _token] => Some(began.into_bytes()),
-        [_, topics, rest @ ..] => {
-            let acks = plain(number(topics)?, rest)?;
-            let answer = format!("*{}\r\n:0\r\n:0\r\n{}", 2 + acks, began.repeat(acks));
-            Some(answer.into_bytes())
-        }
-        _ => None,
-    }
+    let all_plain = match arguments(words)? {
+        // One, and by what it is recalled.
+        [_, _topic, _id, _end] | [_, _topic, _id, _end, _, _] => true,
+        [_, sections, rest @ ..] => are_plain(number(sections)?, rest)?,
+        _ => false,
+    };
+    all_plain.then(|| b":1\r\n".to_vec())
 }
 
 /// That all of these jobs were created.
@@ -24,16 +21,14 @@ pub(super) fn enqueued() -> Vec<u8> {
     format!(":{}\r\n", now_micros()).into_bytes()
 }
 
-/// How many plain acks there are; none: there is something else, too.
-fn plain(topics: usize, mut rest: &[&[u8]]) -> Option<usize> {
-    let mut acks = 0;
-    for _ in 0..topics {
-        let here = number(rest.get(1)?)?;
-        // Behind the name and the number ids, then tokens.
-        rest = rest.get(2 + 2 * here..)?;
-        acks += here;
+/// Whether there is nothing behind so many sections of plain acks.
+fn are_plain(sections: usize, mut rest: &[&[u8]]) -> Option<bool> {
+    for _ in 0..sections {
+        // Topic, number and whose they are; ids and ends; under how many digits they are recalled, with their lines.
+        let digits = 3 + 2 * number(rest.get(1)?)?;
+        rest = rest.get(digits + 1 + 2 * number(rest.get(digits)?)?..)?;
     }
-    rest.is_empty().then_some(acks)
+    Some(rest.is_empty())
 }
 
 /// Behind the script, the number of keys and the keys.
