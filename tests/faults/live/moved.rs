@@ -39,8 +39,13 @@ impl Trial {
         self.note(format!("replicate s{SHARD}"));
         next.says("master_link_status:up").await;
         let to = next.port().to_string();
-        let answer = self.cluster.redis[SHARD].command(&["FAILOVER", "TO", "127.0.0.1", &to]).await;
-        assert_eq!(answer, "+OK");
+        let from = &self.cluster.redis[SHARD];
+        // It knows of its replica a moment later than that of itself.
+        eventually("the old one gives way", async || {
+            let answer = from.command(&["FAILOVER", "TO", "127.0.0.1", &to]).await;
+            (answer == "+OK").then_some(())
+        })
+        .await;
         next.says("role:master").await;
         self.note(format!("s{SHARD} is moved"));
         self.cluster.ring[SHARD] = shard(SHARD, &next.url());
