@@ -149,6 +149,8 @@ impl<'a> Repeats<'a> {
         }
         let nacks = self.nacks.get(before.receipt.as_str());
         let failed = nacks.and_then(|nacks| nacks.failed).is_some_and(|sent| sent <= after.at);
-        failed || before.at + before.lease <= after.at + self.slack
+        // As in `why_over`: `before` may have lain in a socket.
+        let arrived = if before.at <= after.at { before.at } else { before.stream_since };
+        failed || arrived + before.lease <= after.at + self.slack
     }
 }
