@@ -31,9 +31,11 @@ const ABORTED: &str = "-failover-abort-*";
 /// What a sentinel said.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
-    /// That one is the primary no more, or is about to be none.
-    Demoted(Host),
-    /// It stays the primary.
+    /// That one is about to be the primary no more: this sentinel leads a failover.
+    Begins(Host),
+    /// That one is the primary no more.
+    Switched(Host),
+    /// A failover that this sentinel led, or wished to lead, is given up.
     Aborted,
 }
 
@@ -121,32 +123,41 @@ impl Route {
 // === impl Route: news ===
 
 impl Route {
-    /// Listens to one of the sentinels until it says that somebody is the primary no more, or is about to be
-    /// none: it takes writes for seconds after its replica was promoted, and they are lost. `None`: the
-    /// sentinel cannot be heard.
-    pub(super) async fn news(&self, nth: usize) -> Option<Host> {
+    /// Listens to one of the sentinels for as long as it can be heard; whether it could be at all. `leave` is
+    /// told who is the primary no more, or is about to be none: it takes writes for seconds after its replica
+    /// was promoted, and they are lost.
+    ///
+    /// One subscription hears both that a failover begins and that it is given up: without another Redis to
+    /// take over the one follows the other within a tenth of a second, and who misses the second avoids for
+    /// [`NEWS_SPREAD`] a primary that stays.
+    pub(super) async fn news(&self, nth: usize, leave: impl Fn(&Host)) -> bool {
         let Place::Sentinel { sentinels, primary, login } = &self.address.place else {
-            return None;
+            return false;
         };
-        let (mut sink, mut messages) = self.listen(&sentinels[nth], login).await.ok()?.split();
+        let Ok(subscription) = self.listen(&sentinels[nth], login).await else { return false };
+        let (mut sink, mut messages) = subscription.split();
+        let mut leads = false;
         loop {
             match tokio::time::timeout(PING_EVERY, messages.next()).await {
                 Ok(Some(message)) => {
                     let (channel, text) = (message.get_channel_name(), message.get_payload_bytes());
-                    match news(channel, text, primary) {
-                        Some(News::Demoted(old)) => {
+                    let Some(news) = news(channel, text, primary) else { continue };
+                    let led = std::mem::replace(&mut leads, matches!(news, News::Begins(_)));
+                    match news {
+                        News::Begins(old) | News::Switched(old) => {
                             *self.demoted() = Some((old.clone(), Instant::now()));
-                            return Some(old);
+                            leave(&old);
                         }
-                        Some(News::Aborted) => *self.demoted() = None,
-                        None => {}
+                        // Who was not elected gives up, too, while another one goes on.
+                        News::Aborted if led => *self.demoted() = None,
+                        News::Aborted => {}
                     }
                 }
-                Ok(None) => return None,
+                Ok(None) => return true,
                 Err(_silence) => {
                     let pong = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;
                     if !matches!(pong, Ok(Ok(_))) {
-                        return None;
+                        return true;
                     }
                 }
             }
@@ -179,8 +190,11 @@ fn news(channel: &str, text: &[u8], primary: &str) -> Option<News> {
     }
     let (name, host, port) = (words.next()?, words.next()?, words.next()?);
     let host = Host { name: host.to_owned(), port: port.parse().ok()? };
-    let is_over = channel != SWITCHED && channel != BEGINS;
-    (name == primary).then_some(if is_over { News::Aborted } else { News::Demoted(host) })
+    (name == primary).then_some(match channel {
+        SWITCHED => News::Switched(host),
+        BEGINS => News::Begins(host),
+        _ => News::Aborted,
+    })
 }
 
 #[cfg(test)]
@@ -191,9 +205,10 @@ mod tests {
     #[test]
     fn the_news_of_a_failover_is_understood() {
         let told = |channel: &str, text: &str| news(channel, text.as_bytes(), "main");
-        let old = || Some(News::Demoted(Host { name: "10.0.0.1".into(), port: 6379 }));
-        assert_eq!(told(SWITCHED, "main 10.0.0.1 6379 10.0.0.2 6380"), old());
-        assert_eq!(told(BEGINS, "master main 10.0.0.1 6379"), old());
+        let old = || Host { name: "10.0.0.1".into(), port: 6379 };
+        let switched = told(SWITCHED, "main 10.0.0.1 6379 10.0.0.2 6380");
+        assert_eq!(switched, Some(News::Switched(old())));
+        assert_eq!(told(BEGINS, "master main 10.0.0.1 6379"), Some(News::Begins(old())));
         let aborted = told("-failover-abort-no-good-slave", "master main 10.0.0.1 6379");
         assert_eq!(aborted, Some(News::Aborted));
         assert_eq!(told(SWITCHED, "other 10.0.0.1 6379 10.0.0.2 6380"), None);

@@ -12,6 +12,7 @@ use crate::backoff::Backoff;
 use crate::domain::{Time, Token, TopicName};
 use crate::store::{Error, Hint, Revoked};
 
+use super::address::Host;
 use super::hints::Hints;
 use super::keys;
 use super::link::Lane;
@@ -76,15 +77,16 @@ pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()
     AbortOnDropHandle::new(tokio::spawn(async move {
         let (mut backoff, link) = (Backoff::new(PAUSES.0, PAUSES.1), &shard.link);
         loop {
-            let Some(old) = link.route().news(sentinel).await else {
-                tokio::time::sleep(backoff.pause()).await;
-                continue;
+            let leave = |old: &Host| {
+                if link.way().is_some_and(|way| link.route().is_at(&way, old)) {
+                    tracing::info!(shard = %shard.name, %old, "sentinel makes another redis the primary");
+                    link.leave();
+                }
             };
-            backoff.reset();
-            if link.way().is_some_and(|way| link.route().is_at(&way, &old)) {
-                tracing::info!(shard = %shard.name, %old, "sentinel makes another redis the primary");
-                link.leave();
+            if link.route().news(sentinel, leave).await {
+                backoff.reset();
             }
+            tokio::time::sleep(backoff.pause()).await;
         }
     }))
 }

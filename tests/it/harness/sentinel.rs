@@ -1,5 +1,6 @@
 //! A primary, a replica of it, and three sentinels that watch over both.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use super::{Redis, eventually};
@@ -34,7 +35,7 @@ impl Sentinel {
         .await;
         let settings = format!(
             "sentinel monitor {PRIMARY} {of} 2\n\
-             sentinel down-after-milliseconds {PRIMARY} 1000\n\
+             sentinel down-after-milliseconds {PRIMARY} 2000\n\
              sentinel failover-timeout {PRIMARY} 5000\n"
         );
         let mut sentinels = Vec::new();
@@ -110,6 +111,28 @@ impl Sentinel {
         let before = self.primary().await.unwrap().port();
         self.nodes.iter_mut().find(|node| node.port() == before).unwrap().kill();
         self.moved(before).await;
+    }
+
+    /// Ends the replica and waits until every sentinel misses it.
+    pub(crate) async fn kill_replica(&mut self) {
+        let primary = self.primary().await.unwrap().port();
+        self.nodes.iter_mut().find(|node| node.port() != primary).unwrap().kill();
+        eventually("the replica is missed", async || {
+            self.logs().all(|log| log.contains("+sdown slave")).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until a sentinel has found nobody to take over from a primary that does not answer.
+    pub(crate) async fn gives_up(&self) {
+        eventually("a failover is given up", async || {
+            self.logs().any(|log| log.contains("-failover-abort-no-good-slave")).then_some(())
+        })
+        .await;
+    }
+
+    fn logs(&self) -> impl Iterator<Item = String> {
+        self.sentinels.iter().map(|one| fs::read_to_string(one.dir().join("log")).unwrap())
     }
 
     async fn moved(&self, before: u16) {
