@@ -199,6 +199,11 @@ fn news(channel: &str, text: &[u8], primary: &str) -> Option<News> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
     use crate::store::redis::address::Address;
 
@@ -213,6 +218,63 @@ mod tests {
         assert_eq!(aborted, Some(News::Aborted));
         assert_eq!(told(SWITCHED, "other 10.0.0.1 6379 10.0.0.2 6380"), None);
         assert_eq!(told(BEGINS, "main"), None);
+    }
+
+    /// Answers a subscriber as a sentinel does, then says all of `news` in one breath and hangs up.
+    async fn a_sentinel(listener: TcpListener, news: &str) {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let (mut heard, mut answered) = (String::new(), 0);
+        while !heard.contains("PSUBSCRIBE") {
+            let mut bytes = [0; 1024];
+            let length = socket.read(&mut bytes).await.unwrap();
+            assert!(length > 0, "it went away after {heard}");
+            heard.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
+            for line in heard[std::mem::replace(&mut answered, heard.len())..].lines() {
+                let answer = match line {
+                    "CLIENT" => "+OK\r\n".to_owned(),
+                    SWITCHED | BEGINS => format!("*3\r\n$9\r\nsubscribe\r\n{}:1\r\n", bulk(line)),
+                    ABORTED => format!("*3\r\n$10\r\npsubscribe\r\n{}:3\r\n", bulk(line)),
+                    _ => continue,
+                };
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+        socket.write_all(news.as_bytes()).await.unwrap();
+    }
+
+    fn bulk(text: &str) -> String {
+        format!("${}\r\n{text}\r\n", text.len())
+    }
+
+    /// Whether the primary is avoided after all of `news`, and how often it was left.
+    async fn after(news: &[&str], avoided: bool) -> (bool, u32) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis+sentinel://{}/main", listener.local_addr().unwrap());
+        let route = Route::try_new(Address::try_new(&url).unwrap()).unwrap();
+        let primary = Host { name: "h".to_owned(), port: 6379 };
+        *route.demoted() = avoided.then(|| (primary.clone(), Instant::now()));
+        let left = Cell::new(0);
+        let leave = |_: &Host| left.set(left.get() + 1);
+        let news = news.concat();
+        let (heard, ()) = tokio::join!(route.news(0, leave), a_sentinel(listener, &news));
+        assert!(heard);
+        (route.is_old_news(&primary), left.get())
+    }
+
+    #[tokio::test]
+    async fn what_is_said_right_after_the_beginning_of_a_failover_is_heard() {
+        let subject = bulk("master main h 6379");
+        let begins = &format!("*3\r\n{}{}{subject}", bulk("message"), bulk(BEGINS));
+        let aborted = |why| {
+            let channel = bulk(&format!("-failover-abort-{why}"));
+            format!("*4\r\n{}{}{channel}{subject}", bulk("pmessage"), bulk(ABORTED))
+        };
+        let nobody = &aborted("no-good-slave");
+        assert_eq!(after(&[begins], false).await, (true, 1));
+        assert_eq!(after(&[begins, nobody], false).await, (false, 1));
+        assert_eq!(after(&[begins, nobody, begins], false).await, (true, 2));
+        let others = after(&[&aborted("not-elected")], true).await;
+        assert_eq!(others, (true, 0), "who was not elected does not speak for who was");
     }
 
     #[tokio::test(start_paused = true)]
