@@ -38,7 +38,7 @@ pub(super) struct ServeFlags {
     /// Write the addresses in use to this file, as JSON, once the server serves
     #[arg(long, value_name = "PATH")]
     ready_file: Option<String>,
-    /// Worker threads [default: cpus, 2 to 4]
+    /// Worker threads [default: 1 on up to 2 cpus, else cpus, at most 4]
     #[arg(long, value_name = "NUMBER")]
     threads: Option<String>,
     /// Write log lines as text or json [default: text]

@@ -31,10 +31,12 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// One thread has a runtime of its own kind, in which a task wakes another without waking a thread: that is
+/// most of what a small call costs.
 fn runtime(threads: usize) -> std::io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(threads)
-        .thread_name("ringq-worker")
-        .enable_all()
-        .build()
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder.worker_threads(threads).thread_name("ringq-worker").enable_all().build()
 }

@@ -36,10 +36,13 @@ use reader::Reader;
 /// The documented default file.
 pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
 
-/// Fewest worker threads: with one, a single busy task would hold up heartbeats and probes.
-const THREADS_MIN: usize = 2;
+/// Fewest worker threads. One has nobody to wake and nothing to lock for.
+const THREADS_MIN: usize = 1;
 /// Most worker threads by default: an embedded shard has one writer, more threads only steal work.
 const THREADS_DEFAULT_MAX: usize = 4;
+/// On so few cpus one thread does more than two: what two lose by waking each other they do not win where
+/// Redis, or the thread of an embedded shard, needs the other cpu.
+const CPUS_OF_ONE_THREAD: usize = 2;
 /// Most worker threads that can be asked for.
 const THREADS_MAX: usize = 256;
 /// The replica's name where the host's name cannot be one.
@@ -189,7 +192,10 @@ impl Machine {
     }
 
     fn threads(&self) -> usize {
-        self.cpus.clamp(THREADS_MIN, THREADS_DEFAULT_MAX)
+        match self.cpus {
+            ..=CPUS_OF_ONE_THREAD => 1,
+            cpus => cpus.min(THREADS_DEFAULT_MAX),
+        }
     }
 }
 

@@ -100,7 +100,7 @@ fn the_default_shard_follows_the_data_dir() {
 
 #[test]
 fn defaults_follow_the_machine_within_bounds() {
-    for (cpus, threads) in [(1, 2), (2, 2), (3, 3), (64, 4)] {
+    for (cpus, threads) in [(1, 1), (2, 1), (3, 3), (64, 4)] {
         assert_eq!(Machine { cpus, hostname: None }.threads(), threads);
     }
     for (hostname, replica) in
@@ -185,7 +185,7 @@ fn all_mistakes_are_told_at_once() {
     let variables = [("RINGQ_LISTEN", "foo"), ("RINGQ_NOPE", "1")];
     let flags = Flags {
         shards: vec!["a=sqlite:a.db".to_owned(), "B=redis://host".to_owned(), "a=x".to_owned()],
-        ..flags(&[("threads", "1"), ("drain_delay", "1h")])
+        ..flags(&[("threads", "0"), ("drain_delay", "1h")])
     };
     let mistakes = settings(file, &variables, &flags).unwrap_err();
     let all = mistakes.join("\n");

@@ -29,9 +29,11 @@ pub(crate) struct Cluster {
     pub(crate) fsync: &'static str,
 }
 
-/// How a replica is started. One that ends does not wait long for jobs of a shard that nobody reaches.
-fn setup(ring: &[String]) -> Setup {
-    Setup::new().ring(ring.to_vec()).restartable().config("shutdown_grace = \"2s\"")
+/// How the replica of that number is started. One that ends does not wait long for jobs of a shard that nobody
+/// reaches. Every other one has more than one thread, whatever machine this is.
+fn setup(number: usize, ring: &[String]) -> Setup {
+    let setup = Setup::new().ring(ring.to_vec()).restartable();
+    setup.config("shutdown_grace = \"2s\"").config(&format!("threads = {}", 1 + number % 2))
 }
 
 /// A shard as a replica is told of it.
@@ -68,8 +70,8 @@ impl Cluster {
         };
         let ring: Vec<_> = urls.iter().enumerate().map(|(n, url)| shard(n, url)).collect();
         let mut replica = Vec::new();
-        for _ in 0..shape.replicas {
-            replica.push(setup(&ring).start().await);
+        for number in 0..shape.replicas {
+            replica.push(setup(number, &ring).start().await);
         }
         Some(Cluster { replica, proxy, redis, ring, fsync: shape.fsync })
     }
@@ -81,7 +83,7 @@ impl Cluster {
         replica.terminate();
         let status = replica.exit().await;
         assert!(status.success(), "replica {number} ended with {status}\n{}", replica.log());
-        *replica = setup(&self.ring).listen(address).start().await;
+        *replica = setup(number, &self.ring).listen(address).start().await;
     }
 
     /// Where the replicas serve.
