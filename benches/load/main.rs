@@ -7,8 +7,7 @@
 //!
 //! What measures is `ringq bench`, as everybody can run it against a server of their own; this
 //! starts servers on fresh stores, and knows what the figures should be. `RINGQ_BIN` names another
-//! binary that serves and measures, for example that of a release build: the bench profile builds
-//! faster and runs a little slower.
+//! binary that serves and measures, for example that of an earlier commit.
 
 #![allow(
     clippy::disallowed_methods,

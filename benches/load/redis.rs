@@ -48,17 +48,28 @@ impl Redis {
         self.spent_us("eval")
     }
 
+    /// Megabytes of data.
+    pub(crate) fn used_mb(&self) -> Result<f64> {
+        let info = self.info("memory")?;
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        Ok(used.context("no used_memory")?.trim().parse::<f64>()? / 1e6)
+    }
+
     /// Microseconds that commands with names like this have taken so far.
     pub(crate) fn spent_us(&self, commands: &str) -> Result<f64> {
-        let (mut stream, head) = self.ask("INFO commandstats")?;
-        let length = head.strip_prefix('$').context("an odd answer of redis")?.parse()?;
-        let mut info = vec![0; length];
-        stream.read_exact(&mut info)?;
-        let (info, name) = (String::from_utf8_lossy(&info), format!("cmdstat_{commands}"));
+        let (info, name) = (self.info("commandstats")?, format!("cmdstat_{commands}"));
         let usec = |line: &str| {
             line.split(',').find_map(|part| part.strip_prefix("usec="))?.parse::<f64>().ok()
         };
         Ok(info.lines().filter(|line| line.starts_with(&name)).filter_map(usec).sum())
+    }
+
+    fn info(&self, section: &str) -> Result<String> {
+        let (mut stream, head) = self.ask(&format!("INFO {section}"))?;
+        let length = head.strip_prefix('$').context("an odd answer of redis")?.parse()?;
+        let mut info = vec![0; length];
+        stream.read_exact(&mut info)?;
+        Ok(String::from_utf8_lossy(&info).into_owned())
     }
 
     /// Sends a command as one would type it; the first line of the answer.

@@ -1,7 +1,8 @@
 //! How much a stream may hold: jobs and bytes handed to it and not yet settled.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::id::Token;
 

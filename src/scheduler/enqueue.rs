@@ -133,7 +133,7 @@ impl Scheduler {
     async fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
         let shards = &self.inner.shards;
         let mut found = self.look_around(&drafts).await;
-        let (mut runs, mut unnamed): (Vec<Run>, Vec<(usize, Draft)>) = (Vec::new(), Vec::new());
+        let (mut runs, mut unnamed) = (Vec::new(), Vec::with_capacity(drafts.len()));
         for (index, draft) in drafts.into_iter().enumerate() {
             let Some(id) = draft.id.clone() else {
                 unnamed.push((index, draft));
@@ -183,7 +183,7 @@ impl Scheduler {
 
     /// A run of jobs that get their ids here, so that it may move.
     fn run_on(&self, shard: &Shard, drafts: Vec<(usize, Draft)>) -> Run {
-        let mut run = Run::new(shard.clone(), true);
+        let mut run = Run::new(shard.clone(), true, drafts.len());
         for (index, draft) in drafts {
             run.push(index, self.place_on(shard, draft));
         }
@@ -224,7 +224,7 @@ fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
     match runs.iter_mut().find(|run| run.shard.name() == shard.name()) {
         Some(run) => run.push(index, job),
         None => {
-            let mut run = Run::new(shard.clone(), false);
+            let mut run = Run::new(shard.clone(), false, 1);
             run.push(index, job);
             runs.push(run);
         }

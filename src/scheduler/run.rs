@@ -43,8 +43,10 @@ type Written = (Vec<usize>, Vec<Result<Enqueued, EnqueueError>>);
 // === impl Run ===
 
 impl Run {
-    pub(super) fn new(shard: Shard, moves: bool) -> Run {
-        Run { shard, moves, indexes: Vec::new(), jobs: Vec::new() }
+    /// An empty run with room for so many jobs.
+    pub(super) fn new(shard: Shard, moves: bool, jobs: usize) -> Run {
+        let (indexes, jobs) = (Vec::with_capacity(jobs), Vec::with_capacity(jobs));
+        Run { shard, moves, indexes, jobs }
     }
 
     pub(super) fn push(&mut self, index: usize, job: NewJob) {

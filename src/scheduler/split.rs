@@ -31,7 +31,7 @@ impl Scheduler {
         let mut split = Split { shares: Vec::new(), results };
         for (index, item) in items.into_iter().enumerate() {
             match self.shard(&receipt(&item).shard) {
-                Ok(shard) => split.add(shard, index, item),
+                Ok(shard) => split.share(shard, index).push(index, item),
                 Err(error) => split.results[index] = Err(unavailable(&error)),
             }
         }
@@ -42,14 +42,16 @@ impl Scheduler {
 // === impl Split ===
 
 impl<'a, I> Split<'a, I> {
-    fn add(&mut self, shard: &'a Shard, index: usize, item: I) {
-        match self.shares.iter_mut().find(|share| share.shard.name() == shard.name()) {
-            Some(share) => {
-                share.indexes.push(index);
-                share.items.push(item);
-            }
-            None => self.shares.push(Share { shard, indexes: vec![index], items: vec![item] }),
-        }
+    /// The share of a shard, which the item of that index goes to: as a rule all behind it do.
+    fn share(&mut self, shard: &'a Shard, index: usize) -> &mut Share<'a, I> {
+        let known = self.shares.iter().position(|share| share.shard.name() == shard.name());
+        let at = known.unwrap_or_else(|| {
+            let room = self.results.len() - index;
+            let (indexes, items) = (Vec::with_capacity(room), Vec::with_capacity(room));
+            self.shares.push(Share { shard, indexes, items });
+            self.shares.len() - 1
+        });
+        &mut self.shares[at]
     }
 
     /// Has every shard settle its items, all at once: one that does not answer costs its own items.
@@ -69,6 +71,15 @@ impl<'a, I> Split<'a, I> {
             merge(&mut results, indexes, answers);
         }
         results
+    }
+}
+
+// === impl Share ===
+
+impl<I> Share<'_, I> {
+    fn push(&mut self, index: usize, item: I) {
+        self.indexes.push(index);
+        self.items.push(item);
     }
 }
 

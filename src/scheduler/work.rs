@@ -175,7 +175,8 @@ impl Scheduler {
                 return Err(self.set_down(shard, items.iter().map(|i| &i.receipt), error));
             }
         };
-        let (mut receipts, mut settles) = (Vec::new(), Vec::new());
+        let room = items.len();
+        let (mut receipts, mut settles) = (Vec::with_capacity(room), Vec::with_capacity(room));
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
                 let follow_ups = item.follow_ups.into_iter();

@@ -38,7 +38,9 @@ struct Pending<I, O> {
 
 /// What one call is about.
 struct Batch<I, O> {
-    items: Vec<I>,
+    /// Of each caller.
+    groups: Vec<Vec<I>>,
+    items: usize,
     bytes: usize,
     waiters: Vec<Waiter<O>>,
 }
@@ -89,7 +91,7 @@ impl<I, O> Pending<I, O> {
             Some(group) => group,
             None => self.groups.recv().await?,
         };
-        let mut batch = Batch { items: Vec::new(), bytes: 0, waiters: Vec::new() };
+        let mut batch = Batch { groups: Vec::new(), items: 0, bytes: 0, waiters: Vec::new() };
         let mut next = Some(first);
         while let Some(group) = next {
             let bytes = group.items.iter().map(&self.bytes).sum();
@@ -116,20 +118,30 @@ impl<I, O> Batch<I, O> {
             return Err(group);
         }
         self.waiters.push((group.items.len(), group.reply));
+        self.items += group.items.len();
         self.bytes += bytes;
-        if self.items.is_empty() {
-            self.items = group.items;
-        } else {
-            self.items.extend(group.items);
-        }
+        self.groups.push(group.items);
         Ok(())
     }
 
     /// One caller's items stay together, so a large group has a call to itself.
     fn has_room(&self, items: usize, bytes: usize) -> bool {
-        let items_fit = self.items.len() + items <= limit::CALL_JOBS_MAX;
+        let items_fit = self.items + items <= limit::CALL_JOBS_MAX;
         let bytes_fit = self.bytes + bytes <= limit::CALL_BYTES_MAX;
         self.waiters.is_empty() || items_fit && bytes_fit
+    }
+
+    /// The items of all callers, moved once: a busy shard's batch has many.
+    fn all(groups: Vec<Vec<I>>, items: usize) -> Vec<I> {
+        let mut groups = groups.into_iter();
+        let first = groups.next().unwrap_or_default();
+        if groups.len() == 0 {
+            return first;
+        }
+        let mut all = Vec::with_capacity(items);
+        all.extend(first);
+        groups.for_each(|group| all.extend(group));
+        all
     }
 }
 
@@ -155,7 +167,7 @@ where
 
 /// Begins the call of a batch.
 fn begin<I, O>(batch: Batch<I, O>, call: &Call<I, O>) -> impl Future<Output = ()> + use<I, O> {
-    let (waiters, result) = (batch.waiters, call(batch.items));
+    let (waiters, result) = (batch.waiters, call(Batch::<I, O>::all(batch.groups, batch.items)));
     async move { answer(waiters, result.await) }
 }
 

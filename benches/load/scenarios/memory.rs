@@ -1,5 +1,5 @@
-//! What the server takes when it has little to do, and when a worker reads slowly. Here the figures
-//! are the server's, so the worker is a few lines and not `ringq bench`.
+//! What the server takes when it has little to do, when a worker reads slowly, when many streams hold much,
+//! and after many jobs. Here the figures are the server's, so the worker is a few lines and not `ringq bench`.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -26,6 +26,11 @@ const SLOW_MESSAGES: u32 = 15;
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
 /// How often memory is sampled while it pauses.
 const SAMPLES: u32 = 5;
+
+/// Streams that one connection carries.
+const STREAMS_PER_CONNECTION: usize = 100;
+/// Jobs of one run of many, and how many runs there are: the first is what the last is compared with.
+const ENDLESS: (u32, u32) = (1_000_000, 10);
 
 pub(super) fn quiet(setting: &Setting) -> Result<Vec<Figure>> {
     let rig = setting.rig()?;
@@ -59,6 +64,75 @@ pub(super) fn slowreader(setting: &Setting) -> Result<Vec<Figure>> {
             .folded(Fold::Most)
             .against(Target::AtMost(96.0)),
     ])
+}
+
+/// Many streams that hold a few jobs each.
+pub(super) fn streams(setting: &Setting) -> Result<Vec<Figure>> {
+    held(setting, 1_000, 10, 150.0)
+}
+
+/// One stream that holds many jobs.
+pub(super) fn hoard(setting: &Setting) -> Result<Vec<Figure>> {
+    held(setting, 1, 10_000, 50.0)
+}
+
+/// Memory above that of the idle server while each of so many streams holds as many jobs as it may.
+fn held(setting: &Setting, streams: usize, credit: usize, most: f64) -> Result<Vec<Figure>> {
+    let rig = setting.rig()?;
+    std::thread::sleep(SETTLE);
+    let idle = rig.server.rss_mb()?;
+    let jobs = streams * credit;
+    rig.bench(&format!("unary --producers 1 --phases fill --topic {TOPIC} --jobs {jobs}"))?;
+    let full = block_on(async {
+        let connections = streams.div_ceil(STREAMS_PER_CONNECTION);
+        let clients = (0..connections).map(|_| client(&rig)).collect::<Result<Vec<_>>>()?;
+        let mut opened = Vec::new();
+        for number in 0..streams {
+            let client = &clients[number / STREAMS_PER_CONNECTION];
+            opened.push(open(client, i32::try_from(credit)?).await?);
+        }
+        for stream in &mut opened {
+            let mut got = 0;
+            while got < credit {
+                let message = stream.message().await?.context("the server ended the stream")?;
+                got += message.deliveries.len();
+            }
+        }
+        sleep(SETTLE).await;
+        rig.server.rss_mb()
+    })?;
+    Ok(vec![
+        Figure::new("rss idle", "MB", idle),
+        Figure::new("rss above idle", "MB", full - idle)
+            .folded(Fold::Most)
+            .against(Target::AtMost(most)),
+    ])
+}
+
+/// How much more memory is in use after ten times as many jobs have lived and gone.
+pub(super) fn endless(setting: &Setting) -> Result<Vec<Figure>> {
+    let rig = setting.rig()?;
+    let (jobs, runs) = ENDLESS;
+    let mut samples: Vec<[f64; 2]> = Vec::new();
+    for _ in 0..runs {
+        rig.bench(&format!("both --jobs {}", setting.jobs(jobs)))?;
+        std::thread::sleep(SETTLE);
+        let redis: Vec<_> = rig.redis.iter().map(|redis| redis.used_mb()).collect::<Result<_>>()?;
+        samples.push([rig.server.rss_mb()?, redis.iter().sum()]);
+    }
+    let more = |of: usize| {
+        let (first, last) = (samples[0][of], samples[samples.len() - 1][of]);
+        100.0 * (last / first - 1.0)
+    };
+    let mut figures = vec![
+        Figure::new("rss", "MB", samples[samples.len() - 1][0]),
+        Figure::new("rss more", "%", more(0)).folded(Fold::Most).against(Target::AtMost(5.0)),
+    ];
+    if !rig.redis.is_empty() {
+        let figure = Figure::new("redis more", "%", more(1)).folded(Fold::Most);
+        figures.push(figure.against(Target::AtMost(5.0)));
+    }
+    Ok(figures)
 }
 
 /// Reads and acknowledges everything, slowly at first; the peak of the server's memory meanwhile.

@@ -47,6 +47,12 @@ pub(crate) enum Scenario {
     Quiet,
     /// A worker that reads one message of 1 MiB per second: memory.
     Slowreader,
+    /// 1,000 streams that hold 10 jobs each: memory.
+    Streams,
+    /// One stream that holds 10,000 jobs: memory.
+    Hoard,
+    /// Memory after 10,000,000 jobs, against that after 1,000,000.
+    Endless,
 }
 
 impl Scenario {
@@ -66,6 +72,9 @@ impl Scenario {
             Self::Depth => "depth",
             Self::Quiet => "quiet",
             Self::Slowreader => "slowreader",
+            Self::Streams => "streams",
+            Self::Hoard => "hoard",
+            Self::Endless => "endless",
         }
     }
 
@@ -85,6 +94,9 @@ impl Scenario {
             Self::Depth => depth::depth(setting),
             Self::Quiet => memory::quiet(setting),
             Self::Slowreader => memory::slowreader(setting),
+            Self::Streams => memory::streams(setting),
+            Self::Hoard => memory::hoard(setting),
+            Self::Endless => memory::endless(setting),
         }
     }
 }

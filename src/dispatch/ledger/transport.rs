@@ -51,6 +51,7 @@ impl Ledger {
         self.stuck = false;
         let mut taken =
             Taken { revocations: std::mem::take(&mut self.revocations), ..Taken::default() };
+        taken.jobs.reserve_exact(self.outbox.len().min(jobs_max));
         let mut room = limit::MESSAGE_BYTES_MAX as u64;
         while let Some(next) = self.outbox.front()
             && taken.jobs.len() < jobs_max

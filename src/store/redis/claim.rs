@@ -208,7 +208,10 @@ fn claimed(
         }
     }
     let mut extras = read_extras(reply, extras, jobs)?.into_iter();
-    let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
+    // Jobs go round, so that each gets about as many.
+    let each = jobs.div_ceil(ask.takers.len().max(1));
+    let mut leased: Vec<Vec<Leased>> =
+        ask.takers.iter().map(|_| Vec::with_capacity(each)).collect();
     for ((member, record), index) in members.into_iter().zip(records).zip(takers) {
         let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;

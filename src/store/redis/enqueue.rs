@@ -5,10 +5,9 @@
 //! at a time, 4 expires in so long, 8 expires at a time, 16 and 32 the policy, 64 with a priority), due 7,
 //! expire 7 and the length of the record 4; and a payload that lies apart comes behind the record.
 
-use std::collections::{HashMap, HashSet};
-
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::domain::conflict::{self, Action, Found};
 use crate::domain::{JobId, JobKey, OnConflict, Outcome, State, TopicName, When, limit};
@@ -28,6 +27,8 @@ const POLICIES: [OnConflict; 4] =
 const UNUSUAL: u8 = 128;
 /// Jobs of one call that may have been written before: each is looked for in what was done in its second.
 const AGAIN_MAX: usize = 64;
+/// What a job takes in a call beside what it brings: its id and the fixed part of its record.
+const JOB_BYTES: usize = 128;
 /// The job names its priority.
 const RANKED: u8 = 64;
 
@@ -251,7 +252,8 @@ impl RedisStore {
         connection: Option<&mut Connection>,
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
-        let mut call = self.call(Verb::Enqueue);
+        let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.spec.bytes()).sum();
+        let mut call = self.shard.large_call(Verb::Enqueue, 2 * jobs.len() + 2, bytes);
         add_jobs(&mut call, jobs);
         let mut reply = match self.run_by(connection, &call).await? {
             now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
@@ -288,7 +290,7 @@ fn part_of(
     again: bool,
     most: usize,
 ) -> Vec<NewJob> {
-    let (mut part, mut bytes) = (Vec::new(), 0);
+    let (mut part, mut bytes) = (Vec::with_capacity(jobs.len().min(most)), 0);
     while let Some(job) = jobs.next_if(|job| {
         if job.again != again {
             return false;
@@ -309,6 +311,16 @@ struct Section<'a> {
     places: Vec<usize>,
 }
 
+impl<'a> Section<'a> {
+    /// A section of that job, with room for so many.
+    fn new(topic: &'a TopicName, id: &'a JobId, place: usize, most: usize) -> Section<'a> {
+        let (mut ids, mut places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
+        ids.insert(id);
+        places.push(place);
+        Section { topic, ids, places }
+    }
+}
+
 /// The jobs by topic; those that meet another one of the call come right behind it.
 fn sections(jobs: &[NewJob]) -> Vec<Section<'_>> {
     let mut topics: Vec<Vec<Section<'_>>> = Vec::new();
@@ -325,7 +337,7 @@ fn sections(jobs: &[NewJob]) -> Vec<Section<'_>> {
                 section.ids.insert(id);
                 section.places.push(place);
             }
-            None => sections.push(Section { topic, ids: HashSet::from([id]), places: vec![place] }),
+            None => sections.push(Section::new(topic, id, place, jobs.len() - place)),
         }
     }
     topics.into_iter().flatten().collect()

@@ -87,23 +87,33 @@ pub(super) struct Fields(pub(super) Bytes);
 // === impl Fields ===
 
 impl Fields {
-    pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
-        if self.0.len() < length {
-            return Err(unexpected("a whole record"));
+    /// What is left, which has so many bytes.
+    fn of(&mut self, length: usize) -> Result<&mut Bytes> {
+        match self.0.len() < length {
+            true => Err(unexpected("a whole record")),
+            false => Ok(&mut self.0),
         }
-        Ok(self.0.split_to(length))
+    }
+
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
+        Ok(self.of(length)?.split_to(length))
+    }
+
+    pub(super) fn skip(&mut self, length: usize) -> Result<()> {
+        self.of(length)?.advance(length);
+        Ok(())
     }
 
     pub(super) fn unsigned(&mut self, length: usize) -> Result<u64> {
-        Ok(self.take(length)?.get_uint(length))
+        Ok(self.of(length)?.get_uint(length))
     }
 
     pub(super) fn small(&mut self) -> Result<u8> {
-        Ok(self.take(1)?.get_u8())
+        Ok(self.of(1)?.get_u8())
     }
 
     pub(super) fn word(&mut self) -> Result<u32> {
-        Ok(self.take(4)?.get_u32())
+        Ok(self.of(4)?.get_u32())
     }
 
     pub(super) fn time(&mut self) -> Result<Time> {
@@ -137,10 +147,10 @@ impl Record {
     pub(super) fn read(blob: Bytes) -> Result<Record> {
         let mut fields = Fields(blob);
         let due = fields.time()?;
-        fields.take(6)?;
+        fields.skip(6)?;
         let created = fields.time()?;
-        let flags = fields.take(2)?.get_u16();
-        fields.take(4)?;
+        let flags = fields.of(2)?.get_u16();
+        fields.skip(4)?;
         let mut record = Record {
             due,
             created,
@@ -149,7 +159,7 @@ impl Record {
             generation: fields.word()?,
             failures: fields.word()?,
             deliveries: fields.word()?,
-            keep: fields.take(8)?.get_i64(),
+            keep: fields.of(8)?.get_i64(),
             expire: None,
             own_lease: None,
             retention: None,
@@ -159,7 +169,7 @@ impl Record {
         };
         if flags & flag::EXTENDED != 0 {
             record.expire = fields.maybe_time()?;
-            fields.take(9)?;
+            fields.skip(9)?;
             record.own_lease = fields.maybe_duration()?;
             record.retention = fields.maybe_duration()?;
         }
@@ -194,11 +204,11 @@ impl Held {
     pub(super) fn read(blob: Bytes) -> Result<Held> {
         let mut fields = Fields(blob);
         let token = Token(fields.unsigned(8)?);
-        fields.take(1)?;
+        fields.skip(1)?;
         let (started, deadline) = (fields.time()?, fields.time()?);
         let (first_start, extended) = (fields.maybe_time()?, fields.maybe_time()?);
         let (owner, stream, grace) = (fields.word()?, fields.word()?, fields.maybe_duration()?);
-        fields.take(7)?;
+        fields.skip(7)?;
         Ok(Held {
             token,
             deadline,

@@ -97,6 +97,11 @@ pub(super) struct Call {
     command: Cmd,
 }
 
+/// Room for what every call has: the command, the script's hash, keys, time.
+const ARGS_OWN: usize = 8;
+/// As many bytes as these usually have.
+const BYTES_OWN: usize = 128;
+
 // === impl Scripts ===
 
 impl Scripts {
@@ -111,11 +116,12 @@ impl Scripts {
         self.shebang.store(major >= SHEBANG_SINCE, Ordering::Relaxed);
     }
 
-    /// A call of `verb`; `now`: the time, where a test drives the clock.
-    pub(super) fn call(&self, verb: Verb, now: Option<i64>) -> Call {
+    /// A call of `verb`; `now`: the time, where a test drives the clock; `room`: how many arguments it gets and
+    /// of how many bytes, as far as known.
+    pub(super) fn call(&self, verb: Verb, now: Option<i64>, room: (usize, usize)) -> Call {
         let shebang = self.shebang.load(Ordering::Relaxed);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(self.hash(verb, shebang));
+        let mut command = Cmd::with_capacity(ARGS_OWN + room.0, BYTES_OWN + room.1);
+        command.arg("EVALSHA").arg(self.hash(verb, shebang));
         if verb.tells() {
             command.arg(2).arg(&self.prefix).arg(&self.caller);
         } else {
@@ -270,7 +276,7 @@ mod tests {
             assert_eq!(ALL[verb as usize].name, name);
             assert_eq!(verb.tells(), source.contains("--#include tell\n"), "{name}");
             assert_eq!(verb.tells(), source.contains("tell_all()"), "{name}");
-            let packed = scripts.call(verb, None).command.get_packed_command();
+            let packed = scripts.call(verb, None, (0, 0)).command.get_packed_command();
             let called = packed.windows(5).any(|bytes| bytes == b"P1234");
             assert_eq!(verb.tells(), called, "{name}");
         }
@@ -287,10 +293,10 @@ mod tests {
     #[test]
     fn a_call_that_was_made_before_the_redis_was_known_suits_it_then() {
         let scripts = Scripts::new("p".into(), b"p1234".to_vec());
-        let mut early = scripts.call(Verb::Get, Some(7));
+        let mut early = scripts.call(Verb::Get, Some(7), (0, 0));
         early.arg("a").arg(2);
         scripts.suit(6);
-        let mut late = scripts.call(Verb::Get, Some(7));
+        let mut late = scripts.call(Verb::Get, Some(7), (0, 0));
         late.arg("a").arg(2);
         let packed = |command: &Cmd| command.get_packed_command();
         assert_ne!(packed(&early.command), packed(&late.command));

@@ -1,7 +1,10 @@
 //! Settle and extend: end leases, or move their deadlines.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use deadpool_redis::redis::Value;
+use foldhash::{HashMap, HashMapExt as _};
 
 use crate::domain::lifecycle::{LeaseEnd, Step};
 use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
@@ -12,7 +15,6 @@ use super::record::micros;
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
-use deadpool_redis::redis::Value;
 
 type Answer<T> = std::result::Result<T, Refused>;
 
@@ -22,6 +24,8 @@ const ACKNOWLEDGED: Settled = Settled { repeated: false, state: State::Succeeded
 /// all others of that second: see `lib/lifecycle.lua`.
 const RECALLED_DIGIT: usize = 8;
 const RECALLED_CHARS: usize = 13;
+/// What a plain ack takes in a call: an id, and the name of the lease that has it again.
+const SETTLE_BYTES: usize = 128;
 /// Added to the code of an outcome when the worker asked for a dead letter.
 const DEAD_LETTERED: u32 = 8;
 
@@ -52,7 +56,8 @@ impl RedisStore {
     }
 
     async fn end_part(&self, items: &[Settle]) -> Result<Vec<Answer<Settled>>> {
-        let mut call = self.call(Verb::Settle);
+        let mut call =
+            self.shard.large_call(Verb::Settle, 2 * items.len() + 4, items.len() * SETTLE_BYTES);
         let order = add_settles(&mut call, items, self.owner);
         let mut reply = match self.run_raw(Lane::Write, &call).await? {
             Value::Int(_) => return Ok(vec![Ok(ACKNOWLEDGED); items.len()]),
@@ -124,7 +129,7 @@ fn add_settles(call: &mut Call, items: &[Settle], caller: u32) -> Vec<usize> {
         add_alone(call, &item.lease);
         return vec![0];
     }
-    let mut times: HashMap<&JobKey, u32> = HashMap::new();
+    let mut times: HashMap<&JobKey, u32> = HashMap::with_capacity(items.len());
     items.iter().for_each(|item| *times.entry(&item.lease.key).or_default() += 1);
     let plain = |item: &Settle| is_plain(item) && times.get(&item.lease.key) == Some(&1);
     let mut sections: Vec<Section> = Vec::new();

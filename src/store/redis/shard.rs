@@ -48,7 +48,12 @@ impl Shard {
     }
 
     pub(super) fn call(&self, verb: Verb) -> Call {
-        self.scripts.call(verb, self.driven())
+        self.large_call(verb, 0, 0)
+    }
+
+    /// A call that gets so many arguments of so many bytes, about: it is not copied while it grows.
+    pub(super) fn large_call(&self, verb: Verb, args: usize, bytes: usize) -> Call {
+        self.scripts.call(verb, self.driven(), (args, bytes))
     }
 
     /// The time, where a test drives it.
