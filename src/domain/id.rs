@@ -17,9 +17,14 @@ pub struct TopicName(Arc<str>);
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
-/// A shard's name, `[a-z0-9]{1,8}`: written on the shard at first contact and never reused.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardName(Arc<str>);
+/// A shard's name, `[a-z0-9]{1,8}`: written on the shard at first contact and never reused. So short that it
+/// is held in place: every receipt and every id of the server's own names one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardName {
+    /// Zeros behind the name.
+    bytes: [u8; limit::SHARD_NAME_BYTES_MAX],
+    length: u8,
+}
 
 /// `(topic, id)`: the identity of a job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -148,14 +153,17 @@ impl JobId {
     /// `uuid` is the 128 bits of a UUIDv7, so ids of one shard sort by their age.
     #[must_use]
     pub fn server_made(shard: &ShardName, uuid: u128) -> JobId {
-        let mut text = String::with_capacity(shard.as_str().len() + 1 + UUID_CHARS);
-        text.push_str(shard.as_str());
-        text.push('~');
-        for digit in (0..UUID_CHARS).rev() {
-            let bits = (uuid >> (digit * 5)) & 31;
-            text.push(char::from(BASE32[usize::try_from(bits).unwrap_or(0)]));
+        let mut text = [b'~'; limit::SHARD_NAME_BYTES_MAX + 1 + UUID_CHARS];
+        let name = shard.as_str().as_bytes();
+        text[..name.len()].copy_from_slice(name);
+        let digits = &mut text[name.len() + 1..][..UUID_CHARS];
+        let mut left = uuid;
+        for digit in digits.iter_mut().rev() {
+            *digit = BASE32[usize::try_from(left & 31).unwrap_or(0)];
+            left >>= 5;
         }
-        JobId(text.into())
+        let text = std::str::from_utf8(&text[..name.len() + 1 + UUID_CHARS]);
+        JobId(text.unwrap_or_default().into())
     }
 
     /// An id that was checked before it was stored.
@@ -167,7 +175,7 @@ impl JobId {
     /// The shard that a server-made id names; none for an id that a client chose.
     #[must_use]
     pub fn shard(&self) -> Option<ShardName> {
-        self.0.split_once('~').map(|(shard, _)| ShardName(shard.into()))
+        self.0.split_once('~').map(|(shard, _)| ShardName::held(shard))
     }
 
     /// The id.
@@ -196,14 +204,22 @@ impl ShardName {
         check(name, limit::SHARD_NAME_BYTES_MAX, SHARD_CHARS, |_| false)?;
         match name.chars().find(char::is_ascii_uppercase) {
             Some(upper) => Err(InvalidName::Character(upper, SHARD_CHARS)),
-            None => Ok(ShardName(name.into())),
+            None => Ok(ShardName::held(name)),
         }
+    }
+
+    /// A name that was checked.
+    fn held(name: &str) -> ShardName {
+        let mut bytes = [0; limit::SHARD_NAME_BYTES_MAX];
+        let length = name.len().min(bytes.len());
+        bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+        ShardName { bytes, length: u8::try_from(length).unwrap_or(0) }
     }
 
     /// The name.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        std::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
     }
 }
 
@@ -310,9 +326,15 @@ impl fmt::Display for JobId {
     }
 }
 
+impl fmt::Debug for ShardName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShardName").field(&self.as_str()).finish()
+    }
+}
+
 impl fmt::Display for ShardName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 

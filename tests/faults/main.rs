@@ -7,7 +7,8 @@
 //!
 //! The short form runs with `cargo test`; `make faults` runs the long one. `RINGQ_FAULT_SECONDS` is how
 //! long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one, `RINGQ_DROPS` how many
-//! replies are lost; `RINGQ_SEED` repeats the random choices of a run (not its timing).
+//! replies are lost; `RINGQ_SEED` repeats the random choices of a run (not its timing). The long one is of the
+//! released binary (`RINGQ_BIN`): it says how quick the others stay, and what is not optimized is slow by itself.
 
 #![allow(
     clippy::disallowed_methods,

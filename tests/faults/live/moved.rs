@@ -13,10 +13,12 @@ async fn a_shard_moves_to_a_new_redis() {
     let Some(mut trial) = Trial::start("shard_moves", Shape::default(), careful()).await else {
         return;
     };
-    let old = Old::make(&trial.client(ONE).await, "before").await;
-    let end = Instant::now() + harm_time();
+    let (end, mut lap) = (Instant::now() + harm_time(), 0);
     while Instant::now() < end {
+        lap += 1;
         trial.run(turn()).await;
+        // What is done is remembered for a minute, so each lap has jobs of its own.
+        let old = Old::make(&trial.client(ONE).await, &format!("before-{lap}")).await;
         trial.move_shard().await;
         for replica in 0..trial.cluster.replica.len() {
             old.are_known(&trial.client(replica).await).await;

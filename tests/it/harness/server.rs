@@ -46,6 +46,13 @@ pub(crate) struct Failure {
     pub(crate) took: Duration,
 }
 
+/// What is tested: what was built with the tests, or the binary that `RINGQ_BIN` names, as one that is optimized.
+#[expect(clippy::disallowed_methods, reason = "which binary to test is no configuration")]
+fn binary() -> PathBuf {
+    let built = env!("CARGO_BIN_EXE_ringq");
+    std::env::var_os("RINGQ_BIN").map_or_else(|| built.into(), PathBuf::from)
+}
+
 // === impl Setup ===
 
 impl Setup {
@@ -148,7 +155,7 @@ impl Setup {
         let config = self.dir.path().join("ringq.toml");
         fs::write(&config, &self.config).unwrap();
         let _ = fs::remove_file(self.ready_file());
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
+        let mut command = Command::new(binary());
         command.env_clear().env("RUST_BACKTRACE", "1").current_dir(self.dir.path());
         command.arg("serve").arg("--config").arg(config);
         command.args(["--listen", &self.listen, "--http-listen", &self.http_listen]);
