@@ -59,7 +59,7 @@ impl Trial {
     /// Takes a Redis away and gives it back, again and again in the long form: enqueues on the others must
     /// not notice. In between it is quiet, and at both ends.
     async fn take_away(&mut self, blow: Blow) {
-        let turn = harm_time().min(Duration::from_secs(10)) / 2;
+        let turn = (harm_time() / 2).min(Duration::from_secs(10));
         let end = Instant::now() + harm_time();
         let (mut quiet, mut outages) = (Vec::new(), Vec::new());
         while Instant::now() < end {
