@@ -10,7 +10,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
-use super::{Error, Producer};
+use super::{Error, Producer, gather};
 use crate::pb::admin_service_client::AdminServiceClient;
 use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::topic_service_client::TopicServiceClient;
@@ -130,7 +130,7 @@ fn channel(url: &str) -> Result<Channel, Error> {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
     }
-    Ok(endpoint.connect_lazy())
+    Ok(endpoint.connect_with_connector_lazy(gather::connector()))
 }
 
 // === impl Options ===

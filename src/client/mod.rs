@@ -52,6 +52,7 @@
 mod call;
 mod connection;
 mod error;
+mod gather;
 mod job;
 mod producer;
 mod worker;
