@@ -17,12 +17,13 @@ use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{self, Ask, Claim, Event, Rest, Unclaim};
+use crate::store::{self, About, Ask, Claim, Event, Rest, Unclaim};
 
 use super::ask::{asks, skew, wants_globs};
 use super::board::{Board, Outcome, Plan};
 use super::ledger::Origin;
 use super::mailbox::Mailbox;
+use super::reminder::Reminder;
 use super::stream::Stream;
 use super::streams::Streams;
 
@@ -50,7 +51,7 @@ pub(super) struct Feed {
     /// Topics that nobody names are not all known.
     unread: bool,
     /// When topics that sleep are asked about next, and how often they were.
-    ask_at: Time,
+    reminder: Reminder,
     asked: u32,
     /// Streams that ask for globs and wait for that.
     waiting: Vec<Arc<Stream>>,
@@ -71,9 +72,9 @@ impl Feed {
     ) -> Feed {
         Feed {
             board: Board::new(index, Arc::clone(&streams.awake)).lossy(shard.is_shared()),
-            ask_at: scheduler.clock().now().plus(ASK_EVERY),
+            reminder: Reminder::new(scheduler.clock(), ASK_EVERY),
             asked: 0,
-            events: shard.events(),
+            events: shard.events(About::Jobs),
             scheduler,
             shard,
             streams,
@@ -108,7 +109,7 @@ impl Feed {
             self.undo(nonce).await
         } else if self.unread {
             self.read_topics(true).await
-        } else if self.board.has_sleepers() && self.ask_at <= self.scheduler.clock().now() {
+        } else if self.board.has_sleepers() && self.reminder.is_due() {
             self.ask_about_sleepers().await
         } else if let Some(plan) = self.board.plan() {
             self.claim(plan).await
@@ -177,7 +178,7 @@ impl Feed {
             () = self.stop.cancelled() => return,
             () = mailbox.arrived() => return,
             () = clock.sleep_until(due.unwrap_or(Time::MAX)), if due.is_some() => return,
-            () = clock.sleep_until(self.ask_at), if self.board.has_sleepers() => return,
+            () = self.reminder.due(), if self.board.has_sleepers() => return,
             event = self.events.recv(), if self.live => event,
         };
         match event {
@@ -248,7 +249,7 @@ impl Feed {
 
     /// Asks about topics that sleep, as many as one call takes: a claim for nobody.
     async fn ask_about_sleepers(&mut self) -> store::Result<()> {
-        self.ask_at = self.scheduler.clock().now().plus(ASK_EVERY);
+        self.reminder.put_off();
         self.asked = (self.asked + 1) % ASKS_PER_READ;
         if self.asked == 0 && self.board.knows_globs() {
             self.read_topics(false).await?;

@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 use crate::shards::Shard;
-use crate::store::Event;
+use crate::store::{About, Event};
 
 use super::streams::Streams;
 
@@ -19,7 +19,7 @@ pub(super) async fn run(
     index: usize,
     stop: CancellationToken,
 ) {
-    let mut events = shard.events();
+    let mut events = shard.events(About::Leases);
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,

@@ -34,6 +34,7 @@ mod mailbox;
 mod orphans;
 mod outbox;
 mod pull;
+mod reminder;
 mod returns;
 mod silence;
 mod stream;

@@ -16,7 +16,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::rings::{self, Members, Records, Rings};
 use crate::domain::{ShardName, limit};
 use crate::metrics::Metrics;
-use crate::store::{self, Beat, Census, Event};
+use crate::store::{self, About, Beat, Census, Event};
 
 use super::{Shard, Shards};
 
@@ -264,7 +264,7 @@ impl Shards {
     /// Shows this replica to one shard again and again.
     async fn attend(self, owner: u32, shard: Shard) {
         let leaving = self.inner.council.leaving.clone();
-        let mut events = shard.events();
+        let mut events = shard.events(About::Shard);
         let attend = async {
             loop {
                 // Two of them are lost before anybody takes this replica for dead.

@@ -11,7 +11,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Place, SqliteStore};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
     LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
     Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
@@ -180,8 +180,8 @@ impl Store for Faulty {
         self.pass(|store| store.info())
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
-        self.store.events()
+    fn events(&self, about: About) -> broadcast::Receiver<Event> {
+        self.store.events(about)
     }
 
     fn is_shared(&self) -> bool {

@@ -9,8 +9,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply, Settle,
-    Settled, Store, Trouble,
+    self, About, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply,
+    Settle, Settled, Store, Trouble,
 };
 
 use super::Member;
@@ -153,8 +153,8 @@ impl Shard {
 
     /// [`Store::events`].
     #[must_use]
-    pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.inner.store.events()
+    pub fn events(&self, about: About) -> broadcast::Receiver<Event> {
+        self.inner.store.events(about)
     }
 
     /// [`Store::enqueue`], together with whatever else waits and asks for the same durability.

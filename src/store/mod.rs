@@ -13,6 +13,7 @@
 
 pub mod codec;
 mod error;
+mod events;
 mod hint;
 pub mod redis;
 pub mod sqlite;
@@ -32,6 +33,7 @@ use crate::domain::{
 };
 
 pub use error::Error;
+pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 
 /// What a call answers.
@@ -125,8 +127,8 @@ pub trait Store: Send + Sync {
     /// The shard about itself.
     fn info(&self) -> Reply<'_, Info>;
 
-    /// Hints about what happens on the shard. A receiver that lags must treat every topic as woken.
-    fn events(&self) -> broadcast::Receiver<Event>;
+    /// Hints about what happens on the shard. A receiver that lags must act as after [`Event::Missed`].
+    fn events(&self, about: About) -> broadcast::Receiver<Event>;
 
     /// Whether other replicas may use the shard too. What they do is heard of by hints, and hints can be lost:
     /// whoever relies on them asks again now and then.
@@ -640,28 +642,4 @@ impl Sign {
     pub fn is_living(&self, now: Time) -> bool {
         now.since(self.at) < limit::REPLICA_SILENCE_MAX
     }
-}
-
-/// A hint. It carries no data that anybody relies on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// Something in this topic can be claimed, now or from that time on.
-    Claimable {
-        /// The topic.
-        topic: TopicName,
-        /// From when on.
-        at: Time,
-    },
-    /// Something is to be reaped or pruned then, earlier than the last [`Store::reap`] or
-    /// [`Store::prune`] said and than was announced since.
-    Upkeep {
-        /// From when on.
-        at: Time,
-    },
-    /// The shard's state was set.
-    Configured,
-    /// Another replica has ended or changed leases that this one handed out.
-    Lease(Hint),
-    /// Hints may have been lost: anything may be claimable, settled, or to be reaped or pruned.
-    Missed,
 }

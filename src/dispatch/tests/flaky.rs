@@ -12,8 +12,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Events, Extend, Ids, Info,
+    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
     Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Flaky {
     /// The signs of replicas, where there can be several.
     signs: Mutex<Option<BTreeMap<u32, Sign>>>,
     /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
-    pub(super) hints: broadcast::Sender<Event>,
+    pub(super) hints: Events,
     deaf: AtomicBool,
     asked: AtomicUsize,
 }
@@ -39,7 +39,7 @@ impl Flaky {
             lost: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
             signs: Mutex::default(),
-            hints: broadcast::Sender::new(16),
+            hints: Events::new(),
             deaf: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
         }
@@ -196,8 +196,12 @@ impl Store for Flaky {
         self.store.info()
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
-        if self.deaf.load(Ordering::Relaxed) { self.hints.subscribe() } else { self.store.events() }
+    fn events(&self, about: About) -> broadcast::Receiver<Event> {
+        if self.deaf.load(Ordering::Relaxed) {
+            self.hints.about(about)
+        } else {
+            self.store.events(about)
+        }
     }
 
     fn is_shared(&self) -> bool {

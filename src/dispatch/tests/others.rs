@@ -34,7 +34,7 @@ impl Server {
     }
 
     fn tell(&self, event: Event) {
-        self.store.hints.send(event).unwrap();
+        self.store.hints.send(event);
     }
 
     /// Lets so many seconds pass one by one, and what they bring about happen.

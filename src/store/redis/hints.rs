@@ -5,14 +5,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::broadcast;
 
 use crate::domain::{Time, TopicName};
-use crate::store::{Event, Hint};
-
-/// Hints that a slow listener may be behind; a slower one treats everything as woken.
-const EVENTS_MAX: usize = 1_024;
+use crate::store::{About, Event, Events, Hint};
 
 /// Sends events to whoever listens.
 pub(super) struct Hints {
-    events: broadcast::Sender<Event>,
+    events: Events,
     /// Leases that run out.
     pub(super) reap: Alarm,
     /// Jobs that expire or are forgotten.
@@ -73,32 +70,31 @@ impl Alarm {
 
 impl Hints {
     pub(super) fn new() -> Hints {
-        let events = broadcast::Sender::new(EVENTS_MAX);
-        Hints { events, reap: Alarm::never(), prune: Alarm::never() }
+        Hints { events: Events::new(), reap: Alarm::never(), prune: Alarm::never() }
     }
 
-    pub(super) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
+    pub(super) fn about(&self, about: About) -> broadcast::Receiver<Event> {
+        self.events.about(about)
     }
 
     /// Something in the topic can be claimed from then on.
     pub(super) fn claimable(&self, topic: TopicName, at: Time) {
-        self.send(Event::Claimable { topic, at });
+        self.events.send(Event::Claimable { topic, at });
     }
 
     /// The shard's state was set.
     pub(super) fn configured(&self) {
-        self.send(Event::Configured);
+        self.events.send(Event::Configured);
     }
 
     /// Another replica did something to leases of this one.
     pub(super) fn lease(&self, hint: Hint) {
-        self.send(Event::Lease(hint));
+        self.events.send(Event::Lease(hint));
     }
 
     /// Hints may have been lost.
     pub(super) fn missed(&self) {
-        self.send(Event::Missed);
+        self.events.send(Event::Missed);
     }
 
     /// A lease runs out then.
@@ -119,13 +115,8 @@ impl Hints {
     /// Something is to be done then.
     pub(super) fn upkeep(&self, at: Option<Time>) {
         if let Some(at) = at {
-            self.send(Event::Upkeep { at });
+            self.events.send(Event::Upkeep { at });
         }
-    }
-
-    fn send(&self, event: Event) {
-        // Nobody listening is fine: whoever comes later asks once.
-        let _ = self.events.send(event);
     }
 }
 
@@ -136,7 +127,7 @@ mod tests {
     #[test]
     fn an_alarm_is_told_once_and_again_after_a_look() {
         let hints = Hints::new();
-        let mut events = hints.subscribe();
+        let mut events = hints.about(About::Upkeep);
         let mut told = || events.try_recv().ok();
         hints.reap_at(Some(Time(50)));
         assert_eq!(told(), Some(Event::Upkeep { at: Time(50) }));
@@ -154,7 +145,7 @@ mod tests {
         hints.reap_at(Some(Time(10)));
         let look = hints.reap.begin();
         hints.reap_at(Some(Time(40)));
-        let mut events = hints.subscribe();
+        let mut events = hints.about(About::Upkeep);
         hints.looked(&hints.reap, look, Some(Time(90)));
         assert_eq!(events.try_recv(), Ok(Event::Upkeep { at: Time(40) }));
     }

@@ -44,7 +44,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
+    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
     LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
     Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
 };
@@ -267,8 +267,8 @@ impl Store for RedisStore {
         Box::pin(self.about())
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
-        self.hints.subscribe()
+    fn events(&self, about: About) -> broadcast::Receiver<Event> {
+        self.hints.about(about)
     }
 
     fn is_shared(&self) -> bool {

@@ -40,9 +40,9 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
-    Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Extend, Ids, Info, Lease, LeaseRef, List,
-    NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule,
-    Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease,
+    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -50,9 +50,6 @@ use reserve::Reserve;
 use session::State;
 use settle::Prepare;
 use writer::{Sync, Writer};
-
-/// Hints that a slow listener may be behind; a slower one treats everything as woken.
-const EVENTS_MAX: usize = 1_024;
 
 /// Which database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +130,7 @@ pub struct SqliteStore {
     clock: Clock,
     writer: Writer,
     readers: Option<Readers>,
-    events: broadcast::Sender<Event>,
+    events: Events,
     /// When something is to be pruned: past it, what is counted would be wrong.
     prune_at: Arc<AtomicI64>,
     /// Held as long as the store: a second server on the same file must not start.
@@ -166,7 +163,7 @@ impl SqliteStore {
             }
             Place::Memory => None,
         };
-        let events = broadcast::Sender::new(EVENTS_MAX);
+        let events = Events::new();
         let prune_at = Arc::new(AtomicI64::new(i64::MIN));
         let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at));
         let reserve = match &place {
@@ -336,8 +333,8 @@ impl Store for SqliteStore {
         })
     }
 
-    fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
+    fn events(&self, about: About) -> broadcast::Receiver<Event> {
+        self.events.about(about)
     }
 
     fn is_shared(&self) -> bool {

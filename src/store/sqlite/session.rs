@@ -6,10 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
-use tokio::sync::broadcast;
 
 use crate::domain::{ShardName, Time, TopicName};
-use crate::store::Event;
+use crate::store::{Event, Events};
 
 use super::fault::Done;
 use super::recall::Recall;
@@ -32,7 +31,7 @@ pub(super) struct State {
     configured: bool,
     recall: Recall,
     alarms: Alarms,
-    events: broadcast::Sender<Event>,
+    events: Events,
 }
 
 /// The next time at which something happens by itself, by kind.
@@ -86,11 +85,7 @@ pub(super) struct Session<'c> {
 // === impl State ===
 
 impl State {
-    pub(super) fn new(
-        name: ShardName,
-        events: broadcast::Sender<Event>,
-        prune_at: Arc<AtomicI64>,
-    ) -> State {
+    pub(super) fn new(name: ShardName, events: Events, prune_at: Arc<AtomicI64>) -> State {
         let (reap, prune) = (Alarm::NEVER, Alarm::NEVER);
         State {
             name,
@@ -122,11 +117,10 @@ impl State {
             return;
         }
         for (topic, at) in self.claimable.drain() {
-            // Nobody listening is fine: whoever comes later asks once.
-            let _ = self.events.send(Event::Claimable { topic, at });
+            self.events.send(Event::Claimable { topic, at });
         }
         if std::mem::take(&mut self.configured) {
-            let _ = self.events.send(Event::Configured);
+            self.events.send(Event::Configured);
         }
         let reap = self.alarms.reap.publish();
         let prune = self.alarms.prune.publish();
@@ -134,7 +128,7 @@ impl State {
             self.alarms.prune_at.store(self.alarms.prune.announced.0, Ordering::Release);
         }
         if let Some(at) = reap.into_iter().chain(prune).min() {
-            let _ = self.events.send(Event::Upkeep { at });
+            self.events.send(Event::Upkeep { at });
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringq::domain::limit;
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::{Mark, Members, Records};
-use ringq::store::{Beat, Census, Event, Sign};
+use ringq::store::{About, Beat, Census, Event, Sign};
 
 use super::fixture::Fixture;
 
@@ -115,7 +115,7 @@ pub(crate) async fn a_state_that_is_set_first_is_the_first(q: Fixture) {
 }
 
 pub(crate) async fn a_set_state_is_announced(q: Fixture) {
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Shard);
     q.store.set_state(ShardState::Active).await.unwrap();
     let heard = async { while events.recv().await.unwrap() != Event::Configured {} };
     tokio::time::timeout(Duration::from_secs(2), heard).await.expect("nothing is heard");

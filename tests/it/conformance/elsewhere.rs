@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringq::domain::lifecycle::Cause;
 use ringq::domain::{Keep, Time, Token};
 use ringq::store::{
-    Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle, Store, Taker,
+    About, Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle, Store, Taker,
 };
 use tokio::sync::broadcast::Receiver;
 
@@ -31,7 +31,7 @@ struct Two {
 impl Two {
     async fn new(q: Fixture) -> Option<Two> {
         let other = q.elsewhere(OTHER).await?;
-        let events = q.store.events();
+        let events = q.store.events(About::Leases);
         Some(Two { q, other, events })
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::{JobId, OnConflict, Time, limit};
-use ringq::store::{Event, NewJob, Redrive, Reschedule};
+use ringq::store::{About, Event, NewJob, Redrive, Reschedule};
 use tokio::sync::broadcast::Receiver;
 
 use super::fixture::Fixture;
@@ -42,13 +42,13 @@ async fn expect_ready(q: &Fixture, events: &mut Receiver<Event>, what: &str) {
 }
 
 pub(crate) async fn a_ready_job_is_announced(q: Fixture) {
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     q.put(new_job("a")).await;
     expect_ready(&q, &mut events, "enqueue").await;
 }
 
 pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     let put = q.put(NewJob { due: after(9), ..new_job("a") }).await;
     expect_claimable(&mut events, "enqueue", put.due).await;
 }
@@ -56,7 +56,7 @@ pub(crate) async fn a_delayed_job_is_announced_for_its_due_time(q: Fixture) {
 pub(crate) async fn a_job_that_comes_back_is_announced(q: Fixture) {
     for (what, cause) in [("release", released()), ("retry", failed_for(0))] {
         let leased = q.running("a").await;
-        let mut events = q.store.events();
+        let mut events = q.store.events(About::Jobs);
         q.end(&leased, cause).await;
         expect_ready(&q, &mut events, what).await;
         let leased = q.claim_one().await;
@@ -64,14 +64,14 @@ pub(crate) async fn a_job_that_comes_back_is_announced(q: Fixture) {
         q.delete("a").await;
     }
     let leased = q.running("a").await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     q.unclaim(&leased).await;
     expect_ready(&q, &mut events, "unclaim").await;
 }
 
 pub(crate) async fn a_retry_is_announced_for_its_due_time(q: Fixture) {
     let leased = q.running("a").await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     q.end(&leased, failed_for(30)).await;
     expect_claimable(&mut events, "retry", plus(q.now(), 30)).await;
 }
@@ -80,14 +80,14 @@ pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
     let leased = q.running("a").await;
     let next = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     let put = q.put(next).await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     q.ack(&leased).await;
     expect_claimable(&mut events, "ack", put.due).await;
 }
 
 pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
     q.put(NewJob { due: after(60), ..new_job("a") }).await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     let item = Reschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None };
     q.store.reschedule(vec![item]).await.unwrap();
     expect_claimable(&mut events, "reschedule", plus(q.now(), 7)).await;
@@ -99,7 +99,7 @@ pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
 pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
     let leased = q.running("a").await;
     q.end(&leased, dead_lettered()).await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Jobs);
     let redrive = Redrive {
         topic: topic(TOPIC),
         ids: vec![JobId::stored("a")],
@@ -118,13 +118,13 @@ fn upkeep(by: Time) -> impl Fn(&Event) -> bool {
 }
 
 pub(crate) async fn an_expire_time_is_announced(q: Fixture) {
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Upkeep);
     q.put(NewJob { expire: Some(after(90)), ..new_job("a") }).await;
     expect(&mut events, "enqueue", upkeep(plus(q.now(), 90))).await;
 }
 
 pub(crate) async fn a_deadline_is_announced_and_a_nearer_one_again(q: Fixture) {
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Upkeep);
     let leased = q.running("a").await;
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
     let nearer = q.extend(&leased, Some(Duration::from_secs(2)), None).await.unwrap();
@@ -136,7 +136,7 @@ pub(crate) async fn the_end_of_a_retention_is_announced(q: Fixture) {
         [("dead", Some(dead_lettered()), limit::DEAD_RETENTION), ("done", None, limit::TOMBSTONE)]
     {
         let leased = q.running(id).await;
-        let mut events = q.store.events();
+        let mut events = q.store.events(About::Upkeep);
         match cause {
             Some(cause) => q.end(&leased, cause).await,
             None => q.ack(&leased).await,
@@ -151,7 +151,7 @@ pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
     let reaped = q.store.reap(9).await.unwrap();
     assert_eq!((reaped.leases.len(), reaped.next), (1, None));
     q.end(&leased, failed_for(0)).await;
-    let mut events = q.store.events();
+    let mut events = q.store.events(About::Upkeep);
     let leased = q.claim_one().await;
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
 }
