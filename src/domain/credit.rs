@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 
 use foldhash::{HashMap, HashMapExt as _};
 
-use super::id::Token;
+use super::receipt::Token;
 
 /// The credit of one stream. What is held never exceeds the limits, except that a single job larger
 /// than the whole byte limit is held alone.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::id::{JobKey, ShardName};
+use super::id::JobKey;
+use super::name::ShardName;
 use super::retry::RetryOverrides;
 use super::time::Time;
 

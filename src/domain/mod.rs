@@ -1,7 +1,7 @@
 //! The rules of the product, pure: no IO, no clock, no randomness of its own, nothing of the other
 //! modules. Everything here is a value or a function of its arguments.
 //!
-//! - [`job`]: what a job is; [`id`]: how it is named and how a lease is proved
+//! - [`job`]: what a job is; [`name`] and [`id`]: how it is named; [`receipt`]: how a lease is proved
 //! - [`lifecycle`]: the one table of state transitions, and what follows when a lease ends
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
@@ -16,14 +16,18 @@ pub mod id;
 pub mod job;
 pub mod lifecycle;
 pub mod limit;
+pub mod name;
+pub mod receipt;
 pub mod retry;
 pub mod ring;
 pub mod rings;
 pub mod time;
 
 pub use conflict::{OnConflict, Outcome};
-pub use id::{JobId, JobKey, Receipt, ShardName, Token, TopicName};
+pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
+pub use name::{ShardName, TopicName};
+pub use receipt::{Receipt, Token};
 pub use retry::{RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use time::{Time, When};

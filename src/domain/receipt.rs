@@ -1,0 +1,140 @@
+//! Proof of a lease, and how it travels to a worker and back.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::id::{JobId, JobKey};
+use super::limit;
+use super::name::{ShardName, TopicName};
+
+/// Random 64-bit proof of one lease. All tokens of one claim share their upper half, the claim's
+/// nonce, so that a claim whose reply was lost can be undone as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What a worker settles with: proof of one lease and the way back to it. It carries its shard, so
+/// no ring change misroutes it, and its stream, so credit returns to the right one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// The shard on which the job lies.
+    pub shard: ShardName,
+    /// Nonce of the replica whose stream got the job.
+    pub owner: u32,
+    /// That stream, unique within the replica's life.
+    pub stream: u32,
+    /// The lease's token.
+    pub token: Token,
+    /// The job.
+    pub key: JobKey,
+}
+
+const VERSION: u8 = 1;
+
+// === impl Token ===
+
+impl Token {
+    /// The token of one lease: the claim's nonce above, entropy below.
+    #[must_use]
+    pub fn new(nonce: u32, entropy: u32) -> Token {
+        Token(u64::from(nonce) << 32 | u64::from(entropy))
+    }
+
+    /// The nonce of the claim that made it.
+    #[must_use]
+    pub fn nonce(self) -> u32 {
+        u32::try_from(self.0 >> 32).unwrap_or(0)
+    }
+}
+
+// === impl Receipt ===
+
+impl Receipt {
+    /// URL-safe text without padding, at most 512 characters, usually about 90.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let (shard, topic) = (self.shard.as_str(), self.key.topic.as_str());
+        let id = self.key.id.as_str();
+        let mut bytes = Vec::with_capacity(19 + shard.len() + topic.len() + id.len());
+        bytes.push(VERSION);
+        put_short(&mut bytes, shard);
+        bytes.extend_from_slice(&self.owner.to_be_bytes());
+        bytes.extend_from_slice(&self.stream.to_be_bytes());
+        bytes.extend_from_slice(&self.token.0.to_be_bytes());
+        put_short(&mut bytes, topic);
+        bytes.extend_from_slice(id.as_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// The receipt in `text`; `None` when it is not one. Names inside are checked like a client's.
+    #[must_use]
+    pub fn decode(text: &str) -> Option<Receipt> {
+        if text.len() > limit::RECEIPT_CHARS_MAX {
+            return None;
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let rest = bytes.strip_prefix(&[VERSION])?;
+        let (shard, rest) = take_short(rest)?;
+        let (owner, rest) = rest.split_first_chunk::<4>()?;
+        let (stream, rest) = rest.split_first_chunk::<4>()?;
+        let (token, rest) = rest.split_first_chunk::<8>()?;
+        let (topic, id) = take_short(rest)?;
+        let id = std::str::from_utf8(id).ok()?;
+        Some(Receipt {
+            shard: ShardName::try_new(shard).ok()?,
+            owner: u32::from_be_bytes(*owner),
+            stream: u32::from_be_bytes(*stream),
+            token: Token(u64::from_be_bytes(*token)),
+            key: JobKey { topic: TopicName::try_new(topic).ok()?, id: JobId::try_new(id).ok()? },
+        })
+    }
+}
+
+/// A text of at most 255 bytes behind its length.
+fn put_short(bytes: &mut Vec<u8>, text: &str) {
+    bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+    bytes.extend_from_slice(text.as_bytes());
+}
+
+fn take_short(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (&len, rest) = bytes.split_first()?;
+    let (text, rest) = rest.split_at_checked(usize::from(len))?;
+    Some((std::str::from_utf8(text).ok()?, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receipt(topic: &str, id: &str) -> Receipt {
+        Receipt {
+            shard: ShardName::try_new("s0").unwrap(),
+            owner: 7,
+            stream: 9,
+            token: Token::new(0xdead_beef, 42),
+            key: JobKey {
+                topic: TopicName::try_new(topic).unwrap(),
+                id: JobId::try_new(id).unwrap(),
+            },
+        }
+    }
+
+    #[test]
+    fn receipts_survive_their_round_trip_at_every_size() {
+        for (topic, id) in [("a", "b"), (&*"t".repeat(128), &*"i".repeat(128))] {
+            let receipt = receipt(topic, id);
+            let text = receipt.encode();
+            assert!(text.len() <= limit::RECEIPT_CHARS_MAX, "{}", text.len());
+            assert_eq!(Receipt::decode(&text), Some(receipt));
+        }
+    }
+
+    #[test]
+    fn every_truncation_of_a_receipt_is_refused_or_another_receipt() {
+        let original = receipt("emails", "order-1");
+        let text = original.encode();
+        for end in 0..text.len() {
+            assert_ne!(Receipt::decode(&text[..end]), Some(original.clone()), "{end}");
+        }
+        assert_eq!(Receipt::decode("not a receipt"), None);
+    }
+}
