@@ -5,24 +5,22 @@
 -- Reply: now, next upkeep (0: none), then per job: action, state, due.
 --#include clock
 --#include record
+--#include recall
 --#include lifecycle
 --#include actions
 --#include arrive
 local reply, recent = { now, 0 }, {}
 
--- What has succeeded among the jobs that were named in that second of some minute: a line for each, the
--- last 13 characters of its id and its topic.
+-- What has succeeded among the jobs that were named in such a second.
 local function lines(key)
   recent[key] = recent[key] or call('GET', key) or ''
   return recent[key]
 end
 
 local function is_recalled(name, id)
-  local made = string.find(id, '~', 1, true)
-  if not made then return false end
-  local second, line = sub(id, made + 8, made + 8), sub(id, -13) .. name .. '\n'
-  return string.find(lines(P .. 'recent:' .. second), line, 1, true)
-    or string.find(lines(P .. 'recent.old:' .. second), line, 1, true)
+  local second, line = recalled_by(name, id)
+  return second and (string.find(lines(P .. 'recent:' .. second), line, 1, true)
+    or string.find(lines(P .. 'recent.old:' .. second), line, 1, true))
 end
 
 for a = 2, #ARGV, 3 do

@@ -215,6 +215,7 @@ for ask = 1, asks do
 
     local function expire_all(ids)
       --#include record
+      --#include recall
       --#include lifecycle
       local k = topic_of(name)
       for _, id in ipairs(ids) do find(k, id) end

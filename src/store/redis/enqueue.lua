@@ -142,6 +142,7 @@ if not slow and upkeep_at == 0 then return now end
 local reply = { now, 0 }
 if slow then
   --#include record
+  --#include recall
   --#include lifecycle
   --#include actions
   --#include arrive

@@ -6,6 +6,7 @@
 --#include clock
 --#include tell
 --#include record
+--#include recall
 --#include lifecycle
 local reply = { now, 0 }
 

@@ -4,6 +4,7 @@
 -- Reply: how many, when there is more to do (0: nothing left).
 --#include clock
 --#include record
+--#include recall
 --#include lifecycle
 local key = P .. 'alarms'
 local due = call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, tonumber(ARGV[2]))

@@ -5,6 +5,7 @@
 -- Reply: next upkeep (0: none), redriven, skipped.
 --#include clock
 --#include record
+--#include recall
 --#include lifecycle
 local takes, name, target, dry = ARGV[2], ARGV[3], ARGV[4], ARGV[7] == '1'
 local delay, spacing, nth = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])

@@ -6,6 +6,7 @@
 --        story or false.
 --#include clock
 --#include record
+--#include recall
 --#include lifecycle
 local movable, reply = ARGV[2], { now, 0 }
 

@@ -61,9 +61,10 @@ scripts! {
 }
 
 /// What scripts include; `actions` is made of [`enqueue::actions`].
-pub(super) const SOURCES: [(&str, &str); 5] = [
+pub(super) const SOURCES: [(&str, &str); 6] = [
     ("clock", include_str!("lib/clock.lua")),
     ("tell", include_str!("lib/tell.lua")),
+    ("recall", include_str!("lib/recall.lua")),
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),

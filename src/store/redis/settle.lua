@@ -24,6 +24,7 @@ if #ARGV == 4 or #ARGV == 6 then
 end
 
 --#include tell
+--#include recall
 local byte, sub, find_in, unpack_ = string.byte, string.sub, string.find, struct.unpack
 local a, reply, slow, kept = 3, { 0 }, nil, nil
 
@@ -31,14 +32,6 @@ local a, reply, slow, kept = 3, { 0 }, nil, nil
 local function ack_slowly(r, name, id, token)
   slow = slow or {}
   slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
-end
-
--- What a server has named leaves no tombstone, but is recalled for a while, see `again.lua`.
-local function note_done(name, ids)
-  for _, id in ipairs(ids) do
-    local made = find_in(id, '~', 1, true)
-    if made then call('APPEND', P .. 'recent:' .. sub(id, made + 8, made + 8), sub(id, -13) .. name .. '\n') end
-  end
 end
 
 -- Removes jobs of a topic of which nothing stays, and the ends of their leases.
@@ -69,7 +62,7 @@ local function look(name, ids, ends, found, r)
   end
   if gone[1] then
     remove(name, gone, gone_ends)
-    note_done(name, gone)
+    for _, id in ipairs(gone) do recall(name, id) end
   end
 end
 

@@ -170,7 +170,7 @@ fn end_of(lease: &LeaseRef) -> Vec<u8> {
     [&lease.token.0.to_be_bytes(), lease.key.id.as_str().as_bytes()].concat()
 }
 
-/// By which digit and line a job is recalled whose id a server has made (`again.lua`).
+/// By which digit and line a job is recalled whose id a server has made, as `lib/recall.lua` says.
 fn recalled(key: &JobKey) -> Option<(u8, Vec<u8>)> {
     let id = key.id.as_str().as_bytes();
     let made = id.iter().position(|&byte| byte == b'~')?;

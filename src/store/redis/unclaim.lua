@@ -5,6 +5,7 @@
 -- Reply: next upkeep (0: none), how many it found.
 --#include clock
 --#include record
+--#include recall
 --#include lifecycle
 local undone = 0
 if ARGV[2] ~= '' then

@@ -1,13 +1,5 @@
 -- What several scripts do to a job: it finishes, waits again, is forgotten, makes way for its next
--- generation. Needs `record.lua`. A job that is given here has left its place (`leave`) already.
-
--- A job that succeeded leaves nothing: a server's own id of it is recalled for a while, see `again.lua`.
-local function note_done(j)
-  local made = string.find(j.id, '~', 1, true)
-  if made then
-    call('APPEND', P .. 'recent:' .. sub(j.id, made + 8, made + 8), sub(j.id, -13) .. j.k.name .. '\n')
-  end
-end
+-- generation. Needs `record.lua` and `recall.lua`. A job that is given here has left its place (`leave`) already.
 
 -- Removes the job and everything of it.
 local function forget(j)
@@ -69,7 +61,7 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
-    if phase == 2 then note_done(j) end
+    if phase == 2 then recall(j.k.name, j.id) end
     forget(j)
   end
 end
@@ -140,7 +132,7 @@ local function find(k, id)
   if not j then return nil end
   if j.phase ~= 0 and story(j).alarm <= now then
     leave(j)
-    if j.phase == 2 then note_done(j) end
+    if j.phase == 2 then recall(j.k.name, j.id) end
     forget(j)
     return nil
   end
