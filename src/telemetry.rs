@@ -7,7 +7,14 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::config::{Config, LogFormat};
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
 
 /// Reads a filter in the syntax of `RUST_LOG`: `info`, `info,ringq::dispatch=debug`.
 ///
@@ -17,16 +24,14 @@ pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(text)
 }
 
-/// Sends the log of the whole process to stderr. Only the program does this; a server in a test
-/// leaves the log alone.
+/// Sends what `words` let through, see [`filter`], to stderr, for the whole process. Only the program does this; a
+/// server in a test leaves the log alone.
 ///
 /// # Errors
-/// If the process has a log already.
-pub fn init(config: &Config) -> anyhow::Result<()> {
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter(&config.log_filter)?)
-        .with_writer(io::stderr);
-    match config.log_format {
+/// If they are no filter, or the process has a log already.
+pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
+    let builder = tracing_subscriber::fmt().with_env_filter(filter(words)?).with_writer(io::stderr);
+    match format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
         // On a terminal NO_COLOR still counts.
         LogFormat::Text if io::stderr().is_terminal() => builder.finish().try_init()?,

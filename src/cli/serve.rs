@@ -16,7 +16,7 @@ const LINGER: Duration = Duration::from_secs(2);
 
 pub(super) fn run(flags: ServeFlags) -> Result<(), Failure> {
     let config = Config::load(&flags.into())?;
-    telemetry::init(&config)?;
+    telemetry::init(config.log_format, &config.log_filter)?;
     let runtime = runtime(config.threads).context("cannot start the runtime")?;
     let result = runtime.block_on(serve(config));
     runtime.shutdown_timeout(LINGER);

@@ -29,6 +29,7 @@ pub(crate) use mistake::reason;
 pub(crate) use parse::{any_duration as parse_duration, show_duration};
 
 use crate::store::redis::Tls;
+use crate::telemetry::LogFormat;
 
 use layer::Layer;
 use reader::Reader;
@@ -83,17 +84,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// What is logged, in the syntax of `RUST_LOG`; it parses. Default `info`.
     pub log_filter: String,
-    /// Worker threads of the runtime, 2 to 256. Default: the cpus, at least 2 and at most 4.
+    /// Worker threads of the runtime, 1 to 256. Default: 1 on up to two cpus, else as many as there are, at most 4.
     pub threads: usize,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
 }
 
 /// What the machine says of itself; defaults follow from it.

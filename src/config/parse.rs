@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::LogFormat;
-use crate::telemetry;
+use crate::telemetry::{self, LogFormat};
 
 /// Longest replica name in characters: fits a DNS label and a metric label.
 const REPLICA_CHARS_MAX: usize = 64;

@@ -6,9 +6,10 @@ use toml::Value;
 
 use crate::domain::ring::ShardState;
 use crate::store::redis::Tls;
+use crate::telemetry::LogFormat;
 
+use super::Config;
 use super::parse::show_duration;
-use super::{Config, LogFormat};
 
 /// Plain keys first: in TOML a table takes all lines that follow it.
 pub(super) fn toml(config: &Config) -> String {
@@ -26,7 +27,7 @@ pub(super) fn toml(config: &Config) -> String {
     lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
     lines.extend([
         line("threads", config.threads),
-        line("log_format", text(config.log_format.name())),
+        line("log_format", text(log_format(config.log_format))),
         line("log_filter", text(&config.log_filter)),
         line("max_streams", config.max_streams),
         line("max_concurrent_requests", config.max_concurrent_requests),
@@ -61,13 +62,10 @@ fn text(value: impl Display) -> Value {
     Value::String(value.to_string())
 }
 
-// === impl LogFormat ===
-
-impl LogFormat {
-    fn name(self) -> &'static str {
-        match self {
-            LogFormat::Text => "text",
-            LogFormat::Json => "json",
-        }
+/// As it is set.
+fn log_format(format: LogFormat) -> &'static str {
+    match format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
     }
 }
