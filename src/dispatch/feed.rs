@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName, limit};
 use crate::scheduler::Scheduler;
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{self, About, Ask, Claim, Event, Rest, Unclaim};
 
 use super::ask::{asks, skew, wants_globs};
@@ -280,7 +280,7 @@ impl Feed {
             let from: Option<TopicName> = after.clone();
             let read = self
                 .shard
-                .call("topics", move |store| store.topics(String::new(), from, TOPICS_PAGE));
+                .call(Op::Topics, move |store| store.topics(String::new(), from, TOPICS_PAGE));
             let page = read.await?;
             for topic in &page {
                 if all || !self.board.knows(&topic.name) {

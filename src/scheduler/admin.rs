@@ -2,7 +2,7 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
 use super::Scheduler;
@@ -60,7 +60,7 @@ impl Scheduler {
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
         let keys = vec![key.clone()];
-        let found = self.find("get", &key, |store| store.get(keys.clone(), full), |found| found);
+        let found = self.find(Op::Get, &key, |store| store.get(keys.clone(), full), |found| found);
         Ok(found.await?.map(|(_, job)| job))
     }
 
@@ -76,7 +76,7 @@ impl Scheduler {
     async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
         let keys = vec![key.clone()];
         let deleted =
-            self.find("delete", &key, |store| store.delete(keys.clone()), |found| found).await?;
+            self.find(Op::Delete, &key, |store| store.delete(keys.clone()), |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
             let (tokens, reason) = (vec![token], Revoked::Deleted);
@@ -98,7 +98,7 @@ impl Scheduler {
         let items = vec![Reschedule { key: key.clone(), due, priority }];
         // Neither a job nor a state that refuses it: it is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
-        let moved = self.find("reschedule", &key, |store| store.reschedule(items.clone()), found);
+        let moved = self.find(Op::Reschedule, &key, |store| store.reschedule(items.clone()), found);
         Ok(moved.await?.map_or(Ok(None), |(_, moved)| moved))
     }
 
@@ -116,7 +116,7 @@ impl Scheduler {
         let asked = self
             .inner
             .shards
-            .ask_all("topics", move |store| store.topics(prefix.clone(), after.clone(), limit));
+            .ask_all(Op::Topics, move |store| store.topics(prefix.clone(), after.clone(), limit));
         let (pages, _) = asked.await.partial()?;
         let topics = pages.into_iter().flat_map(|(_, topics)| topics);
         let mut names: Vec<TopicName> = topics.map(|topic| topic.name).collect();
@@ -145,7 +145,7 @@ impl Scheduler {
     /// Every shard about itself.
     pub async fn shard_infos(&self) -> Vec<ShardInfo> {
         let shards = &self.inner.shards;
-        let asked = shards.ask_all("info", |store| store.info()).await;
+        let asked = shards.ask_all(Op::Info, |store| store.info()).await;
         let answers =
             asked.answers.into_iter().map(|(shard, info)| (shard.name().clone(), Ok(info)));
         let failures = asked.failed.into_iter().map(|(name, error)| (name, Err(error)));
@@ -182,7 +182,7 @@ impl Scheduler {
             return Err(SetShardStateError::LastActive(name));
         }
         shards.set_state(shard, state).await?;
-        let info = shard.call("info", |store| store.info()).await;
+        let info = shard.call(Op::Info, |store| store.info()).await;
         Ok(about(shard, state, info))
     }
 
@@ -192,7 +192,7 @@ impl Scheduler {
         names: Vec<TopicName>,
     ) -> store::Result<(Vec<Option<TopicRow>>, Vec<ShardName>)> {
         let topics = names.clone();
-        let asked = self.inner.shards.ask_all("stats", move |store| store.stats(topics.clone()));
+        let asked = self.inner.shards.ask_all(Op::Stats, move |store| store.stats(topics.clone()));
         let (found, unreachable) = asked.await.partial()?;
         let mut sums: Vec<Option<Stats>> = vec![None; names.len()];
         for (_, stats) in found {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Job, ShardName, State, Time, TopicName};
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{self, Cursor, List, Page, Store};
 
 use super::Scheduler;
@@ -73,7 +73,7 @@ impl Scheduler {
         let going: Vec<_> = going.collect();
         let all = going.len() == self.inner.shards.all().len();
         let asks = going.into_iter().map(|shard| (shard.clone(), list.on(shard, list.limit)));
-        let read = self.inner.shards.ask_each("list", asks.collect(), read).await;
+        let read = self.inner.shards.ask_each(Op::List, asks.collect(), read).await;
         if all && read.answers.is_empty() {
             return read.partial().map(|_| JobsPage::default());
         }
@@ -104,7 +104,7 @@ impl Scheduler {
                 again.push((part.shard.clone(), list.on(&part.shard, count)));
             }
         }
-        let read = self.inner.shards.ask_each("list", again, read).await;
+        let read = self.inner.shards.ask_each(Op::List, again, read).await;
         for (shard, page) in read.answers {
             parts.retain(|part| part.shard.name() != shard.name());
             parts.push(Part::new((shard, page)));

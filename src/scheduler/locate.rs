@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::domain::{JobKey, ShardName};
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{self, Error, Reply, Store};
 
 use super::Scheduler;
@@ -32,7 +32,7 @@ impl Scheduler {
     /// As the store's, when none has it and one does not answer.
     pub(super) async fn find<A, T>(
         &self,
-        op: &'static str,
+        op: Op,
         key: &JobKey,
         call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, Vec<A>>,
         found: impl Fn(A) -> Option<T>,
@@ -69,7 +69,7 @@ impl Doubts {
     pub(super) async fn resolve(self) -> Found {
         let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
             let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-            let jobs = shard.call("get", |store| store.get(keys, false)).await;
+            let jobs = shard.call(Op::Get, |store| store.get(keys, false)).await;
             (shard, indexes, jobs)
         };
         let mut found = Found::new();

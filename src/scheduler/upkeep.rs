@@ -2,7 +2,7 @@
 
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{self, Lease};
 
 use super::Scheduler;
@@ -15,7 +15,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn reap(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let reaped = shard.call("reap", |store| store.reap(limit::CALL_JOBS_MAX)).await?;
+        let reaped = shard.call(Op::Reap, |store| store.reap(limit::CALL_JOBS_MAX)).await?;
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
             tracing::info!(shard = %shard.name(), ended, "leases expired");
@@ -28,7 +28,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn prune(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let pruned = shard.call("prune", |store| store.prune(limit::CALL_JOBS_MAX)).await?;
+        let pruned = shard.call(Op::Prune, |store| store.prune(limit::CALL_JOBS_MAX)).await?;
         Ok(pruned.next)
     }
 

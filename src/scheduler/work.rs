@@ -7,7 +7,7 @@ use rand::Rng as _;
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, State, Time, Token, limit};
-use crate::shards::Shard;
+use crate::shards::{Op, Shard};
 use crate::store::{
     self, Claim, Claims, End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled,
     Unclaim,
@@ -83,7 +83,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's; the leases then run out, or go with this replica.
     pub async fn unclaim(&self, shard: &Shard, what: Unclaim) -> store::Result<u64> {
-        shard.call("unclaim", |store| store.unclaim(what)).await
+        shard.call(Op::Unclaim, |store| store.unclaim(what)).await
     }
 
     /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
@@ -124,7 +124,7 @@ impl Scheduler {
         shard: &Shard,
         refs: Vec<LeaseRef>,
     ) -> store::Result<Vec<Result<Lease, Refused>>> {
-        shard.call("leases", |store| store.leases(refs)).await
+        shard.call(Op::Leases, |store| store.leases(refs)).await
     }
 
     /// Lets leases outlive their stream, which this server has ended: nothing gives them back.
@@ -132,7 +132,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's; the leases then go with this replica.
     pub async fn detach(&self, shard: &Shard, refs: Vec<LeaseRef>) -> store::Result<u64> {
-        shard.call("detach", |store| store.detach(refs)).await
+        shard.call(Op::Detach, |store| store.detach(refs)).await
     }
 
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
@@ -378,7 +378,7 @@ impl Scheduler {
             progress: item.progress.clone(),
         };
         let extends = items.iter().map(extend).collect();
-        let extended = shard.call("extend", |store| store.extend(extends)).await?;
+        let extended = shard.call(Op::Extend, |store| store.extend(extends)).await?;
         for (item, deadline) in items.iter().zip(&extended) {
             if let &Ok(deadline) = deadline {
                 let Receipt { owner, stream, token, .. } = item.receipt;

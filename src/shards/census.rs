@@ -18,7 +18,7 @@ use crate::domain::{ShardName, limit};
 use crate::metrics::Metrics;
 use crate::store::{self, About, Beat, Census, Event};
 
-use super::{Shard, Shards};
+use super::{Op, Shard, Shards};
 
 /// Readings in a row in which another replica serves another ring, before that is said loudly: for a
 /// moment it is so after every change.
@@ -205,7 +205,7 @@ impl Shards {
     /// # Errors
     /// As the store's.
     pub async fn set_state(&self, shard: &Shard, state: ShardState) -> store::Result<()> {
-        shard.call("set_state", |store| store.set_state(state)).await?;
+        shard.call(Op::SetState, |store| store.set_state(state)).await?;
         shard.set_state(state);
         let owner = self.inner.council.owner.get().copied().unwrap_or_default();
         self.change(owner).await;
@@ -303,7 +303,7 @@ impl Shards {
         }
         let beat = self.inner.council.beat(owner, shard);
         let (met, gone) = (beat.met.clone(), beat.gone.clone());
-        let census = shard.call("beat", |store| store.beat(beat)).await.ok()?;
+        let census = shard.call(Op::Beat, |store| store.beat(beat)).await.ok()?;
         shard.told(&met, &gone);
         shard.set_state(census.state);
         let follows = self.inner.council.hear(owner, self.all(), shard.name(), &census);
@@ -353,7 +353,7 @@ impl Shards {
             let Ok(left) = shard.orphans(others).await else { return };
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
-                let _ = shard.call("beat", |store| store.beat(beat)).await;
+                let _ = shard.call(Op::Beat, |store| store.beat(beat)).await;
             }
         };
         let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());

@@ -12,9 +12,8 @@ use crate::metrics::ShardMetrics;
 use crate::store::{self, Error, LeaseRef, Store, Unclaim};
 
 use super::breaker::{Access, Breaker, Kind};
+use super::op::Op;
 
-/// The verbs that only read; they go on where a shard has lost its disk or its primary.
-const READS: [&str; 5] = ["get", "list", "topics", "stats", "info"];
 /// A failure that took so long counts like no answer at all.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -84,11 +83,11 @@ impl Guard {
     }
 
     /// Refuses a call of `op` while the shard is left alone.
-    pub(super) fn admit(&self, op: &'static str) -> store::Result<()> {
+    pub(super) fn admit(&self, op: Op) -> store::Result<()> {
         if !self.breaker.is_open() {
             return Ok(());
         }
-        self.metrics.error(op, "BREAKER_OPEN");
+        self.metrics.error(op.name(), "BREAKER_OPEN");
         Err(Error::Unavailable(format!("it does not answer, last: {}", self.breaker.error())))
     }
 
@@ -99,7 +98,7 @@ impl Guard {
     /// long.
     pub(super) async fn call<T>(
         self: &Arc<Self>,
-        op: &'static str,
+        op: Op,
         limit: Duration,
         call: impl Future<Output = store::Result<T>>,
     ) -> store::Result<T> {
@@ -107,12 +106,12 @@ impl Guard {
         let begin = Instant::now();
         let answer = tokio::time::timeout(limit, call).await;
         let took = begin.elapsed();
-        self.metrics.op(op, took);
+        self.metrics.op(op.name(), took);
         let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Failed };
         let late = |_| Err(Error::Unknown(format!("no answer within {limit:?}")));
         let result = answer.unwrap_or_else(late);
         match &result {
-            Ok(_) => self.breaker.succeeded(access(op)),
+            Ok(_) => self.breaker.succeeded(op.access()),
             Err(error) => self.failed(op, kind, error),
         }
         result
@@ -127,12 +126,12 @@ impl Guard {
         self.store.name()
     }
 
-    fn failed(self: &Arc<Self>, op: &'static str, kind: Kind, error: &Error) {
-        self.metrics.error(op, error.reason());
-        tracing::warn!(shard = %self.name(), op, %error, "store call failed");
+    fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error) {
+        self.metrics.error(op.name(), error.reason());
+        tracing::warn!(shard = %self.name(), op = op.name(), %error, "store call failed");
         if answers(error) {
-            self.breaker.succeeded(access(op));
-        } else if self.breaker.failed(access(op), kind, words(error)) {
+            self.breaker.succeeded(op.access());
+        } else if self.breaker.failed(op.access(), kind, words(error)) {
             self.leave_alone(words(error));
         }
     }
@@ -181,10 +180,6 @@ impl Guard {
         self.metrics.set_breaker_open(open);
         self.down.send_modify(|down| *down = if open { *down + 1 } else { *down - 1 });
     }
-}
-
-fn access(op: &str) -> Access {
-    if READS.contains(&op) { Access::Read } else { Access::Write }
 }
 
 /// Whether a shard that says so answers for the rest.

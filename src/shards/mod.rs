@@ -13,6 +13,7 @@ mod census;
 #[cfg(test)]
 pub(crate) mod faulty;
 mod guard;
+mod op;
 mod placement;
 mod shard;
 mod spread;
@@ -32,6 +33,7 @@ use placement::Placement;
 
 pub use census::Agreement;
 pub use guard::Patience;
+pub use op::Op;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
 pub use spread::{Partial, Spread};

@@ -16,6 +16,7 @@ use crate::store::{
 use super::Member;
 use super::batcher::{Batcher, CALLS_MAX};
 use super::guard::{Guard, Patience};
+use super::op::Op;
 
 /// How long a look at all leases may take.
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
@@ -76,7 +77,7 @@ impl Shard {
             Batcher::spawn(calls, job_bytes, move |jobs| {
                 let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
                 Box::pin(async move {
-                    guard.call("enqueue", answer, async { store.enqueue(jobs).await }).await
+                    guard.call(Op::Enqueue, answer, async { store.enqueue(jobs).await }).await
                 })
             })
         });
@@ -84,7 +85,7 @@ impl Shard {
         let settle = Batcher::spawn(CALLS_MAX, settle_bytes, move |items| {
             let (store, guard) = (Arc::clone(&settles), Arc::clone(&settle_guard));
             Box::pin(async move {
-                guard.call("settle", answer, async { store.settle(items).await }).await
+                guard.call(Op::Settle, answer, async { store.settle(items).await }).await
             })
         });
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
@@ -162,11 +163,12 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
-        self.inner.guard.admit("enqueue")?;
+        self.inner.guard.admit(Op::Enqueue)?;
         // Known before: its settles must not be held up by a breaker that counts this as a failure.
         if let Some(why) = self.refuses_jobs() {
-            self.inner.metrics.error("enqueue", "SHARD_UNAVAILABLE");
-            return Err(store::Error::Unavailable(why));
+            let error = store::Error::Unavailable(why);
+            self.inner.metrics.error(Op::Enqueue.name(), error.reason());
+            return Err(error);
         }
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         self.inner.enqueue[self.queue(asked)].call(jobs).await
@@ -186,7 +188,7 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn settle(&self, items: Vec<Settle>) -> store::Result<Vec<Result<Settled, Refused>>> {
-        self.inner.guard.admit("settle")?;
+        self.inner.guard.admit(Op::Settle)?;
         self.inner.settle.call(items).await
     }
 
@@ -196,7 +198,7 @@ impl Shard {
     /// As the store's.
     pub async fn claim(&self, claim: Claim) -> store::Result<Claims> {
         let Inner { store, guard, .. } = &*self.inner;
-        guard.call("claim", guard.patience().claim, async { store.claim(claim).await }).await
+        guard.call(Op::Claim, guard.patience().claim, async { store.claim(claim).await }).await
     }
 
     /// [`Store::orphans`], which goes through all leases of the shard in many small steps: what takes long
@@ -206,17 +208,17 @@ impl Shard {
     /// As the store's.
     pub async fn orphans(&self, living: Vec<u32>) -> store::Result<Vec<Lease>> {
         let Inner { store, guard, .. } = &*self.inner;
-        guard.call("orphans", ORPHANS_MAX, async { store.orphans(living).await }).await
+        guard.call(Op::Orphans, ORPHANS_MAX, async { store.orphans(living).await }).await
     }
 
-    /// Any other verb, `op` by name.
+    /// Any other verb, which is `op`.
     ///
     /// # Errors
     /// As the store's; [`store::Error::Unavailable`] when the shard is left alone,
     /// [`store::Error::Unknown`] when it takes too long.
     pub async fn call<'a, T>(
         &'a self,
-        op: &'static str,
+        op: Op,
         call: impl FnOnce(&'a dyn Store) -> Reply<'a, T>,
     ) -> store::Result<T> {
         let Inner { store, guard, .. } = &*self.inner;
@@ -227,7 +229,7 @@ impl Shard {
 
     /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.
     pub async fn answers(&self) -> bool {
-        self.call("topics", |store| store.topics(String::new(), None, 1)).await.is_ok()
+        self.call(Op::Topics, |store| store.topics(String::new(), None, 1)).await.is_ok()
     }
 
     /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is left

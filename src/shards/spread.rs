@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::domain::ShardName;
 use crate::store::{self, Error, Reply, Store};
 
-use super::{Shard, Shards};
+use super::{Op, Shard, Shards};
 
 /// What shards answered, in the order in which they were asked.
 pub struct Spread<T> {
@@ -27,7 +27,7 @@ impl Shards {
     /// Asks every shard.
     pub async fn ask_all<T: Send + 'static>(
         &self,
-        op: &'static str,
+        op: Op,
         call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, T> + Clone + Send + 'static,
     ) -> Spread<T> {
         let asks = self.all().iter().map(|shard| (shard.clone(), ())).collect();
@@ -38,7 +38,7 @@ impl Shards {
     /// more, until it is answered or late: that is how a shard that hangs is found out.
     pub async fn ask_each<Q: Send + 'static, T: Send + 'static>(
         &self,
-        op: &'static str,
+        op: Op,
         asks: Vec<(Shard, Q)>,
         call: impl for<'a> Fn(&'a dyn Store, Q) -> Reply<'a, T> + Clone + Send + 'static,
     ) -> Spread<T> {

@@ -48,8 +48,8 @@ pub(in crate::grpc) fn due(
             if time > now.plus(limit::DELAY_MAX) {
                 checks.invalid(path, "must be at most 10 years ahead");
             }
-            // A place in the order that has passed cannot be had any more: now is what is left.
-            Some(if time > now { When::At(time) } else { When::Now })
+            // Whether it has passed is for the clock of the store to say, which may be behind this one.
+            Some(When::At(time))
         }
         Schedule::Delay(delay) => {
             duration(checks, parent.field("delay"), Some(&delay), &DELAY).map(When::After)
@@ -123,13 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn a_due_time_that_has_passed_means_now() {
-        let at = |seconds| Some(Schedule::DueTime(instant(NOW.0 / 1_000_000 + seconds, 0)));
-        for (given, expected) in [
-            (at(-5), When::Now),
-            (at(0), When::Now),
-            (at(5), When::At(NOW.plus(Duration::from_secs(5)))),
-        ] {
+    fn a_due_time_is_not_judged_by_the_clock_of_this_replica() {
+        for seconds in [-5, 0, 5] {
+            let time = instant(NOW.0 / 1_000_000 + seconds, 0);
+            let given = Some(Schedule::DueTime(time));
+            let expected = When::At(Time(NOW.0 + seconds * 1_000_000));
             assert_eq!(due(&mut Checks::default(), Path::ROOT, given, NOW), Some(expected));
         }
     }

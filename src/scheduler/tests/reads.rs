@@ -212,6 +212,30 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
     assert_eq!(ready, 80);
 }
 
+/// What can be put back is the same whether its shard does that alone or another one takes it.
+#[tokio::test]
+async fn kept_jobs_go_elsewhere_however_little_there_is_of_them_and_tombstones_never() {
+    let ring = Ring::new(3);
+    let ids = |prefix: &str| -> Vec<JobId> {
+        (0..20).map(|n| JobId::stored(&format!("{prefix}{n}"))).collect()
+    };
+    let (kept, dropped) = (ids("kept"), ids("dropped"));
+    for id in kept.iter().chain(&dropped) {
+        let mut draft = named("a", id.as_str());
+        draft.spec.payload = None;
+        draft.spec.retention = kept.contains(id).then_some(Duration::from_secs(3600));
+        ring.accept(vec![draft]).await;
+        ring.scheduler.delete(key("a", id.as_str())).await.unwrap();
+    }
+    let all = RedriveJobs { ids: [kept.clone(), dropped].concat(), ..redrive("a", Some("b")) };
+    let done = ring.scheduler.redrive(all).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (20, 20));
+    for id in kept {
+        let found = ring.scheduler.get(key("b", id.as_str()), false).await.unwrap();
+        assert_eq!(found.map(|job| job.state), Some(State::Ready), "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
     let ring = Ring::new(3);

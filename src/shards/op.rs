@@ -1,0 +1,52 @@
+//! The verbs of a store by name, for metrics, logs and the breaker.
+
+use super::breaker::Access;
+
+macro_rules! ops {
+    ($($op:ident = $name:literal, $access:ident;)*) => {
+        /// A verb of [`Store`](crate::store::Store).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Op { $(
+            #[doc = concat!("[`Store::", $name, "`](crate::store::Store::", $name, ").")]
+            $op,
+        )* }
+
+        impl Op {
+            /// As people see it.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$op => $name,)* }
+            }
+
+            /// What it asks for: one that only reads goes on where a shard has lost its disk or its primary, and
+            /// proves nothing about those that write.
+            pub(super) fn access(self) -> Access {
+                match self { $(Op::$op => Access::$access,)* }
+            }
+        }
+    };
+}
+
+ops! {
+    Enqueue = "enqueue", Write;
+    Claim = "claim", Write;
+    Unclaim = "unclaim", Write;
+    Leases = "leases", Read;
+    Settle = "settle", Write;
+    Extend = "extend", Write;
+    Get = "get", Read;
+    Delete = "delete", Write;
+    Reschedule = "reschedule", Write;
+    Redrive = "redrive", Write;
+    Detach = "detach", Write;
+    Reap = "reap", Read;
+    Orphans = "orphans", Read;
+    Prune = "prune", Write;
+    List = "list", Read;
+    Topics = "topics", Read;
+    Ids = "ids", Read;
+    Stats = "stats", Read;
+    Info = "info", Read;
+    Beat = "beat", Write;
+    SetState = "set_state", Write;
+}
