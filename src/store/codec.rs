@@ -89,29 +89,36 @@ pub struct Undecodable {
     source: prost::DecodeError,
 }
 
-/// Headers and retry policy as bytes; `None` when there is neither, which is the usual case.
+/// The terms of a job as bytes: what of its spec no store looks into. `None` when there are none, which is the usual
+/// case. Payload, lease and retention are fields of the stores' own.
 pub fn encode_terms(spec: &Spec) -> Option<Vec<u8>> {
-    if spec.headers.is_empty() && spec.retry == RetryOverrides::default() {
-        return None;
-    }
+    let Spec { headers, payload: _, lease: _, retention: _, retry } = spec;
     let header = |(name, value): &(String, String)| StoredHeader {
         name: name.clone(),
         value: value.clone(),
     };
-    let retry = (spec.retry != RetryOverrides::default()).then(|| stored_retry(&spec.retry));
-    let headers = spec.headers.iter().map(header).collect();
-    Some(StoredTerms { headers, retry }.encode_to_vec())
+    let stored = StoredTerms {
+        headers: headers.iter().map(header).collect(),
+        retry: (*retry != RetryOverrides::default()).then(|| stored_retry(retry)),
+    };
+    (stored != StoredTerms::default()).then(|| stored.encode_to_vec())
 }
 
-/// Headers and retry policy from bytes, into an otherwise empty spec.
-pub fn decode_terms(blob: Option<&[u8]>) -> Result<Spec, Undecodable> {
-    let Some(blob) = blob else { return Ok(Spec::default()) };
-    let stored = decode::<StoredTerms>("terms", blob)?;
-    Ok(Spec {
+/// The terms from bytes, in an otherwise empty spec. Damaged ones read as none: a job that waits by the server's own
+/// policy is better than a topic that stands still behind it.
+pub fn decode_terms(blob: Option<&[u8]>) -> Spec {
+    let Some(blob) = blob else { return Spec::default() };
+    let stored = decode::<StoredTerms>("terms", blob).unwrap_or_else(|error| {
+        tracing::error!(%error, "a job's headers and retry policy are damaged");
+        StoredTerms::default()
+    });
+    Spec {
         headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+        payload: None,
+        lease: None,
+        retention: None,
         retry: stored.retry.map(retry).unwrap_or_default(),
-        ..Spec::default()
-    })
+    }
 }
 
 /// A payload as bytes.
@@ -245,8 +252,15 @@ mod tests {
             ..RetryOverrides::default()
         };
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
-        let spec = Spec { headers, retry, ..Spec::default() };
-        assert_eq!(decode_terms(encode_terms(&spec).as_deref()).unwrap(), spec);
+        let spec = Spec { headers: headers.clone(), retry: retry.clone(), ..Spec::default() };
+        let alone = [
+            Spec { headers, ..Spec::default() },
+            Spec { retry, ..Spec::default() },
+            Spec::default(),
+        ];
+        for spec in alone.into_iter().chain([spec]) {
+            assert_eq!(decode_terms(encode_terms(&spec).as_deref()), spec);
+        }
         assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
         assert_eq!(encode_terms(&Spec { payload: Some(payload), ..Spec::default() }), None);
     }
@@ -260,7 +274,8 @@ mod tests {
         assert_eq!(payload.body, "body");
         assert_eq!(encode_payload(&payload), blob);
         let blob = b"\x0a\x06\x0a\x01k\x12\x01v\x12\x02\x08\x06";
-        let terms = decode_terms(Some(blob)).unwrap();
+        assert_eq!(decode_terms(Some(b"\xff")), Spec::default(), "damaged");
+        let terms = decode_terms(Some(blob));
         assert_eq!(terms.headers, [("k".to_owned(), "v".to_owned())]);
         assert_eq!(terms.retry.max_attempts, Some(3));
         assert_eq!(encode_terms(&terms).as_deref(), Some(&blob[..]));

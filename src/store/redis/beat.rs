@@ -11,8 +11,8 @@ use super::script::Verb;
 use super::{Lane, RedisStore};
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn show(&self, beat: Beat) -> Result<Census> {
+    /// [`Store::beat`](crate::store::Store::beat).
+    pub(super) async fn beat(&self, beat: Beat) -> Result<Census> {
         let mut call = self.call(Verb::Beat);
         call.arg(micros(limit::TOMBSTONE))
             .arg(owner(beat.owner))
@@ -40,8 +40,8 @@ impl RedisStore {
         Ok(Census { now, state, rings, replicas })
     }
 
-    /// The verb.
-    pub(super) async fn configure(&self, state: ShardState) -> Result<()> {
+    /// [`Store::set_state`](crate::store::Store::set_state).
+    pub(super) async fn set_state(&self, state: ShardState) -> Result<()> {
         let mut call = self.call(Verb::SetState);
         call.arg(name(state));
         self.run(Lane::Write, &call).await.map(drop)

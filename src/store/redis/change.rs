@@ -19,8 +19,8 @@ fn states(event: Event) -> String {
 }
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn remove(&self, keys: Vec<JobKey>) -> Result<Vec<Option<Deleted>>> {
+    /// [`Store::delete`](crate::store::Store::delete).
+    pub(super) async fn delete(&self, keys: Vec<JobKey>) -> Result<Vec<Option<Deleted>>> {
         let mut deleted = Vec::with_capacity(keys.len());
         for part in keys.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Delete);
@@ -37,8 +37,8 @@ impl RedisStore {
         Ok(deleted)
     }
 
-    /// The verb.
-    pub(super) async fn shift(&self, items: Vec<Reschedule>) -> Result<Vec<Rescheduled>> {
+    /// [`Store::reschedule`](crate::store::Store::reschedule).
+    pub(super) async fn reschedule(&self, items: Vec<Reschedule>) -> Result<Vec<Rescheduled>> {
         let mut moved = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Reschedule);
@@ -69,8 +69,8 @@ impl RedisStore {
         Ok(Ok(Some(stored.job(item.key.clone(), state, &self.name, false)?)))
     }
 
-    /// The verb.
-    pub(super) async fn bring_back(&self, redrive: Redrive) -> Result<Redriven> {
+    /// [`Store::redrive`](crate::store::Store::redrive).
+    pub(super) async fn redrive(&self, redrive: Redrive) -> Result<Redriven> {
         let mut done = Redriven::default();
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
         for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {

@@ -26,8 +26,8 @@ struct Extra {
 }
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn take(&self, claim: Claim) -> Result<Claims> {
+    /// [`Store::claim`](crate::store::Store::claim).
+    pub(super) async fn claim(&self, claim: Claim) -> Result<Claims> {
         let tokens = fresh_tokens(&claim);
         let mut call = self.call(Verb::Claim);
         call.arg(written(&tokens));
@@ -54,8 +54,8 @@ impl RedisStore {
         Ok(claims)
     }
 
-    /// The verb.
-    pub(super) async fn put_back(&self, what: Unclaim) -> Result<u64> {
+    /// [`Store::unclaim`](crate::store::Store::unclaim).
+    pub(super) async fn unclaim(&self, what: Unclaim) -> Result<u64> {
         let refs = match what {
             Unclaim::Leases(refs) => refs,
             Unclaim::Nonce(nonce) => {
@@ -85,8 +85,8 @@ impl RedisStore {
         self.run(Lane::Write, &call).await.map(drop)
     }
 
-    /// The verb.
-    pub(super) async fn let_outlive(&self, refs: Vec<LeaseRef>) -> Result<u64> {
+    /// [`Store::detach`](crate::store::Store::detach).
+    pub(super) async fn detach(&self, refs: Vec<LeaseRef>) -> Result<u64> {
         let mut found = 0;
         for part in refs.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Detach);

@@ -153,8 +153,8 @@ fn schedule(job: &NewJob) -> (u8, u64, u64) {
 }
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn put(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>> {
+    /// [`Store::enqueue`](crate::store::Store::enqueue).
+    pub(super) async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>> {
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         match asked.and_then(|asked| self.shard.durability.wait_for(asked)) {
             None => self.put_by(None, jobs).await,

@@ -15,8 +15,8 @@ use crate::domain::limit;
 use deadpool_redis::redis::Value;
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn read(&self, keys: Vec<JobKey>, full: bool) -> Result<Vec<Option<Job>>> {
+    /// [`Store::get`](crate::store::Store::get).
+    pub(super) async fn get(&self, keys: Vec<JobKey>, full: bool) -> Result<Vec<Option<Job>>> {
         let found = self.stored(&keys, full).await?;
         let jobs = keys.into_iter().zip(found).map(|(key, (now, stored))| {
             let Some(stored) = stored else { return Ok(None) };
@@ -26,8 +26,8 @@ impl RedisStore {
         jobs.collect()
     }
 
-    /// The verb.
-    pub(super) async fn read_leases(
+    /// [`Store::leases`](crate::store::Store::leases).
+    pub(super) async fn leases(
         &self,
         refs: Vec<LeaseRef>,
     ) -> Result<Vec<std::result::Result<Lease, Refused>>> {

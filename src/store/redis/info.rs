@@ -16,8 +16,8 @@ const TOPICS_MAX: usize = 128;
 const ALARMS_MAX: u64 = 4_096;
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn about(&self) -> Result<Info> {
+    /// [`Store::info`](crate::store::Store::info).
+    pub(super) async fn info(&self) -> Result<Info> {
         let (state, jobs, mut content) = self.content().await?;
         if content.dead + content.finished > 0 {
             content.latest_forget = self.latest_forget().await?;

@@ -1,4 +1,4 @@
-//! A plain Redis as a shard: the same verbs as everywhere, each one script.
+//! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
 //! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
 //! precondition, moves the job, and answers what it found. Scripts live in `.lua` files named like their
@@ -95,7 +95,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
     /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
-    /// [`Store::trouble`].
+    /// [`Store::trouble`](crate::store::Store::trouble).
     ///
     /// # Errors
     /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
@@ -186,64 +186,64 @@ impl Store for RedisStore {
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
         Box::pin(async {
             self.shard.contact.admit_jobs()?;
-            self.put(jobs).await
+            self.enqueue(jobs).await
         })
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
-        Box::pin(self.take(claim))
+        Box::pin(self.claim(claim))
     }
 
     fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
-        Box::pin(self.put_back(what))
+        Box::pin(self.unclaim(what))
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>> {
-        Box::pin(self.read_leases(refs))
+        Box::pin(self.leases(refs))
     }
 
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>> {
-        Box::pin(self.end(items))
+        Box::pin(self.settle(items))
     }
 
     fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<std::result::Result<Time, Refused>>> {
-        Box::pin(self.prolong(items))
+        Box::pin(self.extend(items))
     }
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
-        Box::pin(self.read(keys, full))
+        Box::pin(self.get(keys, full))
     }
 
     fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
-        Box::pin(self.remove(keys))
+        Box::pin(self.delete(keys))
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
-        Box::pin(self.shift(items))
+        Box::pin(self.reschedule(items))
     }
 
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
-        Box::pin(self.bring_back(redrive))
+        Box::pin(self.redrive(redrive))
     }
 
     fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
-        Box::pin(self.let_outlive(refs))
+        Box::pin(self.detach(refs))
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
-        Box::pin(self.overdue(limit))
+        Box::pin(self.reap(limit))
     }
 
     fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
-        Box::pin(self.foreign(living))
+        Box::pin(self.orphans(living))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
-        Box::pin(self.forget(limit))
+        Box::pin(self.prune(limit))
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {
-        Box::pin(self.page(list))
+        Box::pin(self.list(list))
     }
 
     fn topics(
@@ -252,19 +252,19 @@ impl Store for RedisStore {
         after: Option<TopicName>,
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
-        Box::pin(self.list_topics(prefix, after, limit))
+        Box::pin(self.topics(prefix, after, limit))
     }
 
     fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
-        Box::pin(self.part_of_ids(topic, from, limit))
+        Box::pin(self.ids(topic, from, limit))
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
-        Box::pin(self.numbers(topics))
+        Box::pin(self.stats(topics))
     }
 
     fn info(&self) -> Reply<'_, Info> {
-        Box::pin(self.about())
+        Box::pin(self.info())
     }
 
     fn events(&self, about: About) -> broadcast::Receiver<Event> {
@@ -276,11 +276,11 @@ impl Store for RedisStore {
     }
 
     fn beat(&self, beat: Beat) -> Reply<'_, Census> {
-        Box::pin(self.show(beat))
+        Box::pin(self.beat(beat))
     }
 
     fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
-        Box::pin(self.configure(state))
+        Box::pin(self.set_state(state))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -16,8 +16,8 @@ use super::{Lane, RedisStore};
 type Place = (Cursor, JobKey);
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn page(&self, list: List) -> Result<Page> {
+    /// [`Store::list`](crate::store::Store::list).
+    pub(super) async fn list(&self, list: List) -> Result<Page> {
         let mut places = match list.state {
             State::Running => self.list_running(&list).await?,
             _ => self.list_places(&list).await?,
@@ -26,14 +26,14 @@ impl RedisStore {
         places.truncate(list.limit);
         let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more);
         let keys: Vec<_> = places.into_iter().map(|(_, key)| key).collect();
-        let found = self.read(keys, list.full).await?;
+        let found = self.get(keys, list.full).await?;
         // One that has left the state since then is not in the list.
         let in_state = |job: &Job| job.state == list.state;
         Ok(Page { jobs: found.into_iter().flatten().filter(in_state).collect(), next })
     }
 
-    /// The verb.
-    pub(super) async fn part_of_ids(
+    /// [`Store::ids`](crate::store::Store::ids).
+    pub(super) async fn ids(
         &self,
         topic: TopicName,
         from: Option<String>,
@@ -81,14 +81,14 @@ impl RedisStore {
     async fn run_pruned(&self, call: &super::script::Call) -> Result<Reply> {
         loop {
             match self.run_raw(Lane::Read, call).await? {
-                Value::Nil => self.forget(limit::CALL_JOBS_MAX).await?,
+                Value::Nil => self.prune(limit::CALL_JOBS_MAX).await?,
                 value => return Reply::new(value),
             };
         }
     }
 
-    /// The verb.
-    pub(super) async fn list_topics(
+    /// [`Store::topics`](crate::store::Store::topics).
+    pub(super) async fn topics(
         &self,
         prefix: String,
         after: Option<TopicName>,
@@ -104,8 +104,8 @@ impl RedisStore {
         Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())
     }
 
-    /// The verb.
-    pub(super) async fn numbers(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
+    /// [`Store::stats`](crate::store::Store::stats).
+    pub(super) async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
         for part in topics.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Stats);

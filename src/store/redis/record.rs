@@ -183,7 +183,7 @@ impl Record {
 
     /// What was asked for; `apart`: the payload, if it lies apart.
     pub(super) fn spec(&self, apart: Option<Bytes>, full: bool) -> Result<Spec> {
-        let mut spec = terms(self.terms.as_deref());
+        let mut spec = codec::decode_terms(self.terms.as_deref());
         if full {
             spec.payload = payload(self.payload.clone().or(apart))?;
         }
@@ -236,15 +236,6 @@ pub(super) fn read_entry(entry: Bytes) -> Result<(Option<Held>, Bytes)> {
 /// A payload as it is stored.
 pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
     blob.map(codec::decode_payload).transpose().map_err(super::damaged)
-}
-
-/// Headers and retry policy. Damaged ones read as none: a job that waits by the server's own policy is
-/// better than a topic that stands still behind it.
-fn terms(blob: Option<&[u8]>) -> Spec {
-    codec::decode_terms(blob).unwrap_or_else(|error| {
-        tracing::error!(%error, "a job's headers and retry policy are damaged");
-        Spec::default()
-    })
 }
 
 /// A duration as the scripts count, no longer than they can.

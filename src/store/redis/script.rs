@@ -207,7 +207,7 @@ impl Call {
 // === impl Verb ===
 
 impl Verb {
-    /// Whether it changes nothing: its failure leaves no doubt.
+    /// Whether it changes nothing that anybody asks for: its failure leaves no doubt.
     pub(super) fn only_reads(self) -> bool {
         use Verb::{Get, Ids, Info, Kept, List, Reap, Running, Stats, Topics};
         matches!(self, Get | Ids | Info | Kept | List | Reap | Running | Stats | Topics)

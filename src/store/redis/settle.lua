@@ -62,7 +62,7 @@ local function look(name, ids, ends, found, r)
   end
   if gone[1] then
     remove(name, gone, gone_ends)
-    for _, id in ipairs(gone) do recall(name, id) end
+    for _, id in ipairs(gone) do note_done(name, id) end
   end
 end
 

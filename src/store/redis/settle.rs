@@ -21,7 +21,7 @@ type Answer<T> = std::result::Result<T, Refused>;
 /// What became of a plain ack that counted.
 const ACKNOWLEDGED: Settled = Settled { repeated: false, state: State::Succeeded };
 /// Which character behind the `~` of a server's own id changes each second, and how many at the end tell it from
-/// all others of that second: see `lib/lifecycle.lua`.
+/// all others of that second: see `lib/recall.lua`.
 const RECALLED_DIGIT: usize = 8;
 const RECALLED_CHARS: usize = 13;
 /// What a plain ack takes in a call: an id, and the name of the lease that has it again.
@@ -42,8 +42,8 @@ fn code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
 }
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn end(&self, items: Vec<Settle>) -> Result<Vec<Answer<Settled>>> {
+    /// [`Store::settle`](crate::store::Store::settle).
+    pub(super) async fn settle(&self, items: Vec<Settle>) -> Result<Vec<Answer<Settled>>> {
         let mut settled = Vec::with_capacity(items.len());
         let mut rest = &items[..];
         while !rest.is_empty() {
@@ -71,8 +71,8 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// The verb.
-    pub(super) async fn prolong(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
+    /// [`Store::extend`](crate::store::Store::extend).
+    pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
         let mut extended = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Extend);
@@ -81,7 +81,8 @@ impl RedisStore {
                 call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
                 call.arg(progress.as_ref().map_or(String::new(), |note| format!("+{note}")));
             }
-            let mut reply = self.run(Lane::Write, &call).await?;
+            let answer = self.run(Lane::Write, &call).await;
+            let mut reply = answer.map_err(|error| super::after(error, !extended.is_empty()))?;
             reply.time()?;
             self.hints.reap_at(reply.maybe_time()?);
             for _ in part {

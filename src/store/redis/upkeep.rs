@@ -27,8 +27,8 @@ fn running(entry: Bytes) -> Result<(Held, Bytes)> {
 }
 
 impl RedisStore {
-    /// The verb.
-    pub(super) async fn overdue(&self, limit: usize) -> Result<Reaped> {
+    /// [`Store::reap`](crate::store::Store::reap).
+    pub(super) async fn reap(&self, limit: usize) -> Result<Reaped> {
         let look = self.hints.reap.begin();
         let mut call = self.call(Verb::Reap);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
@@ -45,8 +45,8 @@ impl RedisStore {
         Ok(Reaped { leases, next })
     }
 
-    /// The verb.
-    pub(super) async fn forget(&self, limit: usize) -> Result<Pruned> {
+    /// [`Store::prune`](crate::store::Store::prune).
+    pub(super) async fn prune(&self, limit: usize) -> Result<Pruned> {
         let look = self.hints.prune.begin();
         let mut call = self.call(Verb::Prune);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
@@ -56,8 +56,8 @@ impl RedisStore {
         Ok(pruned)
     }
 
-    /// The verb.
-    pub(super) async fn foreign(&self, living: Vec<u32>) -> Result<Vec<Lease>> {
+    /// [`Store::orphans`](crate::store::Store::orphans).
+    pub(super) async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>> {
         let running = self.running().await?;
         let is_foreign =
             |run: &Run| !living.contains(&run.lease.owner) && run.lease.grace.is_some();
@@ -65,7 +65,7 @@ impl RedisStore {
         let refs =
             foreign.map(|run| crate::store::LeaseRef { key: run.key, token: run.lease.token });
         // One that has ended meanwhile is none any more.
-        let leases = self.read_leases(refs.collect()).await?;
+        let leases = self.leases(refs.collect()).await?;
         Ok(leases.into_iter().flatten().collect())
     }
 

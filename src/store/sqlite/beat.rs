@@ -17,7 +17,7 @@ const SET_STATE: &str = statement(FILE, "set_state");
 const RECORD: &str = statement(FILE, "record");
 const RINGS: &str = statement(FILE, "rings");
 
-/// The verb.
+/// [`Store::beat`](crate::store::Store::beat).
 pub(super) fn beat(session: &mut Session<'_>, beat: &Beat) -> Done<Census> {
     session.prepare(FIRST_STATE)?.execute([code(beat.state)])?;
     let mut known = records(session)?;
@@ -33,7 +33,7 @@ pub(super) fn beat(session: &mut Session<'_>, beat: &Beat) -> Done<Census> {
     Ok(Census { now: session.now, state, rings: known, replicas: vec![caller] })
 }
 
-/// The verb.
+/// [`Store::set_state`](crate::store::Store::set_state).
 pub(super) fn set_state(session: &mut Session<'_>, state: &ShardState) -> Done<()> {
     session.prepare(SET_STATE)?.execute([code(*state)])?;
     session.configured();

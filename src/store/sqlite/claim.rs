@@ -65,7 +65,7 @@ enum End {
     Full,
 }
 
-/// The verb.
+/// [`Store::claim`](crate::store::Store::claim).
 pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
     let mut budget = Budget { jobs: limit::CALL_JOBS_MAX, bytes: limit::CALL_BYTES_MAX as u64 };
     let asks = claim.asks.iter();
@@ -326,7 +326,7 @@ fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> 
         payload: encoded,
         lease: row.get::<_, Option<i64>>(7)?.map(row::duration),
         retention: row.get::<_, Option<i64>>(12)?.map(row::duration),
-        ..row::terms(terms)
+        ..codec::decode_terms(terms)
     })
 }
 

@@ -92,7 +92,7 @@ impl Body {
     }
 }
 
-/// The verb.
+/// [`Store::enqueue`](crate::store::Store::enqueue).
 pub(super) fn enqueue(session: &mut Session<'_>, jobs: &Vec<Prepared>) -> Done<Vec<Enqueue>> {
     let mut insert = session.prepare(INSERT)?;
     jobs.iter().map(|job| enqueue_one(session, &mut insert, job)).collect()

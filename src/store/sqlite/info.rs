@@ -31,7 +31,7 @@ pub(super) struct Found {
     pub(super) bytes: u64,
 }
 
-/// The verb.
+/// [`Store::info`](crate::store::Store::info).
 pub(super) fn info(reader: &Reader<'_>, _: &()) -> Done<Found> {
     let connection = reader.connection;
     let state: Option<i64> = connection.prepare_cached(STATE)?.query_row([], |row| row.get(0))?;

@@ -2,7 +2,7 @@
 //!
 //! One thread writes; whatever all verbs have waiting goes into one transaction and one fsync
 //! ([`writer`]). Reads run beside it on connections of their own ([`reader`]). Statements live in
-//! `.sql` files named like their verb. The schema is in `migrations/`.
+//! `.sql` files beside the code that runs them. The schema is in `migrations/`.
 //!
 //! What is due is decided by the process's clock; see [`crate::clock::Clock`].
 

@@ -19,7 +19,7 @@ const NEXT: &str = statement(FILE, "next");
 const PHASES: [Phase; 5] =
     [Phase::Waiting, Phase::Succeeded, Phase::Dead, Phase::Cancelled, Phase::Expired];
 
-/// The verb.
+/// [`Store::prune`](crate::store::Store::prune).
 pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     let mut pruned = 0;
     for phase in PHASES {

@@ -7,8 +7,8 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use crate::domain::conflict::Found;
 use crate::domain::{
-    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, Spec, State, Time, Token,
-    TopicName, limit,
+    Attempt, Job, JobId, JobKey, Keep, RetryOverrides, ShardName, State, Time, Token, TopicName,
+    limit,
 };
 use crate::store::codec;
 
@@ -211,7 +211,7 @@ impl Row {
 
     /// What the job says about retries.
     pub(super) fn retry(&self) -> RetryOverrides {
-        terms(self.terms.as_deref()).retry
+        codec::decode_terms(self.terms.as_deref()).retry
     }
 
     /// Whether only a tombstone is left: state and id, without payload and result.
@@ -236,7 +236,7 @@ impl Row {
             self.error.clear();
             self.progress.clear();
         }
-        let mut spec = terms(self.terms.as_deref());
+        let mut spec = codec::decode_terms(self.terms.as_deref());
         spec.payload = match blobs.payload {
             Some(blob) => Some(codec::decode_payload(Bytes::from(blob))?),
             None => None,
@@ -280,15 +280,6 @@ impl Blobs {
         }
         Ok(self)
     }
-}
-
-/// Headers and retry policy. Damaged ones read as none: a job that waits by the server's own policy is
-/// better than a topic that stands still behind it.
-pub(super) fn terms(blob: Option<&[u8]>) -> Spec {
-    codec::decode_terms(blob).unwrap_or_else(|error| {
-        tracing::error!(%error, "a job's headers and retry policy are damaged");
-        Spec::default()
-    })
 }
 
 /// The payload of a large job.

@@ -58,7 +58,7 @@ impl Plain<'_> {
     }
 }
 
-/// The verb.
+/// [`Store::settle`](crate::store::Store::settle).
 pub(super) fn settle(
     session: &mut Session<'_>,
     items: &Vec<Prepare>,
@@ -201,7 +201,7 @@ fn repeat_or(instead: Instead, code: u32) -> Done<Answer<Settled>> {
     })
 }
 
-/// The verb.
+/// [`Store::extend`](crate::store::Store::extend).
 pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec<Answer<Time>>> {
     items.iter().map(|item| extend_one(session, item)).collect::<Done<_>>()
 }

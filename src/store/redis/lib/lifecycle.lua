@@ -61,7 +61,7 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
-    if phase == 2 then recall(j.k.name, j.id) end
+    if phase == 2 then note_done(j.k.name, j.id) end
     forget(j)
   end
 end
@@ -132,7 +132,7 @@ local function find(k, id)
   if not j then return nil end
   if j.phase ~= 0 and story(j).alarm <= now then
     leave(j)
-    if j.phase == 2 then recall(j.k.name, j.id) end
+    if j.phase == 2 then note_done(j.k.name, j.id) end
     forget(j)
     return nil
   end

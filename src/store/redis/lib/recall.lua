@@ -9,7 +9,7 @@ local function recalled_by(name, id)
 end
 
 -- The job has succeeded and nothing stays of it.
-local function recall(name, id)
+local function note_done(name, id)
   local second, line = recalled_by(name, id)
   if second then call('APPEND', P .. 'recent:' .. second, line) end
 end
