@@ -9,11 +9,12 @@
 //! │ dispatch  streams, credit, wake-ups             timer  reap, prune     │
 //! │ scheduler the verbs: what follows from an event                       │
 //! │ shards    ring, routing, batchers                                     │
-//! │ domain    pure: life cycle, retry, ids, credit, limits                │
 //! │ store     one trait, one shard each      store::sqlite, store::redis  │
+//! │ domain    pure: life cycle, retry, ids, credit, limits                │
 //! └───────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Imports run downwards only. [`app`] wires everything and is the only module that knows all.
+//! Imports run downwards only; [`metrics`] and [`clock`] lie beside all of them. [`app`] wires everything and is the
+//! only module that knows all.
 //!
 //! # A job's way
 //! [`grpc`] checks a request and makes it a value of [`domain`]; [`scheduler`] gives the job an id
@@ -32,8 +33,8 @@
 //!   counted.
 //! - **Nothing polls.** Whoever waits sleeps until an event or the next known time. Only what a shared shard
 //!   tells can get lost on the way: each second one call asks for what was not heard of.
-//! - **Every queue is bounded**, and every bound is a constant in [`domain::limit`] or a setting in
-//!   [`config`].
+//! - **Every queue is bounded** by a named constant: in [`domain::limit`] if others rely on it, a setting in [`config`]
+//!   if operators choose it, else beside the queue.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "server")]

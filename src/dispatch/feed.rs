@@ -247,7 +247,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Asks about topics that sleep, as many as one call takes: a claim for nobody.
+    /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
+    /// often claims come back empty.
     async fn ask_about_sleepers(&mut self) -> store::Result<()> {
         self.reminder.put_off();
         self.asked = (self.asked + 1) % ASKS_PER_READ;

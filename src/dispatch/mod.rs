@@ -20,7 +20,7 @@
 //! # Invariants
 //! - What is held and asked for on behalf of a stream never exceeds its credit.
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
-//! - What was not polled by a transport goes back uncounted.
+//! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery.
 
 mod alarm;
 mod ask;

@@ -1,4 +1,4 @@
-//! The life of a job as one table, and what follows when a lease ends.
+//! The life of a job as one table, by which the stores are tested and may ask, and what follows when a lease ends.
 //!
 //! ```text
 //!              enqueue                     claim                 ack

@@ -1,5 +1,5 @@
-//! Every bound of the system as a named constant with its reason. [`all`] is what
-//! `AdminService.GetServerInfo` publishes, so a client never has to guess one.
+//! The bounds that others rely on, as named constants with their reasons. [`all`] is what
+//! `AdminService.GetServerInfo` publishes: those that a client may run into.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ pub const REPLICA_HEARTBEAT: Duration = Duration::from_secs(2);
 /// A replica that a shard has not heard of for so long is dead: its streams are broken ones.
 pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Every bound by name, as published by `GetServerInfo`. Durations are in milliseconds and sizes
+/// The bounds that a client may run into, by name, as published by `GetServerInfo`. Durations are in milliseconds and sizes
 /// in bytes; the name says which.
 #[must_use]
 pub fn all() -> Vec<(&'static str, i64)> {

@@ -2,7 +2,8 @@
 //! modules. Everything here is a value or a function of its arguments.
 //!
 //! - [`job`]: what a job is; [`name`] and [`id`]: how it is named; [`receipt`]: how a lease is proved
-//! - [`lifecycle`]: the one table of state transitions, and what follows when a lease ends
+//! - [`lifecycle`]: the table of state transitions, and what follows when a lease ends: [`lifecycle::Cause`] is where a new
+//!   way of settling begins
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
 //! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes

@@ -50,7 +50,7 @@ pub(super) const SETTLED: Metric = Metric {
     kind: Kind::Counter,
     labels: &["topic", "outcome"],
     unit: Unit::Count,
-    help: "Leases ended, by what ended them",
+    help: "Leases ended, by what ended them, and acks that were refused",
 };
 pub(super) const LAG: Metric = Metric {
     name: "ringq_job_lag_seconds",

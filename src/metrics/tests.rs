@@ -1,6 +1,6 @@
 use super::*;
 
-/// Metrics in which everything was counted once.
+/// Metrics in which most things were counted.
 fn used() -> Metrics {
     let metrics = Metrics::new();
     metrics.enqueued("mail", "created", 2);

@@ -1,5 +1,6 @@
-//! The verbs of the product: what follows from an event. The only user of the shards. A verb asks
-//! [`crate::domain`] what follows, has a shard write it, and tells the streams of this replica.
+//! The verbs of the product: what follows from an event. A verb asks [`crate::domain`] what follows, has a shard
+//! write it, and tells the streams of this replica. Feeds and timers hold a shard each, and hand it to the verb
+//! that they want of it.
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
 //! - `locate`, `rings`: where a job lies while the ring changes, and when that is over

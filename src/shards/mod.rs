@@ -1,8 +1,9 @@
 //! The ring of shards: which store owns a job, where new jobs go, and what stands in front of each
-//! store. The only user of the [`Store`] trait; one code for every kind of store.
+//! store. Every call of a [`Store`] goes through here; one code for every kind of store.
 //!
 //! - `placement`: where ids that the server makes go
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
+//! - `op`: the verbs by name
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `spread`: one question to all shards
 //! - `census`: what the replicas of these shards know of each other and of the ring

@@ -6,7 +6,8 @@
 //! # Invariants that every store holds
 //! - Only the store's clock decides what is due, expired or to be forgotten. What is past its time
 //!   reads as such at once, whether or not [`Store::prune`] has come by.
-//! - A call is atomic: another caller sees all of it or nothing.
+//! - A call of at most [`limit::CALL_JOBS_MAX`] items and [`limit::CALL_BYTES_MAX`] bytes is atomic: another caller sees
+//!   all of it or nothing. A larger one may be done in parts, and [`Error::Unknown`] says so when one of them fails.
 //! - Per topic there is one order: priority (9 first), then due time, then arrival.
 //! - A job has one live lease at most; a settle with another token changes nothing.
 //! - Results have the order and length of the items asked for.
