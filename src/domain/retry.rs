@@ -53,8 +53,8 @@ pub struct RetryOverrides {
     pub max_deliveries: Option<i32>,
 }
 
-/// The server's own policy, below every topic and job: 25 attempts, 1 s doubling up to 1 h with
-/// 20 % jitter, 100 deliveries.
+/// The server's own policy, below every topic and job. The contract and the help of `ringq enqueue` tell it, too; a
+/// test compares.
 impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
         RetryPolicy {
@@ -168,6 +168,37 @@ mod tests {
             let wait = policy.delay(3, entropy);
             assert!(wait <= Duration::from_secs(4), "{wait:?}");
             assert!(wait >= Duration::from_secs_f64(3.2), "{wait:?}");
+        }
+    }
+
+    /// What the comment of a field of `RetryPolicy` says, in one line.
+    fn contract(field: &str) -> String {
+        let contract = include_str!("../../proto/ringq/v1/job.proto");
+        let (_, message) = contract.split_once("message RetryPolicy {").unwrap();
+        let (before, _) = message.split_once(&format!(" {field} = ")).unwrap();
+        let comment = before.rsplit(";\n").next().unwrap();
+        comment
+            .lines()
+            .map(|line| line.trim().trim_start_matches("//").trim())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    #[test]
+    fn the_contract_tells_the_servers_own_policy() {
+        let policy = RetryPolicy::default();
+        let inherited = |max: Option<u32>| format!("in the end {} from the server", max.unwrap());
+        for (field, told) in [
+            ("max_attempts", inherited(policy.max_attempts)),
+            ("initial_delay", format!("Default {} s.", policy.initial_delay.as_secs())),
+            ("multiplier", format!("Default {}.", policy.multiplier)),
+            ("max_delay", format!("Default {} h.", policy.max_delay.as_secs() / 3600)),
+            ("jitter", format!("Default {},", policy.jitter)),
+            ("ignore_expired_leases", format!("Default {}.", policy.ignore_expired_leases)),
+            ("max_deliveries", inherited(policy.max_deliveries)),
+        ] {
+            let said = contract(field);
+            assert!(said.contains(&told), "{field}: {told:?} is not in {said:?}");
         }
     }
 

@@ -117,3 +117,31 @@ fn attempts(text: &str) -> Result<i32, String> {
         _ => Err("it is neither a whole number from 1 on nor -1".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::show_duration;
+    use crate::domain::RetryPolicy as Server;
+
+    #[test]
+    fn the_help_tells_the_servers_own_policy() {
+        let command = SpecArgs::augment_args(clap::Command::new("enqueue"));
+        let help = |flag: &str| {
+            let found = command.get_arguments().find(|arg| arg.get_id() == flag).unwrap();
+            found.get_help().unwrap().to_string()
+        };
+        let Server { max_attempts, initial_delay, multiplier, max_delay, jitter, .. } =
+            Server::default();
+        let attempts = format!("[default: {}]", max_attempts.unwrap());
+        assert!(help("max_attempts").contains(&attempts), "{}", help("max_attempts"));
+        assert_eq!(multiplier, 2.0, "twice as long each time");
+        let waits = format!(
+            "[default: {}, then twice as long each time up to {}, and each up to {} % shorter by chance]",
+            show_duration(initial_delay),
+            show_duration(max_delay),
+            jitter * 100.0
+        );
+        assert!(help("retry_delays").contains(&waits), "{waits}: {}", help("retry_delays"));
+    }
+}
