@@ -9,7 +9,7 @@ use ringq::clock::Clock;
 use ringq::domain::{JobId, JobKey, Keep, OnConflict, Payload, ShardName, Spec, TopicName, When};
 use ringq::store::redis::{Address, Config, RedisStore};
 use ringq::store::{
-    Ask, Claim, End, Error, LeaseRef, Leased, NewJob, Result, Settle, Store, Taker,
+    Ask, Claim, End, Error, LeaseRef, Leased, NewJob, Prior, Result, Settle, Store, Taker,
 };
 
 /// The store on a Redis.
@@ -39,7 +39,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         on_conflict: OnConflict::Keep,
         request: None,
         durability: None,
-        again: false,
+        prior: Prior::Nothing,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::domain::{
     limit,
 };
 use crate::shards::{RUN_MAX, Shard};
-use crate::store::{self, NewJob};
+use crate::store::{self, NewJob, Prior};
 
 use super::Scheduler;
 use super::locate::{Doubts, Found};
@@ -203,10 +203,13 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
     // Who chose the id, or named the request, may repeat it.
     let repeatable = id.shard().is_none() || draft.request_id.is_some();
     // An id that a server made and a client names was told as the one of an unknown outcome; else it is new.
-    let named = id.shard().is_some() && draft.id.is_some();
-    let again = named && draft.on_conflict == OnConflict::Keep;
+    let prior = match id.shard() {
+        Some(_) if draft.id.is_none() => Prior::Nothing,
+        Some(_) if draft.on_conflict == OnConflict::Keep => Prior::Itself,
+        _ => Prior::Anything,
+    };
     NewJob {
-        again,
+        prior,
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },
         spec: draft.spec,

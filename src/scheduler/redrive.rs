@@ -7,7 +7,7 @@ use crate::domain::{
     Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, Time, TopicName, When, limit,
 };
 use crate::shards::{Op, Shard, Shards};
-use crate::store::{self, Cursor, List, NewJob, Redrive, Redriven};
+use crate::store::{self, Cursor, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
 use super::locate::Doubts;
@@ -276,7 +276,7 @@ fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
         expire: None,
         on_conflict: OnConflict::Keep,
         request: None,
-        again: false,
+        prior: Prior::Anything,
         durability: None,
     }
 }

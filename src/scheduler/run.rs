@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::domain::{Durability, JobKey, OnConflict, Outcome, ShardName};
 use crate::shards::Shard;
-use crate::store::{self, Enqueue, NewJob};
+use crate::store::{self, Enqueue, NewJob, Prior};
 
 use super::{EnqueueError, Enqueued, Scheduler};
 
@@ -65,7 +65,7 @@ impl Run {
     fn attempt(&self, again: bool) -> Vec<NewJob> {
         let mut jobs = self.jobs.clone();
         if again && self.moves {
-            jobs.iter_mut().for_each(|job| job.again = true);
+            jobs.iter_mut().for_each(|job| job.prior = Prior::Itself);
         }
         jobs
     }

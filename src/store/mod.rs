@@ -174,12 +174,23 @@ pub struct NewJob {
     pub on_conflict: OnConflict,
     /// Hash of the request id; the last one applied makes a call a repeat.
     pub request: Option<u64>,
-    /// It may have been written before, under an id that a server made: such a job that has succeeded within
-    /// [`TOMBSTONE`](limit::TOMBSTONE) and left nothing is unchanged, and not written again.
-    pub again: bool,
+    /// What may lie under the id.
+    pub prior: Prior,
     /// What to wait for once it is written, also where nothing has to be: what is there may have been
     /// written a moment ago. `None`: nothing is waited for.
     pub durability: Option<Durability>,
+}
+
+/// What may lie under the id of a job that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prior {
+    /// Nothing: a server has made the id for this very call, which was not made before. A store need not look.
+    Nothing,
+    /// Anything, which [`OnConflict`] decides about.
+    Anything,
+    /// The job itself: it may have been written before, under an id that a server made. One that has succeeded within
+    /// [`TOMBSTONE`](limit::TOMBSTONE) and left nothing is unchanged, and not written again.
+    Itself,
 }
 
 /// How safe a write is.

@@ -6,7 +6,7 @@ use super::harness::{Server, Worker, options, settle_down};
 use super::*;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When};
-use crate::store::{Event, Hint, Lease, NewJob};
+use crate::store::{Event, Hint, Lease, NewJob, Prior};
 
 /// What another replica does is done to the store, past the server.
 impl Server {
@@ -22,7 +22,7 @@ impl Server {
             on_conflict: OnConflict::Keep,
             request: None,
             durability: None,
-            again: false,
+            prior: Prior::Anything,
         };
         self.store.enqueue(vec![job]).await.unwrap();
     }

@@ -11,7 +11,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use crate::domain::conflict::{self, Action, Found};
 use crate::domain::{JobId, JobKey, OnConflict, Outcome, State, TopicName, When, limit};
-use crate::store::{Enqueue, Error, NewJob, Result, codec};
+use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
 use super::durability::Wait;
 use super::link::Connection;
@@ -253,7 +253,7 @@ impl RedisStore {
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
         let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.spec.bytes()).sum();
-        let mut call = self.shard.large_call(Verb::Enqueue, 2 * jobs.len() + 2, bytes);
+        let mut call = self.shard.large_call(Verb::Enqueue, 2 * jobs.len() + 3, bytes);
         add_jobs(&mut call, jobs);
         let mut reply = match self.run_by(connection, &call).await? {
             now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
@@ -292,7 +292,7 @@ fn part_of(
 ) -> Vec<NewJob> {
     let (mut part, mut bytes) = (Vec::with_capacity(jobs.len().min(most)), 0);
     while let Some(job) = jobs.next_if(|job| {
-        if job.again != again {
+        if (job.prior == Prior::Itself) != again {
             return false;
         }
         let fits = bytes + job.spec.bytes() <= limit::CALL_BYTES_MAX;
@@ -309,15 +309,21 @@ struct Section<'a> {
     topic: &'a TopicName,
     ids: HashSet<&'a JobId>,
     places: Vec<usize>,
+    /// Nothing can lie under any of the ids.
+    fresh: bool,
 }
 
 impl<'a> Section<'a> {
-    /// A section of that job, with room for so many.
-    fn new(topic: &'a TopicName, id: &'a JobId, place: usize, most: usize) -> Section<'a> {
-        let (mut ids, mut places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
-        ids.insert(id);
-        places.push(place);
-        Section { topic, ids, places }
+    /// An empty section, with room for so many.
+    fn new(topic: &'a TopicName, most: usize) -> Section<'a> {
+        let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
+        Section { topic, ids, places, fresh: true }
+    }
+
+    fn push(&mut self, place: usize, job: &'a NewJob) {
+        self.ids.insert(&job.key.id);
+        self.places.push(place);
+        self.fresh &= job.prior == Prior::Nothing;
     }
 }
 
@@ -332,13 +338,12 @@ fn sections(jobs: &[NewJob]) -> Vec<Section<'_>> {
             topics.len() - 1
         });
         let sections = &mut topics[at];
-        match sections.iter_mut().find(|section| !section.ids.contains(id)) {
-            Some(section) => {
-                section.ids.insert(id);
-                section.places.push(place);
-            }
-            None => sections.push(Section::new(topic, id, place, jobs.len() - place)),
-        }
+        let free = sections.iter().position(|section| !section.ids.contains(id));
+        let free = free.unwrap_or_else(|| {
+            sections.push(Section::new(topic, jobs.len() - place));
+            sections.len() - 1
+        });
+        sections[free].push(place, job);
     }
     topics.into_iter().flatten().collect()
 }
@@ -349,8 +354,8 @@ fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
         return;
     }
     let sections = sections(jobs);
-    for Section { topic, places, .. } in &sections {
-        call.arg(topic.as_str()).arg(places.len());
+    for Section { topic, places, fresh, .. } in &sections {
+        call.arg(topic.as_str()).arg(places.len()).arg(u8::from(*fresh));
         for &place in places {
             call.arg(jobs[place].key.id.as_str());
         }

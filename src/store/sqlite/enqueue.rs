@@ -4,7 +4,7 @@ use rusqlite::{CachedStatement, OptionalExtension as _, params};
 
 use crate::domain::conflict::{self, Action};
 use crate::domain::{Durability, Outcome, State, Time, TopicName, limit};
-use crate::store::{Enqueue, NewJob, codec};
+use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
 use super::lifecycle::{self, Place};
@@ -105,7 +105,7 @@ fn enqueue_one(
 ) -> Done<Enqueue> {
     let topic = session.topic_or_create(&new.job.key.topic)?;
     let schedule = new.fresh_schedule(session.now);
-    if new.job.again && is_recalled(session, topic, new)? {
+    if new.job.prior == Prior::Itself && is_recalled(session, topic, new)? {
         return Ok(Enqueue {
             outcome: Some(Outcome::Unchanged),
             state: State::Succeeded,

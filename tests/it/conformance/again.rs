@@ -6,10 +6,10 @@ use std::time::Duration;
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::Records;
 use ringq::domain::{JobId, Keep, Outcome, State, limit};
-use ringq::store::{Beat, NewJob};
+use ringq::store::{Beat, NewJob, Prior, Taker};
 
 use super::fixture::Fixture;
-use super::values::{ack, failed_for, key, new_job};
+use super::values::{ack, failed_for, key, new_job, taker};
 
 /// A job as a server names it, of which nothing stays.
 fn made(q: &Fixture, n: u128) -> NewJob {
@@ -18,7 +18,7 @@ fn made(q: &Fixture, n: u128) -> NewJob {
 }
 
 fn again(job: &NewJob) -> NewJob {
-    NewJob { again: true, ..job.clone() }
+    NewJob { prior: Prior::Itself, ..job.clone() }
 }
 
 /// What a repeat finds.
@@ -62,6 +62,38 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
     let outcomes: Vec<_> = found.iter().map(|found| found.outcome.unwrap()).collect();
     use Outcome::{Created, Unchanged};
     assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
+}
+
+/// Nobody looks for what nothing can lie under; what may be there is found all the same, beside it and alone.
+pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
+    let fresh = |topic: &str, n| {
+        let job = NewJob { prior: Prior::Nothing, ..made(&q, n) };
+        NewJob { key: key(topic, job.key.id.as_str()), ..job }
+    };
+    let taken = |topic: &str| NewJob { key: key(topic, "taken"), ..new_job("taken") };
+    for topic in ["mixed", "chosen"] {
+        q.put(taken(topic)).await;
+    }
+    let jobs = vec![
+        fresh("fresh", 1),
+        fresh("mixed", 2),
+        taken("chosen"),
+        fresh("fresh", 3),
+        taken("mixed"),
+        fresh("mixed", 4),
+        fresh("fresh", 5),
+    ];
+    let found = q.store.enqueue(jobs.clone()).await.unwrap();
+    let outcomes: Vec<_> = found.iter().map(|found| found.outcome.unwrap()).collect();
+    use Outcome::{Created, Unchanged};
+    assert_eq!(outcomes, [Created, Created, Unchanged, Created, Unchanged, Created, Created]);
+    assert_eq!(q.put(fresh("fresh", 6)).await.outcome, Some(Created), "alone");
+    for (topic, count) in [("fresh", 4), ("mixed", 3), ("chosen", 1)] {
+        let claimed = q.claim_for(topic, vec![Taker { jobs: 10, ..taker() }]).await;
+        assert_eq!(claimed.leased[0].len(), count, "{topic}");
+    }
+    let repeats = q.store.enqueue(jobs.iter().map(again).collect()).await.unwrap();
+    assert!(repeats.iter().all(|found| found.outcome == Some(Unchanged)), "{repeats:?}");
 }
 
 pub(crate) async fn only_that_job_is_recalled(q: Fixture) {

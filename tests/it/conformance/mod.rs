@@ -56,6 +56,7 @@ macro_rules! conformance {
             again {
                 a_job_that_was_never_written_is_created
                 a_job_that_is_done_is_not_written_again
+                new_ids_are_written_beside_ones_that_are_taken
                 only_that_job_is_recalled
                 a_job_is_recalled_also_after_a_short_retention
                 it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten

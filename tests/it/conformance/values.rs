@@ -6,7 +6,7 @@ use ringq::domain::lifecycle::{Cause, lease_end};
 use ringq::domain::{
     JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, Spec, Time, TopicName, When, limit,
 };
-use ringq::store::{End, Lease, LeaseRef, Leased, NewJob, Settle, Taker};
+use ringq::store::{End, Lease, LeaseRef, Leased, NewJob, Prior, Settle, Taker};
 
 /// The topic of a case that needs only one.
 pub(crate) const TOPIC: &str = "t";
@@ -33,7 +33,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         on_conflict: OnConflict::Keep,
         request: None,
         durability: None,
-        again: false,
+        prior: Prior::Anything,
     }
 }
 

@@ -13,7 +13,8 @@ use ringq::domain::{
     Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Redrive, Reschedule, Settle, Taker, Unclaim,
+    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Prior, Redrive, Reschedule, Settle, Taker,
+    Unclaim,
 };
 
 use super::reference::Reference;
@@ -159,7 +160,7 @@ impl Dice {
             on_conflict: self.policy(),
             request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
             durability: None,
-            again: false,
+            prior: Prior::Anything,
         }
     }
 
