@@ -110,7 +110,6 @@ fn channel(url: &str) -> Result<Channel, Error> {
     };
     let mut endpoint = Endpoint::from_shared(url.to_owned())
         .map_err(|error| bad(&error.to_string()))?
-        .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
         .initial_stream_window_size(WINDOW_BYTES)
@@ -130,7 +129,7 @@ fn channel(url: &str) -> Result<Channel, Error> {
         let tls = ClientTlsConfig::new().with_native_roots().timeout(CONNECT_TIMEOUT);
         endpoint = endpoint.tls_config(tls).map_err(|error| bad(&error.to_string()))?;
     }
-    Ok(endpoint.connect_with_connector_lazy(gather::connector()))
+    Ok(endpoint.connect_with_connector_lazy(gather::connector(CONNECT_TIMEOUT)))
 }
 
 // === impl Options ===

@@ -8,6 +8,7 @@ use std::error::Error;
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -15,8 +16,11 @@ use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tower::ServiceExt as _;
 
-/// Connects by TCP as tonic does by itself.
-pub(super) fn connector() -> impl Service<
+/// Connects by TCP within `timeout`, as tonic does by itself. A time-out of tonic's own would be around this one, and
+/// would not say what it was that took too long.
+pub(super) fn connector(
+    timeout: Duration,
+) -> impl Service<
     Uri,
     Response = Gather<impl Read + Write + Send + Unpin>,
     Error = impl Error + Send + Sync + 'static,
@@ -26,6 +30,7 @@ pub(super) fn connector() -> impl Service<
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(timeout));
     tcp.map_response(Gather::new)
 }
 
