@@ -33,7 +33,9 @@ async fn a_shard_that_does_not_answer_has_no_numbers() {
     let table = rows(&ran.stdout);
     assert_eq!(table[1][..4], ["s0", "ACTIVE", "1", "0"]);
     assert_eq!(table[2][..3], ["s1", "UNREACHABLE", "1"]);
-    assert!(table[2].last().unwrap().contains("locked"), "{:?}", table[2]);
+    // SQLite gives up waiting for the lock when the server gives up waiting for SQLite.
+    let why = table[2].last().unwrap();
+    assert!(why.contains("locked") || why.contains("no answer within 5s"), "{why}");
 }
 
 #[tokio::test]
