@@ -28,7 +28,7 @@ pub(crate) use job::{JobExt, job, request};
 pub(crate) use proxy::LossyProxy;
 pub(crate) use raw::{http_get, raw_queue};
 pub(crate) use redis::{Program, Redis};
-pub(crate) use refusal::{assert_refused, refusal};
+pub(crate) use refusal::{assert_refused, refusal, tells_of_lock};
 pub(crate) use sentinel::Sentinel;
 pub(crate) use server::{Server, Setup};
 pub(crate) use time::{

@@ -10,6 +10,12 @@ pub(crate) fn assert_refused(status: &Status, code: Code, reason: &str, field: &
     assert_eq!(refusal(status), expected, "{}", status.message());
 }
 
+/// Whether a shard says so whose file another process has locked: on a busy machine the server may give up waiting for
+/// SQLite before SQLite gives up waiting for the lock.
+pub(crate) fn tells_of_lock(why: &str) -> bool {
+    why.contains("locked") || why.contains("no answer within")
+}
+
 /// A refusal in one line: code, reason and fields. Complains about what must never be.
 pub(crate) fn refusal(status: &Status) -> String {
     let info = status.get_details_error_info();
