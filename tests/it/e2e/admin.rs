@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 use ringq::pb::{
     Delivery, Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job,
@@ -257,16 +258,20 @@ async fn a_redrive_at_a_rate_spreads_the_due_times() {
     let client = server.connect().await;
     bury(&client, "mail", &["a", "b", "c", "d"]).await;
     let request = RedriveJobsRequest { topic: "mail".into(), max_rate: 2.0, ..Default::default() };
+    let begin = Instant::now();
     client.admin.clone().redrive_jobs(request).await.unwrap();
+    let took = begin.elapsed();
     let mut jobs = client.list("mail", JobState::Ready).await;
     jobs.extend(client.list("mail", JobState::Scheduled).await);
     assert_eq!(jobs.len(), 4);
     let mut due: Vec<_> = jobs.iter().map(|job| job.due_time.since_epoch()).collect();
     due.sort();
+    // Never closer than the rate allows, though stores tell whole milliseconds; and what lies on
+    // several shards is later by no more than the shards took to answer one after the other.
     for pair in due.windows(2) {
-        let gap = pair[1] - pair[0];
-        assert!(gap > millis(450) && gap < millis(550), "two jobs per second: {gap:?} apart");
+        assert!(pair[1] - pair[0] >= millis(499), "two jobs per second: {due:?}");
     }
+    assert!(due[3] - due[0] <= millis(1_503) + took, "two jobs per second, in {took:?}: {due:?}");
 }
 
 #[tokio::test]
