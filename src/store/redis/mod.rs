@@ -95,7 +95,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
     /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
-    /// [`Store::trouble`](crate::store::Store::trouble).
+    /// [`Store::trouble`].
     ///
     /// # Errors
     /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.

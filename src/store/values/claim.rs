@@ -1,0 +1,110 @@
+//! Who asks for jobs, what they get, and how it is undone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::domain::{JobKey, Spec, Time, Token, TopicName};
+
+use super::LeaseRef;
+
+/// One claim: all of a replica's hungry streams together.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Upper half of every token of this claim; random.
+    pub nonce: u32,
+    /// Nonce of the replica.
+    pub owner: u32,
+    /// One per topic.
+    pub asks: Vec<Ask>,
+}
+
+/// What is asked of one topic.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    /// The topic.
+    pub topic: TopicName,
+    /// Who gets what is found; jobs go round from taker to taker. Nobody: only what there is is asked.
+    pub takers: Vec<Taker>,
+}
+
+/// One stream that can take jobs.
+#[derive(Clone, Debug)]
+pub struct Taker {
+    /// The stream, unique within the replica's life.
+    pub stream: u32,
+    /// Who works there.
+    pub worker_id: Arc<str>,
+    /// Lease of jobs that name none.
+    pub lease: Duration,
+    /// Give-back after the stream breaks; `None`: the lease outlives the call (a Pull).
+    pub grace: Option<Duration>,
+    /// Jobs it can take.
+    pub jobs: u32,
+    /// Bytes of payload and headers it can take.
+    pub bytes: u64,
+    /// Whether the first job may exceed `bytes`, because the stream holds nothing.
+    pub oversize: bool,
+}
+
+/// What a claim answers, in the order of its asks.
+#[derive(Clone, Debug)]
+pub struct Claims {
+    /// The store's time of the claim.
+    pub now: Time,
+    /// One per ask.
+    pub topics: Vec<Claimed>,
+}
+
+/// What was found in one topic.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    /// Leases by taker, in the order of [`Ask::takers`].
+    pub leased: Vec<Vec<Leased>>,
+    /// What to expect of the topic next.
+    pub rest: Rest,
+}
+
+/// What a claim left in a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// More is ready, or was: what has expired since may count as long as no claim has met it.
+    More,
+    /// Nothing before that time.
+    Until(Time),
+    /// Nothing at all.
+    Nothing,
+}
+
+/// A job leased to a taker.
+#[derive(Clone, Debug)]
+pub struct Leased {
+    /// The job.
+    pub key: JobKey,
+    /// Proof of the lease.
+    pub token: Token,
+    /// When it ends.
+    pub deadline: Time,
+    /// What was asked for.
+    pub spec: Spec,
+    /// Its priority.
+    pub priority: u8,
+    /// Counted failures so far.
+    pub failures: u32,
+    /// Finished hand-overs so far, this one not included.
+    pub deliveries: u32,
+    /// When it became ready.
+    pub due: Time,
+    /// When it was enqueued.
+    pub create_time: Time,
+    /// Of the last failed attempt.
+    pub last_error: String,
+}
+
+/// Which leases to undo.
+#[derive(Clone, Debug)]
+pub enum Unclaim {
+    /// These.
+    Leases(Vec<LeaseRef>),
+    /// All of the claim with this nonce, whose reply was lost.
+    Nonce(u32),
+}

@@ -1,0 +1,54 @@
+//! What a write of jobs asks for and answers.
+
+use crate::domain::{Durability, JobKey, Keep, OnConflict, Outcome, Spec, State, Time, When};
+
+/// A job to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewJob {
+    /// Its identity.
+    pub key: JobKey,
+    /// The lasting part of what is asked for.
+    pub spec: Spec,
+    /// When it becomes ready.
+    pub due: When,
+    /// 0 to 9; absent is 0, or unchanged under [`OnConflict::Reschedule`].
+    pub priority: Option<u8>,
+    /// Not running by then: EXPIRED. Never [`When::Now`].
+    pub expire: Option<When>,
+    /// What stays of it once it is finished.
+    pub keep: Keep,
+    /// What to do when the id is taken.
+    pub on_conflict: OnConflict,
+    /// Hash of the request id; the last one applied makes a call a repeat.
+    pub request: Option<u64>,
+    /// What may lie under the id.
+    pub prior: Prior,
+    /// What to wait for once it is written, also where nothing has to be: what is there may have been
+    /// written a moment ago. `None`: nothing is waited for.
+    pub durability: Option<Durability>,
+}
+
+/// What may lie under the id of a job that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prior {
+    /// Nothing: a server has made the id for this very call, which was not made before. A store need not look.
+    Nothing,
+    /// Anything, which [`OnConflict`] decides about.
+    Anything,
+    /// The job itself: it may have been written before, under an id that a server made. One that has succeeded within
+    /// [`TOMBSTONE`](crate::domain::limit::TOMBSTONE) and left nothing is unchanged, and not written again.
+    Itself,
+}
+
+/// What an enqueue found or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enqueue {
+    /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
+    pub outcome: Option<Outcome>,
+    /// The state found (unchanged, deferred, refused) or made.
+    pub state: State,
+    /// When the job (or, deferred, its next generation) becomes ready.
+    pub due: Time,
+    /// What the write has reached.
+    pub durability: Durability,
+}

@@ -1,0 +1,104 @@
+//! Leases: as a store has them, how they end and how they last.
+
+use std::time::Duration;
+
+use crate::domain::lifecycle::{LeaseEnd, Record};
+use crate::domain::{JobKey, Payload, State, Time, Token};
+
+use super::NewJob;
+
+/// Names one lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRef {
+    /// The job.
+    pub key: JobKey,
+    /// Proof of the lease.
+    pub token: Token,
+}
+
+/// A running lease as the store has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    /// The job.
+    pub key: JobKey,
+    /// Proof of the lease.
+    pub token: Token,
+    /// When it ends.
+    pub deadline: Time,
+    /// When it was last extended.
+    pub extend_time: Option<Time>,
+    /// Nonce of the replica that leased it.
+    pub owner: u32,
+    /// The stream that got it.
+    pub stream: u32,
+    /// Give-back after the stream breaks.
+    pub grace: Option<Duration>,
+    /// What deciding needs.
+    pub record: Record,
+    /// The store's time of reading.
+    pub now: Time,
+}
+
+/// Ends one lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settle {
+    /// Which.
+    pub lease: LeaseRef,
+    /// Nonce of the replica whose stream has it, as the receipt or the lease says. That of the caller: nobody
+    /// else has to hear of it.
+    pub owner: u32,
+    /// How.
+    pub end: End,
+    /// Only while the deadline is still this one (a reap, or the give-back of a broken stream).
+    pub deadline: Option<Time>,
+}
+
+/// How a lease ends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// The job is done.
+    Ack {
+        /// Kept as long as the record is.
+        result: Option<Payload>,
+        /// Written together with the ack; server-made ids of this shard only.
+        follow_ups: Vec<NewJob>,
+    },
+    /// Decided by [`lease_end`](crate::domain::lifecycle::lease_end).
+    Decided {
+        /// The decision.
+        end: LeaseEnd,
+        /// How long a dead letter is kept.
+        dead_retention: Duration,
+    },
+}
+
+/// A lease that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The settle was applied before and this is a repeat, which changes nothing.
+    pub repeated: bool,
+    /// The state that the job is in now; SUCCEEDED also when no record is left.
+    pub state: State,
+}
+
+/// Why a lease could not be settled or extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No such job: deleted, or finished and forgotten.
+    #[error("the job is gone: deleted, or finished without retention")]
+    NotFound,
+    /// Another lease, or none.
+    #[error("the lease is gone: it ran out or was revoked")]
+    Stale,
+}
+
+/// Moves the deadline of one lease to now plus a duration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extend {
+    /// Which.
+    pub lease: LeaseRef,
+    /// From now; absent: the lease's own duration.
+    pub duration: Option<Duration>,
+    /// Note for people; absent keeps the last one.
+    pub progress: Option<String>,
+}

@@ -1,0 +1,54 @@
+//! What people change about jobs that are there.
+
+use std::time::Duration;
+
+use crate::domain::{Job, JobId, JobKey, State, Token, TopicName, When};
+
+/// What a delete found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deleted {
+    /// The state before.
+    pub previous: State,
+    /// Whose lease was revoked: owner, stream and token.
+    pub revoked: Option<(u32, u32, Token)>,
+}
+
+/// Moves one job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reschedule {
+    /// The job.
+    pub key: JobKey,
+    /// The new due time; absent keeps it.
+    pub due: Option<When>,
+    /// The new priority; absent keeps it.
+    pub priority: Option<u8>,
+}
+
+/// What a reschedule answers: the job, nothing when there is none, or the state that refuses it.
+pub type Rescheduled = std::result::Result<Option<Job>, State>;
+
+/// Puts jobs back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redrive {
+    /// Their topic.
+    pub topic: TopicName,
+    /// Which: in any terminal state that still has its payload.
+    pub ids: Vec<JobId>,
+    /// Time between the due times of two jobs; zero: all at once.
+    pub spacing: Duration,
+    /// Due time of the first, from now.
+    pub delay: Duration,
+    /// Move them to this topic, on this shard.
+    pub target: Option<TopicName>,
+    /// Only count.
+    pub dry_run: bool,
+}
+
+/// What a redrive did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redriven {
+    /// Put back.
+    pub redriven: u64,
+    /// Left alone: no such job, not terminal, a tombstone, or the id is taken in the target.
+    pub skipped: u64,
+}

@@ -1,0 +1,19 @@
+//! The values that cross the seam, a file for each group of verbs.
+
+mod claim;
+mod enqueue;
+mod lease;
+mod manage;
+mod read;
+mod replica;
+mod shard;
+mod upkeep;
+
+pub use claim::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, Unclaim};
+pub use enqueue::{Enqueue, NewJob, Prior};
+pub use lease::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
+pub use manage::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
+pub use read::{Cursor, Ids, List, Page, Stats, Topic};
+pub use replica::{Beat, Census, Sign};
+pub use shard::{Content, Info, Reach, Trouble};
+pub use upkeep::{Pruned, Reaped};

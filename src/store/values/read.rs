@@ -1,0 +1,81 @@
+//! What is read of jobs and topics.
+
+use std::time::Duration;
+
+use crate::domain::{Job, JobId, State, Time, TopicName};
+
+/// Asks for a page of jobs.
+#[derive(Clone, Debug)]
+pub struct List {
+    /// Their topic.
+    pub topic: TopicName,
+    /// Their state.
+    pub state: State,
+    /// With payload, result and attempts.
+    pub full: bool,
+    /// At most so many.
+    pub limit: usize,
+    /// Where the last page ended.
+    pub after: Option<Cursor>,
+}
+
+/// A place in a list: behind the job with this due time and sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// The job's due time.
+    pub due: Time,
+    /// Its sequence on the shard.
+    pub sequence: i64,
+}
+
+/// A page of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// In the order of due times.
+    pub jobs: Vec<Job>,
+    /// Where the next page begins; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// A part of the ids of a topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    /// In no order.
+    pub ids: Vec<JobId>,
+    /// Where the next part begins, in the store's own words; `None` at the end.
+    pub next: Option<String>,
+}
+
+/// A topic as the shard knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topic {
+    /// Its name.
+    pub name: TopicName,
+    /// When it came to be.
+    pub create_time: Time,
+}
+
+/// Numbers of a topic on one shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// When the topic came to be.
+    pub create_time: Time,
+    /// Jobs whose due time is ahead and that never failed.
+    pub scheduled: u64,
+    /// Jobs that wait for a worker.
+    pub ready: u64,
+    /// Leased jobs.
+    pub running: u64,
+    /// Failed jobs whose next attempt is ahead.
+    pub backoff: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Age of the job that has been ready longest.
+    pub oldest_ready: Option<Duration>,
+    /// Jobs written since the topic exists.
+    pub enqueued_total: u64,
+    /// Jobs acknowledged since the topic exists.
+    pub succeeded_total: u64,
+    /// Jobs that died since the topic exists.
+    pub dead_total: u64,
+}

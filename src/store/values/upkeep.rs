@@ -1,0 +1,23 @@
+//! What a look at deadlines finds.
+
+use crate::domain::Time;
+
+use super::Lease;
+
+/// Expired leases.
+#[derive(Clone, Debug, Default)]
+pub struct Reaped {
+    /// At most as many as asked for.
+    pub leases: Vec<Lease>,
+    /// When the next deadline passes that is not among them; now or earlier: there are more.
+    pub next: Option<Time>,
+}
+
+/// What a prune did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Jobs expired or forgotten.
+    pub pruned: u64,
+    /// When there is more to do.
+    pub next: Option<Time>,
+}
