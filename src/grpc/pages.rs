@@ -5,7 +5,7 @@ use prost::Message as _;
 
 use crate::domain::limit;
 use crate::pb;
-use crate::scheduler::{JobsPage, ListJobs, Places};
+use crate::scheduler::{JobsPage, ListJobs, ListedJob, Places};
 use crate::store;
 
 use super::convert::enums::View;
@@ -39,43 +39,24 @@ where
     loop {
         let left = list.limit - page.jobs.len();
         let piece = if view == View::Full { left.min(FULL_PIECE) } else { left };
-        let asked = ListJobs { limit: piece, after, ..list.clone() };
-        let mut found = read(asked.clone()).await?;
-        let mut jobs = to_pb(std::mem::take(&mut found.jobs), view);
-        let fitting = fitting(&jobs, &mut bytes, page.jobs.is_empty());
-        let full = fitting < jobs.len();
-        if full {
-            // The place behind the last job that fits is known only to the store.
-            found = match fitting {
-                0 => JobsPage { next: Some(asked.after), ..found },
-                limit => read(ListJobs { limit, ..asked }).await?,
-            };
-            jobs = to_pb(std::mem::take(&mut found.jobs), view);
-        }
-        page.jobs.append(&mut jobs);
+        let found = read(ListJobs { limit: piece, after: after.clone(), ..list.clone() }).await?;
         page.unreachable.extend(found.unreachable);
         page.unreachable.sort_unstable();
         page.unreachable.dedup();
+        for ListedJob { job, shard, place } in found.jobs {
+            let job = job::to_pb(job, view);
+            bytes += job.encoded_len();
+            if bytes > limit::LIST_JOBS_BYTES_MAX && !page.jobs.is_empty() {
+                return Ok(Page { next: Some(after), ..page });
+            }
+            after.pass(shard, place);
+            page.jobs.push(job);
+        }
         match found.next {
-            Some(next) if !full && page.jobs.len() < list.limit => after = next,
+            Some(next) if page.jobs.len() < list.limit => after = next,
             next => return Ok(Page { next, ..page }),
         }
     }
-}
-
-fn to_pb(jobs: Vec<crate::domain::Job>, view: View) -> Vec<pb::Job> {
-    jobs.into_iter().map(|found| job::to_pb(found, view)).collect()
-}
-
-/// How many of `jobs` fit behind the `bytes` that are there already, which grow by them.
-fn fitting(jobs: &[pb::Job], bytes: &mut usize, at_least_one: bool) -> usize {
-    for (index, job) in jobs.iter().enumerate() {
-        *bytes += job.encoded_len();
-        if *bytes > limit::LIST_JOBS_BYTES_MAX && !(at_least_one && index == 0) {
-            return index;
-        }
-    }
-    jobs.len()
 }
 
 #[cfg(test)]
@@ -97,10 +78,15 @@ mod tests {
                 _ => 0,
             };
             let to = (from + list.limit).min(sizes.len());
-            let jobs = sizes[from..to].iter().map(|&size| of_size(size, list.full)).collect();
-            let sequence = i64::try_from(to).unwrap() - 1;
-            let place = Place::Behind(Cursor { due: Time(0), sequence });
-            let next = (to < sizes.len()).then(|| Places([(shard.clone(), place)].into()));
+            let place = |index| Cursor { due: Time(0), sequence: i64::try_from(index).unwrap() };
+            let listed = |index| {
+                let job = of_size(sizes[index], list.full);
+                ListedJob { job, shard: shard.clone(), place: place(index) }
+            };
+            let mut next = list.after.clone();
+            next.pass(shard.clone(), place(to - 1));
+            let (jobs, next) =
+                ((from..to).map(listed).collect(), (to < sizes.len()).then_some(next));
             ready(Ok(JobsPage { jobs, next, unreachable: Vec::new() }))
         }
     }

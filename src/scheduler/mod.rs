@@ -37,7 +37,7 @@ pub use crate::store::Revoked;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};
 pub use fate::Fate;
-pub use list::{JobsPage, ListJobs, Place, Places};
+pub use list::{JobsPage, ListJobs, ListedJob, Place, Places};
 pub use rates::Rates;
 pub use redrive::RedriveJobs;
 pub use work::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};

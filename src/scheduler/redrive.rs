@@ -102,7 +102,7 @@ impl Work<'_> {
         loop {
             let page = self.dead_after(after);
             let page = shard.call(Op::List, |store| store.list(page)).await?;
-            let jobs = page.jobs.into_iter();
+            let jobs = page.jobs.into_iter().map(|listed| listed.job);
             let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= self.begin));
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
             if !ids.is_empty() {

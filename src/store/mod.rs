@@ -34,9 +34,9 @@ pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
     Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Deleted, End, Enqueue, Extend, Ids,
-    Info, Lease, LeaseRef, Leased, List, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive,
-    Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Topic,
-    Trouble, Unclaim,
+    Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior, Pruned, Reach, Reaped,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker,
+    Topic, Trouble, Unclaim,
 };
 
 /// What a call answers.

@@ -42,7 +42,8 @@ async fn a_list_goes_page_by_page_over_all_shards_in_the_order_of_due_times() {
     ring.accept(drafts.collect()).await;
     for limit in [1, 7, 50, 99, 100, 500] {
         let pages = pages(&ring, all_of("t", State::Scheduled, limit)).await;
-        let jobs: Vec<_> = pages.iter().flat_map(|page| &page.jobs).collect();
+        let jobs: Vec<_> =
+            pages.iter().flat_map(|page| &page.jobs).map(|found| &found.job).collect();
         let ids: BTreeSet<_> = jobs.iter().map(|job| &job.key.id).collect();
         assert_eq!((jobs.len(), ids.len()), (100, 100), "each once, {limit} at a time");
         assert!(jobs.is_sorted_by_key(|job| job.due_time));

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
-use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, limit};
-use crate::store::{Cursor, Ids, List, Page, Result, Stats, Topic};
+use crate::domain::{JobId, JobKey, State, Time, TopicName, limit};
+use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
 
 use super::claim::{arrival_of, id_of};
 use super::reply::Reply;
@@ -25,11 +25,11 @@ impl RedisStore {
         let more = places.len() > list.limit;
         places.truncate(list.limit);
         let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more);
-        let keys: Vec<_> = places.into_iter().map(|(_, key)| key).collect();
-        let found = self.get(keys, list.full).await?;
+        let (cursors, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
+        let found = self.get(keys, list.full).await?.into_iter().zip(cursors);
+        let listed = found.filter_map(|(job, place)| Some(Listed { job: job?, place }));
         // One that has left the state since then is not in the list.
-        let in_state = |job: &Job| job.state == list.state;
-        Ok(Page { jobs: found.into_iter().flatten().filter(in_state).collect(), next })
+        Ok(Page { jobs: listed.filter(|listed| listed.job.state == list.state).collect(), next })
     }
 
     /// [`Store::ids`](crate::store::Store::ids).

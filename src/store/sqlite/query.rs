@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
 use crate::domain::{Job, JobId, JobKey, ShardName, State, Time, TopicName, limit};
-use crate::store::{Cursor, Ids, List, Page, Stats, Topic};
+use crate::store::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 
 use super::fault::Done;
 use super::row::{BY_ID, Blobs, Phase, Row};
@@ -74,14 +74,21 @@ pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
     };
     let more = found.len() > list.limit;
     found.truncate(list.limit);
-    let last = found.last().map(|(row, _)| Cursor { due: row.due, sequence: row.key });
+    let next = found.last().map(|(row, _)| behind(row)).filter(|_| more);
     let mut jobs = Vec::with_capacity(found.len());
     for (row, blobs) in found {
         if row.state(reader.now) == Some(list.state) {
-            jobs.push(reader.job(row, list.state, blobs, &list.topic, list.full)?);
+            let place = behind(&row);
+            let job = reader.job(row, list.state, blobs, &list.topic, list.full)?;
+            jobs.push(Listed { job, place });
         }
     }
-    Ok(Page { jobs, next: last.filter(|_| more) })
+    Ok(Page { jobs, next })
+}
+
+/// The place behind a row.
+fn behind(row: &Row) -> Cursor {
+    Cursor { due: row.due, sequence: row.key }
 }
 
 /// Waiting jobs lie in one order per rank; a page is merged from a page of each.

@@ -13,7 +13,7 @@ pub use claim::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, Unclaim};
 pub use enqueue::{Enqueue, NewJob, Prior};
 pub use lease::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
 pub use manage::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
-pub use read::{Cursor, Ids, List, Page, Stats, Topic};
+pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
 pub use shard::{Content, Info, Reach, Trouble};
 pub use upkeep::{Pruned, Reaped};

@@ -32,9 +32,18 @@ pub struct Cursor {
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// In the order of due times.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<Listed>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<Cursor>,
+}
+
+/// A job of a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// The job.
+    pub job: Job,
+    /// The place behind it: a page may end here, too.
+    pub place: Cursor,
 }
 
 /// A part of the ids of a topic.

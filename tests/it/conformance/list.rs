@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ringq::domain::{Job, State};
-use ringq::store::{Cursor, List, NewJob, Page};
+use ringq::domain::State;
+use ringq::store::{Cursor, List, Listed, NewJob, Page};
 
 use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, topic};
@@ -17,8 +17,8 @@ async fn listed(q: &Fixture, state: State) -> Vec<String> {
     ids(&page(q, state, 100, None).await.jobs)
 }
 
-fn ids(jobs: &[Job]) -> Vec<String> {
-    jobs.iter().map(|job| job.key.id.to_string()).collect()
+fn ids(jobs: &[Listed]) -> Vec<String> {
+    jobs.iter().map(|listed| listed.job.key.id.to_string()).collect()
 }
 
 /// One job in every state, its id the state's name.
@@ -44,7 +44,7 @@ pub(crate) async fn a_list_has_the_jobs_of_its_topic_and_state(q: Fixture) {
     for state in State::ALL {
         let jobs = page(&q, state, 100, None).await.jobs;
         assert_eq!(ids(&jobs), [state.name()]);
-        assert_eq!(jobs[0], q.job(state.name()).await, "as Get reads it");
+        assert_eq!(jobs[0].job, q.job(state.name()).await, "as Get reads it");
     }
 }
 
@@ -52,10 +52,10 @@ pub(crate) async fn a_brief_list_reads_like_a_brief_get(q: Fixture) {
     every_state(&q).await;
     for state in State::ALL {
         let list = List { topic: topic(TOPIC), state, full: false, limit: 9, after: None };
-        let jobs = q.store.list(list).await.unwrap().jobs;
+        let jobs = q.store.list(list).await.unwrap().jobs.into_iter().map(|listed| listed.job);
         let key = super::key(TOPIC, state.name());
         let got = q.store.get(vec![key], false).await.unwrap();
-        assert_eq!(jobs, got.into_iter().flatten().collect::<Vec<_>>());
+        assert_eq!(jobs.collect::<Vec<_>>(), got.into_iter().flatten().collect::<Vec<_>>());
     }
 }
 
@@ -105,6 +105,21 @@ pub(crate) async fn pages_follow_each_other_without_gaps_or_repeats(q: Fixture) 
                 }
             }
             assert_eq!(ids(&found), ids(&whole.jobs), "{state:?} by {limit}");
+        }
+    }
+}
+
+pub(crate) async fn a_page_may_end_behind_any_of_its_jobs(q: Fixture) {
+    let job = |n: u64| NewJob { due: after(n % 3), ..new_job(&format!("j{n:02}")) };
+    q.store.enqueue((0..12).map(job).collect()).await.unwrap();
+    let leased = q.claim(2).await;
+    q.sleep(1);
+    for state in [State::Running, State::Ready, State::Scheduled] {
+        let whole = page(&q, state, 100, None).await.jobs;
+        assert!(whole.len() >= leased.len(), "{state:?}");
+        for (index, listed) in whole.iter().enumerate() {
+            let rest = page(&q, state, 100, Some(listed.place)).await.jobs;
+            assert_eq!(rest, whole[index + 1..], "{state:?} after {index}");
         }
     }
 }

@@ -294,6 +294,7 @@ macro_rules! conformance {
                 the_clock_moves_jobs_from_list_to_list
                 jobs_come_by_due_time_whatever_their_priority
                 pages_follow_each_other_without_gaps_or_repeats
+                a_page_may_end_behind_any_of_its_jobs
                 a_job_that_leaves_between_two_pages_leaves_no_gap
                 a_list_of_nothing_is_empty
                 every_job_is_in_exactly_one_list

@@ -73,7 +73,7 @@ pub(crate) async fn dead_letters_come_back_in_the_order_of_their_due_times(q: Fi
         let (topic, state) = (topic(TOPIC), State::Dead);
         let list = List { topic, state, full: false, limit: 2, after: None };
         let page = q.store.list(list).await.unwrap();
-        let page: Vec<_> = page.jobs.iter().map(|job| job.key.id.as_str()).collect();
+        let page: Vec<_> = page.jobs.iter().map(|found| found.job.key.id.as_str()).collect();
         assert_eq!(page, expected);
         assert_eq!(redrive(&q, ids(&page)).await, (page.len() as u64, 0));
     }

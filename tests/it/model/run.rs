@@ -230,7 +230,7 @@ impl Run {
             let list = List { topic: topic.clone(), state, full, limit, after };
             let page = self.store.store.list(list).await.unwrap();
             assert!(page.jobs.len() <= limit, "{} jobs in a page of {limit}", page.jobs.len());
-            got.extend(page.jobs);
+            got.extend(page.jobs.into_iter().map(|listed| listed.job));
             after = page.next;
             same(got.len() < expected.len(), after.is_some());
             if after.is_none() {
