@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::domain::limit;
-use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::LeaseRef;
 
@@ -19,10 +18,10 @@ const TRIES: usize = 6;
 const TRIES_MAX: Duration = Duration::from_secs(5);
 
 /// Detaches `leases` of one shard, a call's worth at a time.
-pub(super) async fn run(scheduler: Scheduler, shard: Shard, leases: Vec<Loose>) {
+pub(super) async fn run(shard: Shard, leases: Vec<Loose>) {
     for part in leases.chunks(limit::CALL_JOBS_MAX) {
         let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
-        let detached = tokio::time::timeout(TRIES_MAX, detach(&scheduler, &shard, &refs)).await;
+        let detached = tokio::time::timeout(TRIES_MAX, detach(&shard, &refs)).await;
         if !detached.unwrap_or(false) {
             let (shard, leases) = (shard.name(), leases.len());
             tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
@@ -32,10 +31,10 @@ pub(super) async fn run(scheduler: Scheduler, shard: Shard, leases: Vec<Loose>) 
 }
 
 /// Whether the shard has taken it in.
-async fn detach(scheduler: &Scheduler, shard: &Shard, refs: &[LeaseRef]) -> bool {
+async fn detach(shard: &Shard, refs: &[LeaseRef]) -> bool {
     let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
     for tried in 1..=TRIES {
-        if scheduler.detach(shard, refs.to_vec()).await.is_ok() {
+        if shard.detach(refs.to_vec()).await.is_ok() {
             return true;
         }
         if tried < TRIES {

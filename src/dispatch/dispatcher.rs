@@ -171,7 +171,7 @@ impl Hub {
         let _pending = self.returning.tracker.token();
         for (shard, sent) in by_shard(end(&self.streams)) {
             let shard = self.scheduler.shards().all()[shard].clone();
-            let detach = detach::run(self.scheduler.clone(), shard, sent);
+            let detach = detach::run(shard, sent);
             self.returning.tracker.spawn_on(detach, &self.runtime);
         }
     }

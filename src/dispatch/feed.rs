@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName, limit};
 use crate::scheduler::Scheduler;
-use crate::shards::{Op, Shard};
+use crate::shards::Shard;
 use crate::store::{self, About, Ask, Claim, Event, Rest, Unclaim};
 
 use super::ask::{asks, skew, wants_globs};
@@ -210,7 +210,7 @@ impl Feed {
         let nonce = rand::rng().random();
         let before = self.scheduler.clock().now();
         let claim = Claim { nonce, owner: self.scheduler.replica().nonce, asks: asks(&plan) };
-        let result = self.scheduler.claim(&self.shard, claim).await;
+        let result = self.shard.claim(claim).await;
         let now = self.scheduler.clock().now();
         // What was heard of while the claim was under way may have come after it.
         self.hear_events();
@@ -241,7 +241,7 @@ impl Feed {
     }
 
     async fn undo(&mut self, nonce: u32) -> store::Result<()> {
-        let undone = self.scheduler.unclaim(&self.shard, Unclaim::Nonce(nonce)).await?;
+        let undone = self.shard.unclaim(Unclaim::Nonce(nonce)).await?;
         tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
         self.lost = None;
         Ok(())
@@ -263,7 +263,7 @@ impl Feed {
         let asks = topics.iter().map(ask).collect();
         let claim =
             Claim { nonce: rand::rng().random(), owner: self.scheduler.replica().nonce, asks };
-        let claims = self.scheduler.claim(&self.shard, claim).await?;
+        let claims = self.shard.claim(claim).await?;
         for (topic, found) in topics.iter().zip(claims.topics) {
             match found.rest {
                 Rest::More => self.board.wake(topic, claims.now, claims.now),
@@ -279,10 +279,7 @@ impl Feed {
         let mut after = None;
         while !self.stop.is_cancelled() {
             let from: Option<TopicName> = after.clone();
-            let read = self
-                .shard
-                .call(Op::Topics, move |store| store.topics(String::new(), from, TOPICS_PAGE));
-            let page = read.await?;
+            let page = self.shard.topics(String::new(), from, TOPICS_PAGE).await?;
             for topic in &page {
                 if all || !self.board.knows(&topic.name) {
                     self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));

@@ -69,7 +69,7 @@ impl Orphans<'_> {
         for part in sent.chunks(limit::CALL_JOBS_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
             let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
-            let read = self.repeat(last, || self.scheduler.leases(self.shard, refs.clone()));
+            let read = self.repeat(last, || self.shard.leases(refs.clone()));
             found.extend(read.await.unwrap_or_default().into_iter().flatten());
         }
         found
@@ -77,7 +77,7 @@ impl Orphans<'_> {
 
     /// The leases of streams of other replicas than `living`; `None` when it is to stop.
     pub(super) async fn of_others(&self, living: Vec<u32>) -> Option<Vec<Lease>> {
-        self.repeat(Time::MAX, || self.scheduler.orphans(self.shard, living.clone())).await
+        self.repeat(Time::MAX, || self.shard.orphans(living.clone())).await
     }
 
     /// Lets go, each after its own grace, of those that nobody has spoken for by then. The others
@@ -152,7 +152,7 @@ impl Orphans<'_> {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
             let name = |lease: &Lease| LeaseRef { key: lease.key.clone(), token: lease.token };
             let refs: Vec<LeaseRef> = part.iter().map(name).collect();
-            let detach = || self.scheduler.detach(self.shard, refs.clone());
+            let detach = || self.shard.detach(refs.clone());
             self.repeat(last_deadline(part, read), detach).await;
         }
     }

@@ -76,7 +76,7 @@ async fn give_back(
     while !leases.is_empty() {
         let part = leases.len().min(limit::CALL_JOBS_MAX);
         let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
-        match scheduler.unclaim(shard, Unclaim::Leases(refs)).await {
+        match shard.unclaim(Unclaim::Leases(refs)).await {
             Ok(undone) => {
                 tracing::debug!(shard = %shard.name(), undone, "claims given back");
                 backoff.reset();

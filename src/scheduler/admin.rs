@@ -2,7 +2,7 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
-use crate::shards::{Op, Shard};
+use crate::shards::Shard;
 use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
 use super::Scheduler;
@@ -59,9 +59,8 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
-        let keys = vec![key.clone()];
-        let found = self.find(Op::Get, &key, |store| store.get(keys.clone(), full), |found| found);
-        Ok(found.await?.map(|(_, job)| job))
+        let get = |shard: Shard, key| async move { shard.get(vec![key], full).await };
+        Ok(self.find(&key, get, |found| found).await?.map(|(_, job)| job))
     }
 
     /// Cancels or forgets one job; the state it was in, or `None` when there is none.
@@ -74,9 +73,8 @@ impl Scheduler {
     }
 
     async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
-        let keys = vec![key.clone()];
-        let deleted =
-            self.find(Op::Delete, &key, |store| store.delete(keys.clone()), |found| found).await?;
+        let delete = |shard: Shard, key| async move { shard.delete(vec![key]).await };
+        let deleted = self.find(&key, delete, |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
             let (tokens, reason) = (vec![token], Revoked::Deleted);
@@ -95,11 +93,13 @@ impl Scheduler {
         due: Option<When>,
         priority: Option<u8>,
     ) -> store::Result<Rescheduled> {
-        let items = vec![Reschedule { key: key.clone(), due, priority }];
+        let reschedule = |shard: Shard, key| async move {
+            shard.reschedule(vec![Reschedule { key, due, priority }]).await
+        };
         // Neither a job nor a state that refuses it: it is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
-        let moved = self.find(Op::Reschedule, &key, |store| store.reschedule(items.clone()), found);
-        Ok(moved.await?.map_or(Ok(None), |(_, moved)| moved))
+        let moved = self.find(&key, reschedule, found).await?;
+        Ok(moved.map_or(Ok(None), |(_, moved)| moved))
     }
 
     /// Topics in the order of their names, of all shards that answer.
@@ -112,12 +112,11 @@ impl Scheduler {
         after: Option<TopicName>,
         limit: usize,
     ) -> store::Result<Vec<TopicRow>> {
-        let prefix = prefix.to_owned();
-        let asked = self
-            .inner
-            .shards
-            .ask_all(Op::Topics, move |store| store.topics(prefix.clone(), after.clone(), limit));
-        let (pages, _) = asked.await.partial()?;
+        let read = |shard: Shard| {
+            let (prefix, after) = (prefix.to_owned(), after.clone());
+            async move { shard.topics(prefix, after, limit).await }
+        };
+        let (pages, _) = self.inner.shards.ask_all(read).await.partial()?;
         let topics = pages.into_iter().flat_map(|(_, topics)| topics);
         let mut names: Vec<TopicName> = topics.map(|topic| topic.name).collect();
         names.sort_unstable();
@@ -145,7 +144,7 @@ impl Scheduler {
     /// Every shard about itself.
     pub async fn shard_infos(&self) -> Vec<ShardInfo> {
         let shards = &self.inner.shards;
-        let asked = shards.ask_all(Op::Info, |store| store.info()).await;
+        let asked = shards.ask_all(|shard| async move { shard.info().await }).await;
         let answers =
             asked.answers.into_iter().map(|(shard, info)| (shard.name().clone(), Ok(info)));
         let failures = asked.failed.into_iter().map(|(name, error)| (name, Err(error)));
@@ -182,7 +181,7 @@ impl Scheduler {
             return Err(SetShardStateError::LastActive(name));
         }
         shards.set_state(shard, state).await?;
-        let info = shard.call(Op::Info, |store| store.info()).await;
+        let info = shard.info().await;
         Ok(about(shard, state, info))
     }
 
@@ -191,9 +190,11 @@ impl Scheduler {
         &self,
         names: Vec<TopicName>,
     ) -> store::Result<(Vec<Option<TopicRow>>, Vec<ShardName>)> {
-        let topics = names.clone();
-        let asked = self.inner.shards.ask_all(Op::Stats, move |store| store.stats(topics.clone()));
-        let (found, unreachable) = asked.await.partial()?;
+        let read = |shard: Shard| {
+            let topics = names.clone();
+            async move { shard.stats(topics).await }
+        };
+        let (found, unreachable) = self.inner.shards.ask_all(read).await.partial()?;
         let mut sums: Vec<Option<Stats>> = vec![None; names.len()];
         for (_, stats) in found {
             for (sum, stats) in sums.iter_mut().zip(stats) {

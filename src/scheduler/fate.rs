@@ -36,7 +36,7 @@ impl Scheduler {
     }
 
     async fn fates_of(&self, shard: &Shard, refs: &[LeaseRef]) -> store::Result<Vec<Fate>> {
-        let leases = self.leases(shard, refs.to_vec()).await?;
+        let leases = shard.leases(refs.to_vec()).await?;
         let of = |lease: Result<Lease, Refused>| match lease {
             Ok(lease) => Fate::Runs(lease.deadline.since(lease.now)),
             Err(Refused::NotFound) => Fate::Done,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Job, ShardName, State, TopicName};
-use crate::shards::{Op, Shard};
-use crate::store::{self, Cursor, List, Listed, Page, Store};
+use crate::shards::Shard;
+use crate::store::{self, Cursor, List, Listed, Page};
 
 use super::Scheduler;
 use super::admin::names_of;
@@ -75,7 +75,7 @@ impl Scheduler {
         let going: Vec<_> = going.collect();
         let all = going.len() == self.inner.shards.all().len();
         let asks = going.into_iter().map(|shard| (shard.clone(), list.on(shard)));
-        let read = self.inner.shards.ask_each(Op::List, asks.collect(), read).await;
+        let read = self.inner.shards.ask_each(asks.collect(), read).await;
         if all && read.answers.is_empty() {
             return read.partial().map(|_| JobsPage::default());
         }
@@ -86,8 +86,8 @@ impl Scheduler {
     }
 }
 
-fn read(store: &dyn Store, list: List) -> store::Reply<'_, Page> {
-    store.list(list)
+async fn read(shard: Shard, list: List) -> store::Result<Page> {
+    shard.list(list).await
 }
 
 /// The first `limit` jobs of all pages, which begin after `places`.

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::domain::{JobKey, ShardName};
-use crate::shards::{Op, Shard};
-use crate::store::{self, Error, Reply, Store};
+use crate::shards::Shard;
+use crate::store::{self, Error};
 
 use super::Scheduler;
 
@@ -25,22 +25,24 @@ pub(super) type Found = BTreeMap<usize, store::Result<Shard>>;
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Makes a call of `op` about one job on the shards that may have it, beginning with its newest owner,
+    /// Makes a call about one job on the shards that may have it, beginning with its newest owner,
     /// until `found` says that one does; which one that is.
     ///
     /// # Errors
     /// As the store's, when none has it and one does not answer.
-    pub(super) async fn find<A, T>(
+    pub(super) async fn find<A, T, F>(
         &self,
-        op: Op,
         key: &JobKey,
-        call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, Vec<A>>,
+        ask: impl Fn(Shard, JobKey) -> F,
         found: impl Fn(A) -> Option<T>,
-    ) -> store::Result<Option<(Shard, T)>> {
+    ) -> store::Result<Option<(Shard, T)>>
+    where
+        F: Future<Output = store::Result<Vec<A>>>,
+    {
         let shards = &self.inner.shards;
         let mut failed = None;
         for shard in shards.owner(key).into_iter().chain(shards.former_owners(key)) {
-            match shard.call(op, &call).await {
+            match ask(shard.clone(), key.clone()).await {
                 Ok(answers) => {
                     if let Some(answer) = answers.into_iter().next().and_then(&found) {
                         return Ok(Some((shard.clone(), answer)));
@@ -69,7 +71,7 @@ impl Doubts {
     pub(super) async fn resolve(self) -> Found {
         let look = |(shard, keys): (Shard, Vec<(usize, JobKey)>)| async move {
             let (indexes, keys): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
-            let jobs = shard.call(Op::Get, |store| store.get(keys, false)).await;
+            let jobs = shard.get(keys, false).await;
             (shard, indexes, jobs)
         };
         let mut found = Found::new();

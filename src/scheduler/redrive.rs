@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::domain::{
     Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, Time, TopicName, When, limit,
 };
-use crate::shards::{Op, Shard, Shards};
+use crate::shards::{Shard, Shards};
 use crate::store::{self, Cursor, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
@@ -101,7 +101,7 @@ impl Work<'_> {
         let mut after = None;
         loop {
             let page = self.dead_after(after);
-            let page = shard.call(Op::List, |store| store.list(page)).await?;
+            let page = shard.list(page).await?;
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
             let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= self.begin));
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
@@ -164,7 +164,7 @@ impl Work<'_> {
             target: self.redrive.target.clone(),
             dry_run: self.redrive.dry_run,
         };
-        let done = shard.call(Op::Redrive, |store| store.redrive(part)).await?;
+        let done = shard.redrive(part).await?;
         self.total.redriven += done.redriven;
         self.total.skipped += done.skipped;
         Ok(())
@@ -183,7 +183,7 @@ impl Work<'_> {
         for ids in ids.chunks(PIECE) {
             let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
             let keys = ids.iter().map(key).collect();
-            let found = shard.call(Op::Get, |store| store.get(keys, true)).await?;
+            let found = shard.get(keys, true).await?;
             let mut by_owner: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
             for job in found {
                 let job = job.filter(can_move);
@@ -211,7 +211,7 @@ impl Work<'_> {
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
         let keys = old.iter().map(|key| new(&key.id)).collect();
         let free: Vec<bool> = if self.redrive.dry_run {
-            let taken = owner.call(Op::Get, |store| store.get(keys, false)).await?;
+            let taken = owner.get(keys, false).await?;
             taken.into_iter().map(|job| job.is_none()).collect()
         } else {
             let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
@@ -229,7 +229,7 @@ impl Work<'_> {
         self.total.skipped += free.len() as u64 - moved;
         if !self.redrive.dry_run && moved > 0 {
             let gone = gone.into_iter().map(|(key, _)| key).collect();
-            shard.call(Op::Delete, |store| store.delete(gone)).await?;
+            shard.delete(gone).await?;
         }
         Ok(())
     }

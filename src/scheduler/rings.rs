@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::{JobKey, TopicName, limit};
-use crate::shards::{Op, Shard};
+use crate::shards::Shard;
 use crate::store;
 
 use super::Scheduler;
@@ -38,9 +38,7 @@ impl Scheduler {
         let mut after: Option<TopicName> = None;
         loop {
             let from = after.clone();
-            let page =
-                shard.call(Op::Topics, |store| store.topics(String::new(), from, TOPICS_PAGE));
-            let page = page.await?;
+            let page = shard.topics(String::new(), from, TOPICS_PAGE).await?;
             for topic in &page {
                 if self.has_strays_in(shard, &topic.name).await? {
                     return Ok(true);
@@ -62,8 +60,7 @@ impl Scheduler {
         let mut from = None;
         loop {
             let (topic, place) = (topic.clone(), from.clone());
-            let part = shard.call(Op::Ids, |store| store.ids(topic, place, limit::CALL_JOBS_MAX));
-            let part = part.await?;
+            let part = shard.ids(topic, place, limit::CALL_JOBS_MAX).await?;
             if part.ids.into_iter().any(is_stray) {
                 return Ok(true);
             }

@@ -2,8 +2,8 @@
 
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
-use crate::shards::{Op, Shard};
-use crate::store::{self, Lease};
+use crate::shards::Shard;
+use crate::store;
 
 use super::Scheduler;
 
@@ -15,7 +15,7 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn reap(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let reaped = shard.call(Op::Reap, |store| store.reap(limit::CALL_JOBS_MAX)).await?;
+        let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
             tracing::info!(shard = %shard.name(), ended, "leases expired");
@@ -28,15 +28,6 @@ impl Scheduler {
     /// # Errors
     /// As the store's.
     pub async fn prune(&self, shard: &Shard) -> store::Result<Option<Time>> {
-        let pruned = shard.call(Op::Prune, |store| store.prune(limit::CALL_JOBS_MAX)).await?;
-        Ok(pruned.next)
-    }
-
-    /// Leases of streams of other replicas than `living`.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn orphans(&self, shard: &Shard, living: Vec<u32>) -> store::Result<Vec<Lease>> {
-        shard.orphans(living).await
+        Ok(shard.prune(limit::CALL_JOBS_MAX).await?.next)
     }
 }

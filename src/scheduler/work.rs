@@ -1,4 +1,4 @@
-//! Work: claim for the streams, and every way in which a lease ends.
+//! Every way in which a lease ends, and how it lasts.
 
 use std::time::Duration;
 
@@ -7,11 +7,8 @@ use rand::Rng as _;
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, State, Time, Token, limit};
-use crate::shards::{Op, Shard};
-use crate::store::{
-    self, Claim, Claims, End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled,
-    Unclaim,
-};
+use crate::shards::Shard;
+use crate::store::{self, End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled};
 
 use super::{Draft, EnqueueError, Scheduler};
 
@@ -70,22 +67,6 @@ pub type SettleResult = Result<(), SettleError>;
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Claims on one shard for the streams of this replica.
-    ///
-    /// # Errors
-    /// As the store's; after an unknown outcome [`Scheduler::unclaim`] the nonce.
-    pub async fn claim(&self, shard: &Shard, claim: Claim) -> store::Result<Claims> {
-        shard.claim(claim).await
-    }
-
-    /// Undoes claims that reached nobody: nothing is counted and the jobs are back in their place.
-    ///
-    /// # Errors
-    /// As the store's; the leases then run out, or go with this replica.
-    pub async fn unclaim(&self, shard: &Shard, what: Unclaim) -> store::Result<u64> {
-        shard.call(Op::Unclaim, |store| store.unclaim(what)).await
-    }
-
     /// Completes jobs; each result answers the item of its index. Follow-ups with ids of their own
     /// are written first, after the lease was checked; those without are part of the ack.
     pub async fn ack(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
@@ -113,26 +94,6 @@ impl Scheduler {
     pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
         split.settle(|shard, items| self.extend_share(shard, items)).await
-    }
-
-    /// Reads the running leases among `refs`.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn leases(
-        &self,
-        shard: &Shard,
-        refs: Vec<LeaseRef>,
-    ) -> store::Result<Vec<Result<Lease, Refused>>> {
-        shard.call(Op::Leases, |store| store.leases(refs)).await
-    }
-
-    /// Lets leases outlive their stream, which this server has ended: nothing gives them back.
-    ///
-    /// # Errors
-    /// As the store's; the leases then go with this replica.
-    pub async fn detach(&self, shard: &Shard, refs: Vec<LeaseRef>) -> store::Result<u64> {
-        shard.call(Op::Detach, |store| store.detach(refs)).await
     }
 
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
@@ -218,7 +179,7 @@ impl Scheduler {
             return Ok(refused);
         }
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
-        let leases = self.leases(shard, refs).await?;
+        let leases = shard.leases(refs).await?;
         let (mut named, mut whose) = (Vec::new(), Vec::new());
         let drains = shard.state() == ShardState::Draining;
         for (index, lease) in handing.into_iter().zip(leases) {
@@ -248,7 +209,7 @@ impl Scheduler {
     ) -> store::Result<Vec<SettleResult>> {
         let set_down = |error| self.set_down(shard, items.iter().map(|item| &item.receipt), error);
         let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
-        let leases = self.leases(shard, refs).await.map_err(set_down)?;
+        let leases = shard.leases(refs).await.map_err(set_down)?;
         let mut settles = Vec::with_capacity(items.len());
         for (item, lease) in items.iter().zip(&leases) {
             settles.push(match lease {
@@ -378,7 +339,7 @@ impl Scheduler {
             progress: item.progress.clone(),
         };
         let extends = items.iter().map(extend).collect();
-        let extended = shard.call(Op::Extend, |store| store.extend(extends)).await?;
+        let extended = shard.extend(extends).await?;
         for (item, deadline) in items.iter().zip(&extended) {
             if let &Ok(deadline) = deadline {
                 let Receipt { owner, stream, token, .. } = item.receipt;

@@ -18,7 +18,8 @@ use crate::domain::{ShardName, limit};
 use crate::metrics::Metrics;
 use crate::store::{self, About, Beat, Census, Event};
 
-use super::{Op, Shard, Shards};
+use super::op::Op;
+use super::{Shard, Shards};
 
 /// Readings in a row in which another replica serves another ring, before that is said loudly: for a
 /// moment it is so after every change.
@@ -303,7 +304,7 @@ impl Shards {
         }
         let beat = self.inner.council.beat(owner, shard);
         let (met, gone) = (beat.met.clone(), beat.gone.clone());
-        let census = shard.call(Op::Beat, |store| store.beat(beat)).await.ok()?;
+        let census = shard.beat(beat).await.ok()?;
         shard.told(&met, &gone);
         shard.set_state(census.state);
         let follows = self.inner.council.hear(owner, self.all(), shard.name(), &census);
@@ -353,7 +354,7 @@ impl Shards {
             let Ok(left) = shard.orphans(others).await else { return };
             if left.iter().all(|lease| lease.owner != owner) {
                 let beat = Beat { gone: vec![owner], ..council.beat(owner, shard) };
-                let _ = shard.call(Op::Beat, |store| store.beat(beat)).await;
+                let _ = shard.beat(beat).await;
             }
         };
         let shared = self.all().iter().filter(|shard| shard.is_shared() && !shard.is_down());

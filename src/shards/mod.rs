@@ -3,7 +3,7 @@
 //!
 //! - `placement`: where ids that the server makes go
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
-//! - `op`: the verbs by name
+//! - `verbs`, `op`: what a store is asked, and the verbs by name
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `spread`: one question to all shards
 //! - `census`: what the replicas of these shards know of each other and of the ring
@@ -18,6 +18,7 @@ mod op;
 mod placement;
 mod shard;
 mod spread;
+mod verbs;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,6 @@ use placement::Placement;
 
 pub use census::Agreement;
 pub use guard::Patience;
-pub use op::Op;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
 pub use spread::{Partial, Spread};

@@ -6,15 +6,14 @@ macro_rules! ops {
     ($($op:ident = $name:literal, $access:ident;)*) => {
         /// A verb of [`Store`](crate::store::Store).
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Op { $(
+        pub(super) enum Op { $(
             #[doc = concat!("[`Store::", $name, "`](crate::store::Store::", $name, ").")]
             $op,
         )* }
 
         impl Op {
             /// As people see it.
-            #[must_use]
-            pub fn name(self) -> &'static str {
+            pub(super) fn name(self) -> &'static str {
                 match self { $(Op::$op => $name,)* }
             }
 

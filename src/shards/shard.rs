@@ -212,11 +212,7 @@ impl Shard {
     }
 
     /// Any other verb, which is `op`.
-    ///
-    /// # Errors
-    /// As the store's; [`store::Error::Unavailable`] when the shard is left alone,
-    /// [`store::Error::Unknown`] when it takes too long.
-    pub async fn call<'a, T>(
+    pub(super) async fn call<'a, T>(
         &'a self,
         op: Op,
         call: impl FnOnce(&'a dyn Store) -> Reply<'a, T>,
@@ -229,7 +225,7 @@ impl Shard {
 
     /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.
     pub async fn answers(&self) -> bool {
-        self.call(Op::Topics, |store| store.topics(String::new(), None, 1)).await.is_ok()
+        self.topics(String::new(), None, 1).await.is_ok()
     }
 
     /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is left

@@ -6,9 +6,9 @@ use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::domain::ShardName;
-use crate::store::{self, Error, Reply, Store};
+use crate::store::{self, Error};
 
-use super::{Op, Shard, Shards};
+use super::{Shard, Shards};
 
 /// What shards answered, in the order in which they were asked.
 pub struct Spread<T> {
@@ -25,32 +25,31 @@ pub type Partial<T> = (Vec<(Shard, T)>, Vec<ShardName>);
 
 impl Shards {
     /// Asks every shard.
-    pub async fn ask_all<T: Send + 'static>(
-        &self,
-        op: Op,
-        call: impl for<'a> Fn(&'a dyn Store) -> Reply<'a, T> + Clone + Send + 'static,
-    ) -> Spread<T> {
+    pub async fn ask_all<T: Send + 'static, F>(&self, ask: impl Fn(Shard) -> F) -> Spread<T>
+    where
+        F: Future<Output = store::Result<T>> + Send + 'static,
+    {
         let asks = self.all().iter().map(|shard| (shard.clone(), ())).collect();
-        self.ask_each(op, asks, move |store, ()| call(store)).await
+        self.ask_each(asks, |shard, ()| ask(shard)).await
     }
 
     /// Asks each of these shards its own question. A question goes on after nobody waits for it any
     /// more, until it is answered or late: that is how a shard that hangs is found out.
-    pub async fn ask_each<Q: Send + 'static, T: Send + 'static>(
+    pub async fn ask_each<Q, T: Send + 'static, F>(
         &self,
-        op: Op,
         asks: Vec<(Shard, Q)>,
-        call: impl for<'a> Fn(&'a dyn Store, Q) -> Reply<'a, T> + Clone + Send + 'static,
-    ) -> Spread<T> {
+        ask: impl Fn(Shard, Q) -> F,
+    ) -> Spread<T>
+    where
+        F: Future<Output = store::Result<T>> + Send + 'static,
+    {
         let begin = Instant::now();
         let mut answers: Vec<(Shard, Option<store::Result<T>>)> = Vec::with_capacity(asks.len());
         let mut open = FuturesUnordered::new();
         for (index, (shard, question)) in asks.into_iter().enumerate() {
             answers.push((shard.clone(), None));
-            let call = call.clone();
-            let ask = async move { shard.call(op, move |store| call(store, question)).await };
-            let ask = tokio::spawn(ask);
-            open.push(async move { (index, ask.await) });
+            let asked = tokio::spawn(ask(shard, question));
+            open.push(async move { (index, asked.await) });
         }
         let mut limit = None;
         loop {

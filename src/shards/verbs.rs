@@ -1,0 +1,45 @@
+//! The verbs of a store that go to it as they come: one call each, behind the guard. Those that are more
+//! (calls put together, a time of their own) are methods of their own in `shard`.
+
+use crate::domain::{Job, JobKey, Time, TopicName};
+use crate::store::{
+    self, Beat, Census, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
+};
+
+use super::Shard;
+use super::op::Op;
+
+macro_rules! verbs {
+    ($($op:ident: $verb:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
+        impl Shard { $(
+            #[doc = concat!("[`Store::", stringify!($verb), "`](crate::store::Store::", stringify!($verb), ").")]
+            ///
+            /// # Errors
+            /// As the store's; [`store::Error::Unavailable`] when the shard is left alone,
+            /// [`store::Error::Unknown`] when it takes too long.
+            pub async fn $verb(&self, $($arg: $type),*) -> store::Result<$answer> {
+                self.call(Op::$op, |store| store.$verb($($arg),*)).await
+            }
+        )* }
+    };
+}
+
+verbs! {
+    Unclaim: unclaim(what: Unclaim) -> u64;
+    Leases: leases(refs: Vec<LeaseRef>) -> Vec<Result<Lease, Refused>>;
+    Extend: extend(items: Vec<Extend>) -> Vec<Result<Time, Refused>>;
+    Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
+    Delete: delete(keys: Vec<JobKey>) -> Vec<Option<Deleted>>;
+    Reschedule: reschedule(items: Vec<Reschedule>) -> Vec<Rescheduled>;
+    Redrive: redrive(redrive: Redrive) -> Redriven;
+    Detach: detach(refs: Vec<LeaseRef>) -> u64;
+    Reap: reap(limit: usize) -> Reaped;
+    Prune: prune(limit: usize) -> Pruned;
+    List: list(list: List) -> Page;
+    Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<Topic>;
+    Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> Ids;
+    Stats: stats(topics: Vec<TopicName>) -> Vec<Option<Stats>>;
+    Info: info() -> Info;
+    Beat: beat(beat: Beat) -> Census;
+}
