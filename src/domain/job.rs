@@ -152,6 +152,19 @@ pub enum Durability {
     Replicated,
 }
 
+// === impl Keep ===
+
+impl Keep {
+    /// Until when it stays of a job that finished at `finish`; `None`: nothing does.
+    #[must_use]
+    pub fn until(self, finish: Time) -> Option<Time> {
+        match self {
+            Keep::Nothing => None,
+            Keep::Tombstone(duration) | Keep::Record(duration) => Some(finish.plus(duration)),
+        }
+    }
+}
+
 // === impl Spec ===
 
 impl Spec {

@@ -31,162 +31,65 @@ const SHORT: &[f64] = &[
     5.0, 10.0, 30.0,
 ];
 
-pub(super) const ENQUEUED: Metric = Metric {
-    name: "ringq_jobs_enqueued_total",
-    kind: Kind::Counter,
-    labels: &["topic", "outcome"],
-    unit: Unit::Count,
-    help: "Jobs enqueued, by what became of them",
-};
-pub(super) const DELIVERED: Metric = Metric {
-    name: "ringq_jobs_delivered_total",
-    kind: Kind::Counter,
-    labels: &["topic", "mode"],
-    unit: Unit::Count,
-    help: "Deliveries handed to workers, by the way they went",
-};
-pub(super) const SETTLED: Metric = Metric {
-    name: "ringq_jobs_settled_total",
-    kind: Kind::Counter,
-    labels: &["topic", "outcome"],
-    unit: Unit::Count,
-    help: "Leases ended, by what ended them, and acks that were refused",
-};
-pub(super) const LAG: Metric = Metric {
-    name: "ringq_job_lag_seconds",
-    kind: Kind::Histogram(LONG),
-    labels: &[],
-    unit: Unit::Seconds,
-    help: "Time from when a job was due to its delivery",
-};
-pub(super) const RUN: Metric = Metric {
-    name: "ringq_job_run_seconds",
-    kind: Kind::Histogram(LONG),
-    labels: &[],
-    unit: Unit::Seconds,
-    help: "Time from a delivery to its settle",
-};
-pub(super) const JOBS: Metric = Metric {
-    name: "ringq_jobs",
-    kind: Kind::Gauge,
-    labels: &["topic", "state"],
-    unit: Unit::Count,
-    help: "Jobs in the store",
-};
-pub(super) const OLDEST_READY: Metric = Metric {
-    name: "ringq_oldest_ready_age_seconds",
-    kind: Kind::Gauge,
-    labels: &["topic"],
-    unit: Unit::Seconds,
-    help: "Time that the oldest ready job has been waiting, 0 if there is none",
-};
-pub(super) const STREAMS: Metric = Metric {
-    name: "ringq_streams",
-    kind: Kind::Gauge,
-    labels: &[],
-    unit: Unit::Count,
-    help: "Open streams of this replica",
-};
-pub(super) const CREDIT_WAITING: Metric = Metric {
-    name: "ringq_stream_credit_waiting",
-    kind: Kind::Gauge,
-    labels: &[],
-    unit: Unit::Count,
-    help: "Jobs that the open streams of this replica could take at once",
-};
-pub(super) const RINGS_OPEN: Metric = Metric {
-    name: "ringq_rings_open",
-    kind: Kind::Gauge,
-    labels: &[],
-    unit: Unit::Count,
-    help: "Rings under which jobs may lie: 1, and more while jobs of former rings are left",
-};
-pub(super) const RING_DISAGREEMENT: Metric = Metric {
-    name: "ringq_ring_disagreement",
-    kind: Kind::Gauge,
-    labels: &[],
-    unit: Unit::Count,
-    help: "1 while another replica serves another ring: one id may then be created twice, else 0",
-};
-pub(super) const STORE_OP: Metric = Metric {
-    name: "ringq_store_op_seconds",
-    kind: Kind::Histogram(SHORT),
-    labels: &["shard", "op"],
-    unit: Unit::Seconds,
-    help: "Time of one call of a shard, a batch being one call",
-};
-pub(super) const STORE_ERRORS: Metric = Metric {
-    name: "ringq_store_errors_total",
-    kind: Kind::Counter,
-    labels: &["shard", "op", "reason"],
-    unit: Unit::Count,
-    help: "Calls of a shard that failed",
-};
-pub(super) const SHARD_UP: Metric = Metric {
-    name: "ringq_shard_up",
-    kind: Kind::Gauge,
-    labels: &["shard"],
-    unit: Unit::Count,
-    help: "1 while the shard can be used, else 0",
-};
-pub(super) const BREAKER_OPEN: Metric = Metric {
-    name: "ringq_shard_breaker_open",
-    kind: Kind::Gauge,
-    labels: &["shard"],
-    unit: Unit::Count,
-    help: "1 while calls of the shard fail at once because it does not answer, else 0",
-};
-pub(super) const BREAKER_OPENED: Metric = Metric {
-    name: "ringq_shard_breaker_opened_total",
-    kind: Kind::Counter,
-    labels: &["shard"],
-    unit: Unit::Count,
-    help: "How often the shard was left alone because it did not answer",
-};
-pub(super) const REFUSES_JOBS: Metric = Metric {
-    name: "ringq_shard_refuses_jobs",
-    kind: Kind::Gauge,
-    labels: &["shard"],
-    unit: Unit::Count,
-    help: "1 while the shard takes no new jobs because they would not be safe on it, else 0",
-};
-pub(super) const BUILD: Metric = Metric {
-    name: "ringq_build_info",
-    kind: Kind::Gauge,
-    labels: &["version"],
-    unit: Unit::Count,
-    help: "Always 1",
-};
-pub(super) const RPC: Metric = Metric {
-    name: "ringq_rpc_seconds",
-    kind: Kind::Histogram(SHORT),
-    labels: &["method", "code"],
-    unit: Unit::Seconds,
-    help: "Time of one call; of a stream, its life",
-};
+/// Declares metrics, each with its kind, name, labels, unit and meaning, and all of them in one list.
+macro_rules! metrics {
+    ($($id:ident: $kind:ident $(($buckets:ident))? $name:literal [$($label:literal),*] in $unit:ident, $help:literal;)*) => {
+        $(
+            #[doc = $help]
+            pub(super) const $id: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind $(($buckets))?,
+                labels: &[$($label),*],
+                unit: Unit::$unit,
+                help: $help,
+            };
+        )*
 
-/// All of them.
-pub(super) const ALL: [&Metric; 19] = [
-    &ENQUEUED,
-    &DELIVERED,
-    &SETTLED,
-    &LAG,
-    &RUN,
-    &JOBS,
-    &OLDEST_READY,
-    &STREAMS,
-    &RINGS_OPEN,
-    &RING_DISAGREEMENT,
-    &CREDIT_WAITING,
-    &STORE_OP,
-    &STORE_ERRORS,
-    &SHARD_UP,
-    &BREAKER_OPEN,
-    &BREAKER_OPENED,
-    &REFUSES_JOBS,
-    &BUILD,
-    &RPC,
-];
+        /// All of them.
+        pub(super) const ALL: &[&Metric] = &[$(&$id),*];
+    };
+}
+
+metrics! {
+    ENQUEUED: Counter "ringq_jobs_enqueued_total" ["topic", "outcome"] in Count,
+        "Jobs enqueued, by what became of them";
+    DELIVERED: Counter "ringq_jobs_delivered_total" ["topic", "mode"] in Count,
+        "Deliveries handed to workers, by the way they went";
+    SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,
+        "Leases ended, by what ended them, and acks that were refused";
+    LAG: Histogram(LONG) "ringq_job_lag_seconds" [] in Seconds,
+        "Time from when a job was due to its delivery";
+    RUN: Histogram(LONG) "ringq_job_run_seconds" [] in Seconds,
+        "Time from a delivery to its settle";
+    JOBS: Gauge "ringq_jobs" ["topic", "state"] in Count,
+        "Jobs in the store";
+    OLDEST_READY: Gauge "ringq_oldest_ready_age_seconds" ["topic"] in Seconds,
+        "Time that the oldest ready job has been waiting, 0 if there is none";
+    STREAMS: Gauge "ringq_streams" [] in Count,
+        "Open streams of this replica";
+    CREDIT_WAITING: Gauge "ringq_stream_credit_waiting" [] in Count,
+        "Jobs that the open streams of this replica could take at once";
+    RINGS_OPEN: Gauge "ringq_rings_open" [] in Count,
+        "Rings under which jobs may lie: 1, and more while jobs of former rings are left";
+    RING_DISAGREEMENT: Gauge "ringq_ring_disagreement" [] in Count,
+        "1 while another replica serves another ring: one id may then be created twice, else 0";
+    STORE_OP: Histogram(SHORT) "ringq_store_op_seconds" ["shard", "op"] in Seconds,
+        "Time of one call of a shard, a batch being one call";
+    STORE_ERRORS: Counter "ringq_store_errors_total" ["shard", "op", "reason"] in Count,
+        "Calls of a shard that failed";
+    SHARD_UP: Gauge "ringq_shard_up" ["shard"] in Count,
+        "1 while the shard can be used, else 0";
+    BREAKER_OPEN: Gauge "ringq_shard_breaker_open" ["shard"] in Count,
+        "1 while calls of the shard fail at once because it does not answer, else 0";
+    BREAKER_OPENED: Counter "ringq_shard_breaker_opened_total" ["shard"] in Count,
+        "How often the shard was left alone because it did not answer";
+    REFUSES_JOBS: Gauge "ringq_shard_refuses_jobs" ["shard"] in Count,
+        "1 while the shard takes no new jobs because they would not be safe on it, else 0";
+    BUILD: Gauge "ringq_build_info" ["version"] in Count,
+        "Always 1";
+    RPC: Histogram(SHORT) "ringq_rpc_seconds" ["method", "code"] in Seconds,
+        "Time of one call; of a stream, its life";
+}
 
 // === impl Metric ===
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message;
 
-use crate::domain::{Attempt, AttemptOutcome, Payload, RetryOverrides, Spec, Time};
+use crate::domain::{Attempt, AttemptOutcome, Keep, Payload, RetryOverrides, Spec, Time};
 
 /// What is read with the job's row, apart from the payload: small, and empty for most jobs.
 #[derive(Clone, PartialEq, Message)]
@@ -181,6 +181,32 @@ pub(super) fn outcome(code: u32) -> AttemptOutcome {
     }
 }
 
+/// The stored number of the way in which a lease ended, by which a repeat of its settle is recognized.
+pub(super) fn settled_code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
+    const DEAD_LETTERED: u32 = 8;
+    outcome_code(outcome) + if dead_lettered { DEAD_LETTERED } else { 0 }
+}
+
+/// The stored number of what is kept, in microseconds: positive for a record, negative for a tombstone.
+pub(super) fn keep_code(keep: Keep) -> i64 {
+    let micros = |duration| i64::try_from(micros(duration)).unwrap_or(i64::MAX).max(1);
+    match keep {
+        Keep::Nothing => 0,
+        Keep::Record(duration) => micros(duration),
+        Keep::Tombstone(duration) => -micros(duration),
+    }
+}
+
+/// What is kept, from its stored number.
+pub(super) fn keep(code: i64) -> Keep {
+    let duration = Duration::from_micros(code.unsigned_abs());
+    match code {
+        0 => Keep::Nothing,
+        1.. => Keep::Record(duration),
+        _ => Keep::Tombstone(duration),
+    }
+}
+
 /// Whole microseconds, as every store counts, rounded up: no wait is ever cut.
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
@@ -263,6 +289,17 @@ mod tests {
         }
         assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
         assert_eq!(encode_terms(&Spec { payload: Some(payload), ..Spec::default() }), None);
+    }
+
+    #[test]
+    fn what_is_kept_survives_its_round_trip() {
+        let day = Duration::from_secs(86_400);
+        for kept in [Keep::Nothing, Keep::Record(day), Keep::Tombstone(day)] {
+            assert_eq!(keep(keep_code(kept)), kept);
+        }
+        let nothing = Duration::ZERO;
+        assert_ne!(keep_code(Keep::Record(nothing)), 0, "a record for no time is a record");
+        assert_ne!(keep_code(Keep::Tombstone(nothing)), 0);
     }
 
     /// Frozen: what version 0.1 wrote must be readable for ever.

@@ -193,8 +193,7 @@ impl Record {
 
     /// Until when a job that finished at `finish` is kept; `None`: not at all.
     pub(super) fn kept_until(&self, finish: Time) -> Option<Time> {
-        let kept = Duration::from_micros(self.keep.unsigned_abs());
-        (self.keep != 0).then(|| finish.plus(kept))
+        codec::keep(self.keep).until(finish)
     }
 }
 
@@ -254,11 +253,7 @@ pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
     blob.put_uint(micros.unsigned_abs(), 7);
 }
 
-/// The field for what is kept: positive for a record, negative for a tombstone.
+/// The field for what is kept, no longer than the scripts can count.
 pub(super) fn keep_code(keep: Keep) -> i64 {
-    match keep {
-        Keep::Nothing => 0,
-        Keep::Record(duration) => micros(duration).max(1),
-        Keep::Tombstone(duration) => -(micros(duration).max(1)),
-    }
+    codec::keep_code(keep).clamp(-TIME_MAX, TIME_MAX)
 }

@@ -26,19 +26,12 @@ const RECALLED_DIGIT: usize = 8;
 const RECALLED_CHARS: usize = 13;
 /// What a plain ack takes in a call: an id, and the name of the lease that has it again.
 const SETTLE_BYTES: usize = 128;
-/// Added to the code of an outcome when the worker asked for a dead letter.
-const DEAD_LETTERED: u32 = 8;
 
 /// Plain acks of one topic, by their places in the call; whether their leases are the caller's.
 struct Section<'a> {
     topic: &'a TopicName,
     ours: bool,
     acks: Vec<usize>,
-}
-
-/// What recognizes a repeat of the settle that brought this end.
-fn code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
-    codec::outcome_code(outcome) + if dead_lettered { DEAD_LETTERED } else { 0 }
 }
 
 impl RedisStore {
@@ -215,7 +208,10 @@ fn add_settle(call: &mut Call, item: &Settle) {
     match &item.end {
         End::Ack { result, follow_ups } => {
             let done = AttemptOutcome::Succeeded;
-            call.arg("a").arg(guard).arg(codec::outcome_code(done)).arg(code(done, false));
+            call.arg("a")
+                .arg(guard)
+                .arg(codec::outcome_code(done))
+                .arg(codec::settled_code(done, false));
             call.arg(0).arg("").arg("").arg(0);
             let result =
                 result.as_ref().map(|result| [b"+", &codec::encode_payload(result)[..]].concat());
@@ -232,7 +228,9 @@ fn add_decided(call: &mut Call, guard: &str, end: &LeaseEnd, dead_retention: Dur
         Step::Die => ("d", None),
     };
     call.arg(step).arg(guard).arg(codec::outcome_code(end.outcome));
-    call.arg(code(end.outcome, end.dead_lettered)).arg(u8::from(end.counted)).arg(&end.error);
+    call.arg(codec::settled_code(end.outcome, end.dead_lettered))
+        .arg(u8::from(end.counted))
+        .arg(&end.error);
     call.arg(delay.map_or(String::new(), |micros| micros.to_string())).arg(micros(dead_retention));
     call.arg("").arg(0);
 }

@@ -8,7 +8,7 @@ use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
 use super::lifecycle::{self, Place};
-use super::row::{self, BY_ID, INLINE_BYTES_MAX, Row, keep_code, micros, signed};
+use super::row::{self, BY_ID, INLINE_BYTES_MAX, Row, micros, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 
@@ -58,7 +58,7 @@ impl Prepared {
             payload: job.spec.payload.as_ref().map(codec::encode_payload),
             terms: codec::encode_terms(&job.spec),
             bytes: i64::try_from(job.spec.bytes()).unwrap_or(i64::MAX),
-            keep: keep_code(job.keep),
+            keep: codec::keep_code(job.keep),
             own_lease: job.spec.lease.map(micros),
             retention: job.spec.retention.map(micros),
         };
@@ -334,7 +334,7 @@ fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
         payload,
         terms: row.terms.clone(),
         bytes: row.bytes,
-        keep: keep_code(row.keep),
+        keep: codec::keep_code(row.keep),
         own_lease: row.own_lease.map(micros),
         retention: row.retention.map(micros),
     })

@@ -8,7 +8,7 @@ use crate::store::codec;
 
 use super::enqueue::begin_next;
 use super::fault::Done;
-use super::row::{BY_KEY, Phase, Row, kept_until, signed, with_attempt};
+use super::row::{BY_KEY, Phase, Row, signed, with_attempt};
 use super::session::Session;
 use super::sql::statement;
 
@@ -51,14 +51,8 @@ impl<'a> Ended<'a> {
 
     /// What recognizes a repeat of the settle that brought this end.
     pub(super) fn code(&self) -> u32 {
-        settled_code(self.outcome, self.dead_lettered)
+        codec::settled_code(self.outcome, self.dead_lettered)
     }
-}
-
-/// What is stored of the way in which a lease ended.
-pub(super) fn settled_code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
-    const DEAD_LETTERED: u32 = 8;
-    codec::outcome_code(outcome) + if dead_lettered { DEAD_LETTERED } else { 0 }
 }
 
 /// The job of that id, after everything that its clock has brought about: an expired one is
@@ -121,7 +115,7 @@ pub(super) fn expire_late(session: &mut Session<'_>, key: i64) -> Done<bool> {
 }
 
 fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
-    match kept_until(row.keep, at) {
+    match row.keep.until(at) {
         Some(until) if until > session.now => {
             conclude(session, row, Phase::Expired, at, until, None, None)
         }
@@ -133,7 +127,7 @@ fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
 pub(super) fn cancel(session: &mut Session<'_>, row: &Row) -> Done<()> {
     let revoked = Ended::plain(AttemptOutcome::Revoked);
     let ended = (row.phase == Phase::Running).then_some(revoked);
-    match kept_until(row.keep, session.now) {
+    match row.keep.until(session.now) {
         Some(until) if until > session.now => {
             let now = session.now;
             conclude(session, row, Phase::Cancelled, now, until, ended, None)
@@ -148,7 +142,7 @@ pub(super) fn succeed(session: &mut Session<'_>, row: &Row, result: Option<&Payl
     if row.next {
         return hand_on(session, row, &ended);
     }
-    match kept_until(row.keep, session.now) {
+    match row.keep.until(session.now) {
         Some(until) if until > session.now => {
             let now = session.now;
             conclude(session, row, Phase::Succeeded, now, until, Some(ended), result)

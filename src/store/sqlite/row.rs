@@ -142,7 +142,7 @@ impl Row {
             created: Time(row.get(9)?),
             alarm: row.get::<_, Option<i64>>(10)?.map(Time),
             expire: row.get::<_, Option<i64>>(11)?.map(Time),
-            keep: keep(row.get(12)?),
+            keep: codec::keep(row.get(12)?),
             request: row.get::<_, Option<i64>>(13)?.map(unsigned),
             bytes: row.get(14)?,
             large: row.get(15)?,
@@ -186,7 +186,7 @@ impl Row {
             return None;
         }
         if self.has_expired(now) {
-            let gone = kept_until(self.keep, self.expire.unwrap_or(now)).is_none_or(|t| t <= now);
+            let gone = self.keep.until(self.expire.unwrap_or(now)).is_none_or(|until| until <= now);
             return (!gone).then_some(State::Expired);
         }
         Some(match self.phase {
@@ -302,32 +302,6 @@ pub(super) fn past_end(past: &str, token: Token) -> Option<u32> {
     let ends = past.as_bytes().chunks_exact(PAST_CHARS).map(|end| end.split_at(name.len()));
     let (_, code) = ends.into_iter().find(|(lease, _)| *lease == name.as_bytes())?;
     u32::from_str_radix(std::str::from_utf8(code).ok()?, 16).ok()
-}
-
-/// Until when a job that finished at `finish` is kept; `None`: not at all.
-pub(super) fn kept_until(keep: Keep, finish: Time) -> Option<Time> {
-    match keep {
-        Keep::Nothing => None,
-        Keep::Tombstone(duration) | Keep::Record(duration) => Some(finish.plus(duration)),
-    }
-}
-
-/// The column for what is kept: positive for a record, negative for a tombstone.
-pub(super) fn keep_code(keep: Keep) -> i64 {
-    match keep {
-        Keep::Nothing => 0,
-        Keep::Record(duration) => micros(duration).max(1),
-        Keep::Tombstone(duration) => -(micros(duration).max(1)),
-    }
-}
-
-fn keep(code: i64) -> Keep {
-    let duration = Duration::from_micros(code.unsigned_abs());
-    match code {
-        0 => Keep::Nothing,
-        1.. => Keep::Record(duration),
-        _ => Keep::Tombstone(duration),
-    }
 }
 
 /// A duration as a column.

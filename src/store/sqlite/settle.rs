@@ -7,11 +7,11 @@ use rusqlite::{CachedStatement, OptionalExtension as _, params};
 
 use crate::domain::lifecycle::{LeaseEnd, Step};
 use crate::domain::{AttemptOutcome, Payload, State, Time, Token};
-use crate::store::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
+use crate::store::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled, codec};
 
 use super::enqueue::{Prepared, enqueue};
 use super::fault::Done;
-use super::lifecycle::{self, Ended, settled_code};
+use super::lifecycle::{self, Ended};
 use super::reap::lease_of;
 use super::row::{self, BY_ID, BY_KEY, Phase, Row, past_end, signed};
 use super::session::{Session, Total};
@@ -101,7 +101,7 @@ fn ack(
     let row = match leased(session, topic, lease)? {
         Ok(row) => row,
         Err(instead) => {
-            return repeat_or(instead, settled_code(AttemptOutcome::Succeeded, false));
+            return repeat_or(instead, codec::settled_code(AttemptOutcome::Succeeded, false));
         }
     };
     if deadline.is_some() && *deadline != row.alarm {
@@ -123,7 +123,9 @@ fn decided(
 ) -> Done<Answer<Settled>> {
     let row = match leased(session, topic, lease)? {
         Ok(row) => row,
-        Err(instead) => return repeat_or(instead, settled_code(end.outcome, end.dead_lettered)),
+        Err(instead) => {
+            return repeat_or(instead, codec::settled_code(end.outcome, end.dead_lettered));
+        }
     };
     if deadline.is_some() && deadline != row.alarm {
         return Ok(Err(Refused::Stale));
