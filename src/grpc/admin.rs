@@ -66,6 +66,7 @@ impl AdminService for Admin {
         Ok(Response::new(pb::RedriveJobsResponse {
             redriven_count: long(done.redriven),
             skipped_count: long(done.skipped),
+            unreachable_shards: done.unreachable,
         }))
     }
 

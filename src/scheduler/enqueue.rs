@@ -13,7 +13,7 @@ use crate::shards::{RUN_MAX, Shard};
 use crate::store::{self, NewJob, Prior};
 
 use super::Scheduler;
-use super::locate::{Doubts, Found};
+use super::locate::{Doubts, Found, InTheWay};
 use super::run::Run;
 
 /// A job as a producer asks for it, checked but without a place.
@@ -142,7 +142,7 @@ impl Scheduler {
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
                 Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id)),
-                Some(Err(error)) => {
+                Some(Err(InTheWay { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {

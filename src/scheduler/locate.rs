@@ -20,7 +20,13 @@ pub(super) struct Doubts {
 }
 
 /// What became of doubts, by place in the call: nothing for those that are nowhere.
-pub(super) type Found = BTreeMap<usize, store::Result<Shard>>;
+pub(super) type Found = BTreeMap<usize, Result<Shard, InTheWay>>;
+
+/// A shard that may have the job and does not answer: nothing was written.
+pub(super) struct InTheWay {
+    pub(super) shard: Shard,
+    pub(super) error: Error,
+}
 
 // === impl Scheduler ===
 
@@ -83,7 +89,7 @@ impl Doubts {
                 }
                 Err(error) => {
                     for index in indexes {
-                        found.entry(index).or_insert_with(|| Err(in_the_way(&shard, &error)));
+                        found.entry(index).or_insert_with(|| Err(InTheWay::new(&shard, &error)));
                     }
                 }
             }
@@ -92,10 +98,12 @@ impl Doubts {
     }
 }
 
-/// Nothing was written, because this shard may have the job.
-fn in_the_way(shard: &Shard, error: &Error) -> Error {
-    let name = shard.name();
-    Error::Unavailable(format!(
-        "shard {name} may have the job from before the ring changed: {error}"
-    ))
+// === impl InTheWay ===
+
+impl InTheWay {
+    fn new(shard: &Shard, error: &Error) -> InTheWay {
+        let name = shard.name();
+        let text = format!("shard {name} may have the job from before the ring changed: {error}");
+        InTheWay { shard: shard.clone(), error: Error::Unavailable(text) }
+    }
 }

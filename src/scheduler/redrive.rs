@@ -10,7 +10,7 @@ use crate::shards::{Shard, Shards};
 use crate::store::{self, Cursor, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
-use super::locate::Doubts;
+use super::locate::{Doubts, InTheWay};
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -27,53 +27,88 @@ pub struct RedriveJobs {
     pub dry_run: bool,
 }
 
+/// What a redrive did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedrivenJobs {
+    /// Put back.
+    pub redriven: u64,
+    /// Left alone: no such job, not terminal, a tombstone, or the id is taken in the target.
+    pub skipped: u64,
+    /// Shards of which some or all jobs were left, because of one that did not answer.
+    pub unreachable: Vec<String>,
+}
+
 /// A redrive under way.
 struct Work<'a> {
     shards: &'a Shards,
     redrive: &'a RedriveJobs,
     begin: Time,
     total: Redriven,
+    /// By shard, why jobs of it were left.
+    failed: BTreeMap<ShardName, store::Error>,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
     /// Puts jobs back with fresh counters, in chunks: a caller that stops waiting has moved part,
-    /// and the same call goes on. So has one that hears of a shard that does not answer: all others
+    /// and the same call goes on. So it does with what lies on a shard that does not answer: all others
     /// are done by then.
     ///
     /// # Errors
-    /// As the store's.
-    pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<Redriven> {
+    /// As the store's, when no shard has answered.
+    pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<RedrivenJobs> {
         let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
-        let mut work = Work { shards, redrive: &redrive, begin, total };
-        if !redrive.ids.is_empty() {
-            work.named().await?;
-            return Ok(work.total);
+        let mut work = Work { shards, redrive: &redrive, begin, total, failed: BTreeMap::new() };
+        if redrive.ids.is_empty() {
+            for shard in shards.all() {
+                let done = work.dead_letters(shard).await;
+                work.note(shard, done);
+            }
+        } else {
+            work.named().await;
         }
-        let mut failed = None;
-        for shard in shards.all() {
-            failed = failed.or(work.dead_letters(shard).await.err());
-        }
-        failed.map_or(Ok(work.total), Err)
+        work.end()
     }
 }
 
 // === impl Work ===
 
 impl Work<'_> {
+    /// What came of a piece of work on a shard.
+    fn note(&mut self, shard: &Shard, done: store::Result<()>) {
+        if let Err(error) = done {
+            self.failed.entry(shard.name().clone()).or_insert(error);
+        }
+    }
+
+    /// What was done; an error where nothing could be.
+    fn end(mut self) -> store::Result<RedrivenJobs> {
+        let Redriven { redriven, skipped } = self.total;
+        let looked_in_vain =
+            self.redrive.ids.is_empty() && self.failed.len() < self.shards.all().len();
+        if redriven + skipped == 0
+            && !looked_in_vain
+            && let Some((_, error)) = self.failed.pop_first()
+        {
+            return Err(error);
+        }
+        let unreachable = self.failed.into_keys().map(|name| name.to_string()).collect();
+        Ok(RedrivenJobs { redriven, skipped, unreachable })
+    }
+
     /// Puts back the jobs of an explicit list, each where it lies.
-    async fn named(&mut self) -> store::Result<()> {
+    async fn named(&mut self) {
         let mut doubts = Doubts::default();
         let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
         for (index, id) in self.redrive.ids.iter().enumerate() {
             doubts.add(index, &key(id), self.shards.former_owners(&key(id)));
         }
         let mut found = doubts.resolve().await;
-        let (mut by_shard, mut failed) = (vec![Vec::new(); self.shards.all().len()], None);
+        let mut by_shard = vec![Vec::new(); self.shards.all().len()];
         for (index, id) in self.redrive.ids.iter().enumerate() {
             match found.remove(&index) {
-                Some(Err(error)) => failed = failed.or(Some(error)),
+                Some(Err(InTheWay { shard, error })) => self.note(&shard, Err(error)),
                 Some(Ok(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
                 None => match self.shards.owner(&key(id)) {
                     Some(shard) => by_shard[self.place(shard.name())].push(id.clone()),
@@ -83,10 +118,10 @@ impl Work<'_> {
         }
         for (shard, ids) in self.shards.all().iter().zip(by_shard) {
             for ids in ids.chunks(limit::CALL_JOBS_MAX) {
-                failed = failed.or(self.part(shard, ids.to_vec()).await.err());
+                let done = self.part(shard, ids.to_vec()).await;
+                self.note(shard, done);
             }
         }
-        failed.map_or(Ok(()), Err)
     }
 
     /// The place of a shard of ours among all.
@@ -143,7 +178,7 @@ impl Work<'_> {
             match found.remove(&index) {
                 None => untaken.push(id),
                 Some(taken) => {
-                    taken?;
+                    taken.map_err(|in_the_way| in_the_way.error)?;
                     self.total.skipped += 1;
                 }
             }

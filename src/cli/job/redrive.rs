@@ -7,6 +7,7 @@ use super::connect::{Connect, Connection};
 use super::exit::{self, Failure, complain};
 use super::look_around;
 use super::output::{Out, OutputArgs, print_json};
+use super::topic;
 use super::{values, view};
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
@@ -16,9 +17,9 @@ const READS: usize = 16;
 /// Which dead letters, and where to.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A call that ran out of time has moved a part: the same command again goes on with the rest. Of jobs
-that were named and could not be put back is told why; the exit code is then 1, or 3 if there are no
-such jobs.
+A call that ran out of time has moved a part: the same command again goes on with the rest. So it does
+with what lies on a shard that did not answer; the exit code is then 4. Of jobs that were named and could
+not be put back is told why; the exit code is then 1, or 3 if there are no such jobs.
 
 Examples:
   ringq job redrive emails --all --dry-run
@@ -76,10 +77,15 @@ impl Redrive {
             out.line(&self.sentence(&answer))?;
             out.flush()?;
         }
-        if self.ids.is_empty() || answer.skipped_count == 0 {
-            return Ok(());
+        if !self.ids.is_empty() && answer.skipped_count > 0 {
+            let left = self.left(&unfit, answer.skipped_count);
+            return if answer.unreachable_shards.is_empty() {
+                Err(left)
+            } else {
+                topic::partial(answer.unreachable_shards.iter())
+            };
         }
-        Err(self.left(&unfit, answer.skipped_count))
+        topic::partial(answer.unreachable_shards.iter())
     }
 
     /// The named jobs that are not dead letters, with their state; none: there is no such job. What
@@ -129,7 +135,7 @@ impl Redrive {
         let done = if self.dry_run { "would be put back to work" } else { "put back to work" };
         let mut text = format!("{} {done}", answer.redriven_count);
         if answer.skipped_count > 0 {
-            text.push_str(&format!(", {} left", answer.skipped_count));
+            text.push_str(&format!(", {} not", answer.skipped_count));
         }
         text
     }

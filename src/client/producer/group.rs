@@ -18,8 +18,10 @@ use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueResult, JobSpec};
 pub(super) const CALL_JOBS: usize = 500;
 /// Bytes per call, about; the contract takes 4 MiB. A larger job goes alone.
 const CALL_BYTES: usize = 1 << 20;
-/// One call takes no longer.
+/// One call takes no longer; nor than its jobs are repeated, but for the time that a server waits for a shard: a
+/// server that does not know what a shard has done tries until the call ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// How long the contract keeps the id of a job that ended and asked for no retention.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 /// The pauses between repeats.
@@ -182,7 +184,7 @@ impl<K> Group<K> {
         let forgotten = self.items.iter().filter_map(Item::forgotten).min();
         let safe = forgotten.map_or(Duration::MAX, |time| time.saturating_duration_since(start));
         let mut queue = client.queue();
-        let limit = CALL_TIMEOUT.min(safe);
+        let limit = terms.call_timeout(self.until, start).min(safe);
         let answer = call::within(limit, request, |request| queue.batch_enqueue(request));
         let error = match tokio::time::timeout(safe, answer).await {
             Ok(Ok(answer)) if answer.results.len() == self.items.len() => {
@@ -196,6 +198,18 @@ impl<K> Group<K> {
             }
         };
         vec![Err(error); self.items.len()]
+    }
+}
+
+// === impl Terms ===
+
+impl Terms {
+    /// How long a call that begins at `start` may take, of jobs that are repeated `until` then.
+    fn call_timeout(&self, until: Option<Instant>, start: Instant) -> Duration {
+        match until.map(|until| until.saturating_duration_since(start)) {
+            Some(left) if !self.repeat_for.is_zero() => left.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT),
+            _ => CALL_TIMEOUT,
+        }
     }
 }
 
@@ -290,6 +304,19 @@ mod tests {
 
     fn job(id: &str) -> JobSpec {
         JobSpec::new("t").with_id(id)
+    }
+
+    #[test]
+    fn a_call_ends_with_the_time_of_its_repeats() {
+        let timeout = |repeat_for: u64, left: u64| {
+            let (on_conflict, durability) = (ConflictPolicy::Keep, Durability::Unspecified);
+            let repeat_for = Duration::from_secs(repeat_for);
+            let terms = Terms { on_conflict, durability, repeat_for, request_id: None };
+            let start = Instant::now();
+            terms.call_timeout(Some(start + Duration::from_secs(left)), start).as_secs()
+        };
+        assert_eq!([timeout(10, 10), timeout(10, 7), timeout(10, 2)], [10, 7, 5]);
+        assert_eq!([timeout(600, 600), timeout(0, 0)], [30, 30]);
     }
 
     #[test]

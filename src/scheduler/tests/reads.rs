@@ -245,15 +245,29 @@ async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
     }
     bury(&ring, "t").await;
     ring.stores[0].set(Fault::Refuses);
-    assert!(ring.scheduler.redrive(redrive("t", None)).await.is_err());
+    let only_count = RedriveJobs { dry_run: true, ..redrive("t", None) };
+    let named = |n| {
+        let ids = ring.owned_by(n, "t", 5).into_iter().map(|draft| draft.id.unwrap()).collect();
+        RedriveJobs { ids, ..redrive("t", None) }
+    };
+    let (done, unreachable) = ((10, 0), vec!["s0".to_owned()]);
+    for all in [only_count, redrive("t", None)] {
+        let found = ring.scheduler.redrive(all).await.unwrap();
+        assert_eq!(((found.redriven, found.skipped), &found.unreachable), (done, &unreachable));
+    }
+    let again = ring.scheduler.redrive(redrive("t", None)).await.unwrap();
+    assert_eq!((again.redriven, again.unreachable), (0, unreachable), "there may be more");
+    assert!(ring.scheduler.redrive(named(0)).await.is_err(), "nothing was done");
     let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
     assert_eq!(ready, [0, 5, 5]);
-    ring.stores[0].set(Fault::None);
-    ring.until_down(0, false).await;
-    let ids: Vec<JobId> =
-        ring.owned_by(0, "t", 5).into_iter().map(|draft| draft.id.unwrap()).collect();
-    let done = ring.scheduler.redrive(RedriveJobs { ids, ..redrive("t", None) }).await.unwrap();
-    assert_eq!(done.redriven, 5);
+    ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
+    assert!(ring.scheduler.redrive(redrive("t", None)).await.is_err(), "nobody answers");
+    ring.stores.iter().for_each(|store| store.set(Fault::None));
+    for n in 0..3 {
+        ring.until_down(n, false).await;
+    }
+    let done = ring.scheduler.redrive(named(0)).await.unwrap();
+    assert_eq!((done.redriven, done.unreachable.len()), (5, 0));
     let items: Vec<AckItem> =
         super::receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
     assert_eq!(items.len(), 5);

@@ -24,7 +24,7 @@ async fn dead_letters_go_back_to_work() {
     assert_eq!(redrive(&["a"]).await.ok(), "1 put back to work\n");
     let ran = redrive(&["b", "nope"]).await;
     let ran = ran.fails(3, &["ringq: no job mail/nope\n", "`ringq job list mail`"]);
-    assert_eq!(ran.stdout, "1 put back to work, 1 left\n");
+    assert_eq!(ran.stdout, "1 put back to work, 1 not\n");
     assert_eq!(redrive(&["c", "--to", "post", "-o", "json"]).await.json()["redrivenCount"], "1");
     assert_eq!(client.stats("post").await.ready, 1);
     assert_eq!(redrive(&["--all", "--rate", "10/s"]).await.ok(), "1 put back to work\n");
@@ -47,7 +47,7 @@ async fn why_a_named_job_was_left_is_told() {
     let ran = redrive(&["a", "runs", "waits", "nope"]).await;
     let says =
         ["mail/runs is RUNNING, not DEAD\n", "mail/waits is READY, not DEAD\n", "no job mail/nope"];
-    assert_eq!(ran.fails(1, &says).stdout, "1 put back to work, 3 left\n");
+    assert_eq!(ran.fails(1, &says).stdout, "1 put back to work, 3 not\n");
     client.enqueue(job("post").with_id("b")).await;
     redrive(&["b", "--to", "post"]).await.fails(1, &["1 of the jobs", "are taken in post"]);
     redrive(&["b", "--to", ""]).await.fails(2, &["is a variable not set?"]);
