@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
 use crate::metrics::ShardMetrics;
-use crate::store::{self, Error, LeaseRef, Store, Unclaim};
+use crate::store::{self, About, Error, Event, LeaseRef, Store, Unclaim};
 
 use super::breaker::{Access, Breaker, Kind};
 use super::op::Op;
@@ -153,11 +154,14 @@ impl Guard {
         tokio::spawn(Arc::clone(self).probe());
     }
 
-    /// Asks, once at a time, until the shard answers or is closed.
+    /// Asks, once at a time, until the shard answers or is closed. A shard that is heard of is asked at once: its
+    /// hints may come back before the next pause is over.
     async fn probe(self: Arc<Self>) {
+        let mut events = self.store.events(About::Shard);
         loop {
             tokio::select! {
                 () = tokio::time::sleep(self.breaker.pause()) => {}
+                () = heard(&mut events) => {}
                 () = self.closing.cancelled() => return,
             }
             let limit = self.patience.claim;
@@ -179,6 +183,13 @@ impl Guard {
     fn changed(&self, open: bool) {
         self.metrics.set_breaker_open(open);
         self.down.send_modify(|down| *down = if open { *down + 1 } else { *down - 1 });
+    }
+}
+
+/// Waits for the next sign of life.
+async fn heard(events: &mut broadcast::Receiver<Event>) {
+    if let Err(RecvError::Closed) = events.recv().await {
+        std::future::pending().await
     }
 }
 
@@ -205,4 +216,34 @@ fn words(error: &Error) -> &str {
 fn nothing() -> Unclaim {
     let key = JobKey { topic: TopicName::stored("ringq.probe"), id: JobId::stored("probe") };
     Unclaim::Leases(vec![LeaseRef { key, token: Token(0) }])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::Clock;
+    use crate::domain::ring::ShardState;
+    use crate::metrics::Metrics;
+    use crate::shards::faulty::{Fault, Faulty};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_shard_that_is_heard_of_is_asked_at_once() {
+        let late = Duration::from_secs(60);
+        let store = Faulty::new("s0", &Clock::system());
+        let patience = Patience { probes: (late, late), ..Patience::default() };
+        let metrics = Metrics::new().shard("s0");
+        let (shard, down) = (Arc::clone(&store), watch::Sender::new(0));
+        let guard = Arc::new(Guard::new(shard, metrics, patience, down));
+        store.set(Fault::Refuses);
+        while !guard.breaker().is_open() {
+            assert!(guard.call(Op::Info, late, store.info()).await.is_err());
+        }
+        // The prober has to listen before there is something to hear.
+        tokio::task::yield_now().await;
+        store.set(Fault::None);
+        store.inner().set_state(ShardState::Active).await.unwrap();
+        let closed = tokio::time::timeout(late / 3, guard.breaker().closed()).await;
+        assert!(closed.is_ok(), "the pause went by");
+    }
 }
