@@ -88,10 +88,18 @@ impl Shard {
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
             // A url without a name, as likely as not with a password.
-            name if name.contains(':') => "is not written as NAME=URL".to_owned(),
+            name if name.contains(':') => {
+                "is not written as NAME=URL, like a=redis://localhost:6379".to_owned()
+            }
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;
-        let url = ShardUrl::try_new(url).map_err(|problem| format!("{name}: {problem}"))?;
+        let found = ShardUrl::try_new(url).map_err(|problem| match url.split_once(',') {
+            Some((_, next)) if next.contains('=') => {
+                format!("{name}: {problem}; several shards are separated by blanks, not commas")
+            }
+            _ => format!("{name}: {problem}"),
+        });
+        let url = found?;
         Ok(Shard { name: checked, url, weight: 1, state: ShardState::Active })
     }
 }
@@ -113,6 +121,11 @@ fn state(text: &str) -> Result<ShardState, String> {
 // === impl ShardUrl ===
 
 impl ShardUrl {
+    /// Whether it holds a user or a password, of which nothing is shown.
+    pub(super) fn has_credentials(&self) -> bool {
+        matches!(self, ShardUrl::Redis(address) if address.has_credentials())
+    }
+
     /// Whether both are one place. Paths are compared as they are written; what links hide, the lock
     /// on the file finds at start.
     pub(super) fn is_same(&self, other: &ShardUrl) -> bool {
@@ -215,6 +228,7 @@ mod tests {
             ("s0", "redis+sentinel://:secret@h", "not written as redis+sentinel://"),
             ("s0", "redis-cluster://:secret@h", "does not serve redis-cluster shards yet"),
             ("s0", "postgres://u:secret@h", "\"postgres\" is not known"),
+            ("a", "redis://h:1,b=redis://:secret@h:2", "separated by blanks"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),
             ("", "sqlite:a.db", "name \"\" is not"),
             ("waytoolong", "sqlite:a.db", "name \"waytoolong\" is not"),

@@ -39,6 +39,11 @@ pub(super) fn toml(config: &Config) -> String {
     for shard in &config.shards {
         lines.push("\n[[shard]]\n".to_owned());
         lines.push(line("name", text(shard.name.as_str())));
+        if shard.url.has_credentials() {
+            lines.push(
+                "# The user and the password of this url are not shown: add them.\n".to_owned(),
+            );
+        }
         lines.push(line("url", text(&shard.url)));
         lines.push(line("weight", shard.weight));
         lines.push(line("state", text(state(shard.state))));

@@ -321,3 +321,16 @@ fn certificates_that_nothing_uses_are_a_mistake() {
     let mistakes = plain("redis_key = 'c.key'");
     assert!(mistakes[0].contains("without redis_cert"), "{mistakes:?}");
 }
+
+#[test]
+fn a_password_is_not_shown_and_that_is() {
+    let shown = |url: &str| {
+        let file = format!("[[shard]]\nname = 'a'\nurl = '{url}'");
+        settings(&file, &[], &Flags::default()).unwrap().to_toml()
+    };
+    for url in ["redis://:secret@h", "redis+sentinel://h/main?sentinel_password=secret"] {
+        let toml = shown(url);
+        assert!(!toml.contains("secret") && toml.contains("not shown: add them"), "{toml}");
+    }
+    assert!(!shown("redis://h").contains("not shown"));
+}

@@ -124,6 +124,8 @@ enum Level {
     Memory,
     /// Survives a power cut
     Fsynced,
+    /// And the loss of the store's machine, as a replica of it has it, too
+    Replicated,
 }
 
 // === impl Identity ===
@@ -144,6 +146,7 @@ impl Identity {
             None => Durability::Unspecified,
             Some(Level::Memory) => Durability::Memory,
             Some(Level::Fsynced) => Durability::Fsynced,
+            Some(Level::Replicated) => Durability::Replicated,
         }
     }
 }
@@ -258,6 +261,14 @@ impl Enqueue {
             let outcome = info::word(answer.outcome().as_str_name(), "ENQUEUE_OUTCOME_");
             let state = state(answer.state());
             note(&format!("{}: {} is {state}", outcome.to_lowercase(), one_line(&answer.id)));
+            if answer.state() == JobState::Dead {
+                let (topic, id) = (&self.topic, one_line(&answer.id));
+                note(&format!(
+                    "  nobody works on a dead letter: `ringq job redrive {topic} {id}` puts it back \
+                     to work, --on-conflict replace puts this job in its place"
+                ));
+                return;
+            }
             // For people; a script that repeats itself expects just this.
             let by_default = self.identity.on_conflict.is_none()
                 && self.identity.request_id.is_none()

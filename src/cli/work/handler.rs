@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::command::{self, End, Finished, Order, Stdout};
+use super::command::{self, Finished, Order, Stdout};
 use super::output::Shared;
 use super::report::Report;
 use super::stop::{self, Stop};
@@ -101,7 +101,7 @@ impl Handler {
         if finished.end.is_broken_pipe() && self.stop.is_closed().await {
             return Verdict::released(stop::CLOSED);
         }
-        if matches!(&finished.end, End::NotStarted(error) if verdict::is_exhausted(error)) {
+        if verdict::was_not_run(&finished.end) {
             self.pause().await;
         }
         Verdict::of(finished, self.timeout)

@@ -14,6 +14,8 @@ use crate::config::show_duration;
 
 /// The exit code that gives a job back: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY: i32 = 75;
+/// The exit codes of a shell that could not run a command, or did not find it (POSIX, 2.8.2).
+const NO_COMMAND: [i32; 2] = [126, 127];
 /// Errors of the machine, not of the job: another attempt, maybe elsewhere, can succeed.
 const EXHAUSTED: [Errno; 7] = [
     Errno::AGAIN,
@@ -33,8 +35,16 @@ pub(super) struct Verdict {
     pub(super) why: String,
 }
 
-/// Whether a command could not be started for want of something that may be there later.
-pub(super) fn is_exhausted(error: &io::Error) -> bool {
+/// Whether a command was not run for want of something that may be there later, or elsewhere.
+pub(super) fn was_not_run(end: &End) -> bool {
+    match end {
+        End::NotStarted(error) => is_exhausted(error),
+        End::Exited(status) => status.code().is_some_and(|code| NO_COMMAND.contains(&code)),
+        End::TimedOut | End::Killed => false,
+    }
+}
+
+fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| EXHAUSTED.iter().any(|e| e.raw_os_error() == code))
 }
 
@@ -60,6 +70,11 @@ impl Verdict {
             End::Exited(status) if status.code() == Some(TEMPORARY) => {
                 let outcome = Outcome::Release { error: stderr, delay: None };
                 Verdict { outcome, why: exit(status) }
+            }
+            // A worker that was set up badly is not the fault of its jobs.
+            End::Exited(status) if was_not_run(&End::Exited(status)) => {
+                let error = if stderr.is_empty() { exit(status) } else { stderr };
+                Verdict { outcome: Outcome::Release { error, delay: None }, why: exit(status) }
             }
             // Which code it was says little beside the command's own words.
             End::Exited(status) if status.code().is_some() && !stderr.is_empty() => {
@@ -156,6 +171,10 @@ mod tests {
         assert_eq!(of(0, "warning"), (Outcome::ack(), String::new()));
         let released = Outcome::Release { error: "later".into(), delay: None };
         assert_eq!(of(75 << 8, "later"), (released, "exit code 75".into()));
+        for code in NO_COMMAND {
+            let released = Outcome::Release { error: "not found".into(), delay: None };
+            assert_eq!(of(code << 8, "not found"), (released, format!("exit code {code}")));
+        }
         assert_eq!(
             of(3 << 8, "no such user"),
             (Outcome::retry("no such user"), "exit code 3".into())

@@ -90,6 +90,15 @@ impl Address {
         Address { tls, ..self }
     }
 
+    /// Whether it holds a user or a password, of which nothing is shown.
+    #[must_use]
+    pub fn has_credentials(&self) -> bool {
+        let has =
+            |login: &RedisConnectionInfo| login.username().is_some() || login.password().is_some();
+        let sentinels = matches!(&self.place, Place::Sentinel { login, .. } if has(login));
+        sentinels || has(&self.login)
+    }
+
     /// Whether its connections are encrypted.
     #[must_use]
     pub fn is_secure(&self) -> bool {

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use ringq::pb::payload::Kind;
-use ringq::pb::{Job, JobState};
+use ringq::pb::{Job, JobState, NackAction};
 
 use super::{command, finish, piped, ringq};
-use crate::harness::{Server, SinceEpoch as _, duration, job, millis, wall_now};
+use crate::harness::{Server, SinceEpoch as _, duration, job, millis, nack, wall_now};
 
 #[tokio::test]
 async fn an_argument_becomes_a_job_and_its_id_is_printed() {
@@ -162,6 +162,11 @@ async fn a_taken_id_is_treated_as_asked() {
     assert_eq!(with("replace").await.ok(), "a\n");
     assert_eq!(text(&client.get("mail", "a").await), "new");
     with("hope").await.fails(2, &["hope", "reschedule"]);
+    let receipt = client.pull_one("mail").await.receipt;
+    client.nack(nack(&receipt, NackAction::DeadLetter)).await;
+    let ran = with("keep").await;
+    assert!(ran.stderr.contains("unchanged: a is DEAD\n"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("`ringq job redrive mail a`"), "{}", ran.stderr);
     let rejected = with("REJECT").await.fails(1, &["the id is taken", "--on-conflict replace"]);
     assert!(!rejected.stderr.contains("Get"), "{}", rejected.stderr);
 }

@@ -34,6 +34,19 @@ async fn exit_code_75_gives_the_job_back_uncounted() {
 }
 
 #[tokio::test]
+async fn a_command_that_is_not_there_costs_no_job_an_attempt() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a").with_max_attempts(1)).await;
+    for exec in ["no-such-command-here", "/"] {
+        let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
+        assert!(done.stderr.ends_with("ringq: 0 acked, 1 released\n"), "{}", done.stderr);
+    }
+    let job = client.get("t", "a").await;
+    assert_eq!((job.failures, job.deliveries), (0, 2));
+}
+
+#[tokio::test]
 async fn a_failure_is_retried_with_the_reason_that_the_command_gave() {
     let server = Server::start().await;
     let client = server.connect().await;
@@ -43,7 +56,6 @@ async fn a_failure_is_retried_with_the_reason_that_the_command_gave() {
         ("silent", "exit 3", "exit code 3"),
         ("killed", "kill -9 $$", "killed by signal 9 (SIGKILL)"),
         ("long", long, &*format!("{}end", "x".repeat(4092))),
-        ("missing", "no-such-command-here", "not found"),
     ] {
         client.enqueue(job("t").with_id(id).with_max_attempts(2)).await;
         let done = Work::start(&server, exec, &["--max-jobs", "1"]).done().await;
