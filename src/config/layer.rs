@@ -1,11 +1,11 @@
 //! Settings as text, by key, each with the place it came from.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use toml::{Table, Value};
 
 use super::mistake::{Mistake, nearest};
+use super::source::Source;
 
 /// The keys of all settings but the shards, in the order of their documentation. The variable of
 /// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
@@ -55,19 +55,6 @@ pub struct Flags {
     pub values: Vec<(&'static str, String)>,
 }
 
-/// Where a setting came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// The built-in file.
-    Default,
-    /// A key of a file; no key means the file as a whole.
-    File { key: String, file: String },
-    /// An environment variable.
-    Variable(String),
-    /// A flag, with its dashes.
-    Flag(String),
-}
-
 /// The text of a setting.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
@@ -100,19 +87,6 @@ struct FileReader<'a> {
     file: &'a str,
     layer: Layer,
     mistakes: &'a mut Vec<Mistake>,
-}
-
-// === impl Source ===
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Source::Default => f.write_str("the defaults"),
-            Source::File { key, file } if key.is_empty() => f.write_str(file),
-            Source::File { key, file } => write!(f, "{key} in {file}"),
-            Source::Variable(name) | Source::Flag(name) => f.write_str(name),
-        }
-    }
 }
 
 // === impl Layer ===

@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use super::layer::Source;
+use super::source::Source;
 
 /// One mistake: the setting, what is wrong with it, and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ mod parse;
 mod reader;
 mod shard;
 mod show;
+mod source;
 #[cfg(test)]
 mod tests;
 

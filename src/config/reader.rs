@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::layer::{Layer, Source};
+use super::layer::Layer;
 use super::parse::{self, days, hours, millis, minutes, secs};
+use super::source::Source;
 use super::{Config, Machine, Mistake, Mistakes, Shard, THREADS_MAX, THREADS_MIN};
 use crate::domain::ring::ShardState;
 use crate::store::redis::Tls;

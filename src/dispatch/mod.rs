@@ -14,7 +14,8 @@
 //! - `outbox`, `pull`: the two ways out
 //! - `hear`: what becomes of leases by other replicas' doing
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out or was not heard of
-//! - `silence`: whose streams are broken because their replica is silent
+//! - `silence`, `silent`: whose streams are broken because their replica is silent
+//! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
 //! - `detach`: what outlives its stream, because the server has ended it
 //!
 //! # Invariants
@@ -29,6 +30,7 @@ mod detach;
 mod dispatcher;
 mod feed;
 mod hear;
+mod hub;
 mod ledger;
 mod mailbox;
 mod orphans;
@@ -37,6 +39,7 @@ mod pull;
 mod reminder;
 mod returns;
 mod silence;
+mod silent;
 mod stream;
 mod streams;
 #[cfg(test)]

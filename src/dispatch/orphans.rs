@@ -16,7 +16,7 @@ use crate::shards::Shard;
 use crate::store::{self, Lease, LeaseRef};
 
 use super::ledger::Loose;
-use super::silence::Silence;
+use super::silent::Silence;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));

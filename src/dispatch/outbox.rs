@@ -10,7 +10,7 @@ use rand::Rng as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
-use super::dispatcher::Hub;
+use super::hub::Hub;
 use super::stream::Stream;
 use super::{Batch, StreamOptions};
 

@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::domain::limit;
 
-use super::dispatcher::Hub;
+use super::hub::Hub;
 use super::ledger::{Harvest, Mode};
 use super::stream::Stream;
 use super::{Delivery, OpenError, StreamOptions, TopicPattern};

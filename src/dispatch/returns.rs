@@ -1,7 +1,7 @@
 //! The way back of leases that reached nobody: undone as soon as the shard answers, so that the jobs
 //! are in their old place and nothing is counted.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -12,8 +12,6 @@ use crate::domain::{Time, limit};
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::{LeaseRef, Unclaim};
-
-use super::streams::Streams;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -40,15 +38,13 @@ impl Returns {
     }
 }
 
-/// Gives back what comes to the shard of that index, until `stop` and nothing is left.
+/// Gives back to the shard what comes, until `stop` and nothing is left.
 pub(super) async fn run(
     scheduler: Scheduler,
     shard: Shard,
-    streams: std::sync::Arc<Streams>,
-    index: usize,
+    returns: Arc<Returns>,
     stop: CancellationToken,
 ) {
-    let returns = &streams.returns[index];
     loop {
         let leases = returns.take();
         if !leases.is_empty() {

@@ -1,51 +1,29 @@
 //! Replicas that have gone silent. On a shard that several use, a replica that has not shown itself for
-//! [`limit::REPLICA_SILENCE_MAX`] is dead, stands still or is cut off: all its streams are broken ones.
+//! [`REPLICA_SILENCE_MAX`] is dead, stands still or is cut off: all its streams are broken ones.
 //! Every replica that notices gives back their leases, which is safe, because each goes by its token and
 //! deadline.
 //!
 //! A shard that was away, or a replica that stood still itself, makes everybody else look silent. So
 //! nobody is judged by one who has not been in touch with the shard for a while: long enough for the
 //! living to have shown themselves.
+//!
+//! [`REPLICA_SILENCE_MAX`]: crate::domain::limit::REPLICA_SILENCE_MAX
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::{Time, limit};
+use crate::domain::Time;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::Census;
 
 use super::orphans::{self, Orphans};
-
-/// A replica judges others when it has been in touch with the shard for so long.
-const WATCHED_MIN: Duration = Duration::from_secs(5);
-/// It is in touch as long as no more time than this lies between two censuses.
-const CENSUSES_APART_MAX: Duration = limit::REPLICA_HEARTBEAT.saturating_mul(2);
-
-/// Replicas that are silent, and the last sign of each on the store's clock. One with another last sign
-/// has been alive in between.
-type Silent = BTreeMap<u32, Time>;
-
-/// What a replica sees of the others on one shard.
-#[derive(Debug, Default)]
-struct Sight {
-    /// On the store's clock: in touch since then, and the last census.
-    since: Time,
-    last: Time,
-}
-
-/// Replicas that went silent at one time.
-pub(super) struct Silence {
-    replicas: Silent,
-    /// All that are silent now.
-    now: watch::Receiver<Silent>,
-}
+use super::silent::{Sight, Silence, Silent};
 
 /// What the parts of the task share.
 struct Watcher<'a> {
@@ -129,47 +107,5 @@ impl Watcher<'_> {
             silence.recall();
             shard.forget(&Vec::from_iter(silence.replicas.into_keys()));
         }
-    }
-}
-
-// === impl Sight ===
-
-impl Sight {
-    /// Who is silent by this census and those before it.
-    fn look(&mut self, census: &Census) -> Silent {
-        if census.now.since(self.last) > CENSUSES_APART_MAX {
-            self.since = census.now;
-        }
-        self.last = census.now;
-        if census.now.since(self.since) < WATCHED_MIN {
-            return Silent::new();
-        }
-        let silent = census.replicas.iter().filter(|sign| !sign.is_living(census.now));
-        silent.map(|sign| (sign.owner, sign.at)).collect()
-    }
-}
-
-// === impl Silence ===
-
-impl Silence {
-    /// The last sign of the replica, if it is one of these.
-    pub(super) fn last_sign(&self, owner: u32) -> Option<Time> {
-        self.replicas.get(&owner).copied()
-    }
-
-    /// Asks the shard once more, and forgets those that have shown themselves. `None` when nobody
-    /// watches any more.
-    pub(super) async fn look_again(&mut self, shard: &Shard) -> Option<()> {
-        self.now.borrow_and_update();
-        // Nobody is met by this, but the shard is asked at once.
-        shard.meet(&[]);
-        self.now.changed().await.ok()?;
-        self.recall();
-        Some(())
-    }
-
-    fn recall(&mut self) {
-        let now = self.now.borrow_and_update();
-        self.replicas.retain(|owner, at| now.get(owner) == Some(at));
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Streams {
     /// By shard.
     pub(super) mailboxes: Vec<Mailbox>,
     /// By shard.
-    pub(super) returns: Vec<Returns>,
+    pub(super) returns: Vec<Arc<Returns>>,
     /// Of the feeds.
     pub(super) awake: Arc<Awake>,
     /// By shard: microseconds that its clock is ahead of this replica's.
@@ -56,7 +56,7 @@ impl Streams {
             home: Arc::new(home),
             registry: Mutex::default(),
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
-            returns: (0..shards).map(|_| Returns::default()).collect(),
+            returns: (0..shards).map(|_| Arc::default()).collect(),
             awake: Arc::new(Awake::new(shards)),
             skews: (0..shards).map(|_| AtomicI64::new(0)).collect(),
             doubts: (0..shards).map(|_| AtomicBool::new(false)).collect(),

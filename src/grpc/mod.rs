@@ -16,6 +16,7 @@ mod layers;
 mod messages;
 mod pages;
 mod queue;
+mod reason;
 mod status;
 mod topics;
 

@@ -24,7 +24,7 @@ pub(super) mod topic;
 
 use std::fmt;
 
-use super::status::Reason;
+use super::reason::Reason;
 
 /// The place of a field in a request. It lives on the stack and costs nothing until it is written
 /// into a violation.

@@ -2,7 +2,6 @@
 //! details. The table of reasons is in the contract, at `ItemError`.
 
 mod errors;
-mod reason;
 
 use std::collections::HashMap;
 
@@ -14,9 +13,9 @@ use crate::pb;
 
 use super::convert::enums::from_state;
 use super::convert::{Invalid, Violation};
+use super::reason::Reason;
 
 pub(super) use errors::safe_id;
-pub(super) use reason::Reason;
 
 /// Whose reasons these are.
 const DOMAIN: &str = "ringq.dev";

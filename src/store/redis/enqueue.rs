@@ -9,10 +9,10 @@ use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::domain::conflict::{self, Action, Found};
-use crate::domain::{JobId, JobKey, OnConflict, Outcome, State, TopicName, When, limit};
+use crate::domain::{JobId, JobKey, Outcome, State, TopicName, When, limit};
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
+use super::actions::{POLICIES, outcome};
 use super::durability::Wait;
 use super::link::Connection;
 use super::record::{INLINE_BYTES_MAX, clamped, flag, keep_code, micros, put_duration};
@@ -20,9 +20,6 @@ use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
-/// The order in which policies are numbered.
-const POLICIES: [OnConflict; 4] =
-    [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
 /// What no usual blob begins with: its first byte holds six flags.
 const UNUSUAL: u8 = 128;
 /// Jobs of one call that may have been written before: each is looked for in what was done in its second.
@@ -31,48 +28,6 @@ const AGAIN_MAX: usize = 64;
 const JOB_BYTES: usize = 128;
 /// The job names its priority.
 const RANKED: u8 = 64;
-
-/// The table of [`conflict::resolve`] as scripts read it: for the first request and for a repeated one,
-/// for each policy, for each thing found, a letter.
-pub(super) fn actions() -> String {
-    let found = State::ALL.map(Found::Job).into_iter().chain([Found::RunningWithNext]);
-    let found: Vec<_> = found.collect();
-    let mut table = String::new();
-    for same_request in [false, true] {
-        for policy in POLICIES {
-            for &found in &found {
-                table.push(letter(conflict::resolve(policy, found, same_request)));
-            }
-        }
-    }
-    table
-}
-
-fn letter(action: Action) -> char {
-    match action {
-        Action::Leave => 'L',
-        Action::Refuse => 'R',
-        Action::Write(Outcome::Replaced) => 'P',
-        Action::Write(_) => 'C',
-        Action::Move => 'M',
-        Action::Revive => 'V',
-        Action::Defer => 'D',
-        Action::DeferSame => 'S',
-        Action::MoveNext => 'N',
-    }
-}
-
-fn outcome(letter: u8) -> Result<Option<Outcome>> {
-    Ok(match letter {
-        b'L' => Some(Outcome::Unchanged),
-        b'R' => None,
-        b'P' => Some(Outcome::Replaced),
-        b'C' => Some(Outcome::Created),
-        b'M' | b'V' => Some(Outcome::Rescheduled),
-        b'D' | b'S' | b'N' => Some(Outcome::Deferred),
-        _ => return Err(unexpected("an action")),
-    })
-}
 
 /// The job as it travels.
 pub(super) fn blob(job: &NewJob) -> Vec<u8> {
@@ -367,20 +322,5 @@ fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
         let places = sections.iter().flat_map(|section| &section.places);
         let places = places.flat_map(|&place| u16::try_from(place).unwrap_or(0).to_be_bytes());
         call.arg(places.collect::<Vec<u8>>());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Scripts look an action up by `36 * same + 9 * policy + found`.
-    #[test]
-    fn the_table_of_actions() {
-        let table = actions();
-        let rows: Vec<_> =
-            table.as_bytes().chunks(9).map(|row| String::from_utf8_lossy(row)).collect();
-        assert_eq!(rows[..4], ["LLLLLLCLL", "PPDPCPCCD", "MMSMCVCCN", "RRRRRRCRR"]);
-        assert!(rows[4..].iter().all(|row| row == "LLLLLLLLL"), "{rows:?}");
     }
 }

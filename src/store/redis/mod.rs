@@ -6,6 +6,7 @@
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
+mod actions;
 mod address;
 mod beat;
 mod change;

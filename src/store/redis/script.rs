@@ -11,7 +11,7 @@ use deadpool_redis::redis::{
     self, Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
 };
 
-use super::enqueue;
+use super::actions;
 
 /// A script as it is written.
 pub(super) struct Source {
@@ -60,7 +60,7 @@ scripts! {
     Unclaim = "unclaim",
 }
 
-/// What scripts include; `actions` is made of [`enqueue::actions`].
+/// What scripts include; `actions` is made of [`actions::table`].
 pub(super) const SOURCES: [(&str, &str); 6] = [
     ("clock", include_str!("lib/clock.lua")),
     ("tell", include_str!("lib/tell.lua")),
@@ -242,7 +242,7 @@ fn assemble(source: &str, major: u32) -> String {
 
 fn included(name: &str) -> String {
     if name == "actions" {
-        return format!("local actions = '{}'", enqueue::actions());
+        return format!("local actions = '{}'", actions::table());
     }
     let found = SOURCES.iter().find(|(known, _)| *known == name);
     found.map_or_else(|| format!("error('nothing is called {name}')"), |(_, code)| (*code).into())

@@ -1,0 +1,173 @@
+//! What streams, pulls and the tasks of all shards share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::domain::Time;
+use crate::scheduler::Scheduler;
+
+use super::feed::Feed;
+use super::ledger::{Loose, Mode};
+use super::stream::Stream;
+use super::streams::Streams;
+use super::{
+    Config, Delivery, OpenError, StreamOptions, detach, hear, orphans, returns, silence, watch,
+};
+
+/// See the module.
+pub(super) struct Hub {
+    pub(super) scheduler: Scheduler,
+    pub(super) config: Config,
+    pub(super) streams: Arc<Streams>,
+    places: Arc<Semaphore>,
+    runtime: Handle,
+    /// Feeds, hearing, watch and orphans.
+    claiming: Tasks,
+    /// The way back of leases, and their way out of the care of their streams, which end last.
+    returning: Tasks,
+}
+
+#[derive(Default)]
+struct Tasks {
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+// === impl Hub ===
+
+impl Hub {
+    /// Starts the tasks of all shards.
+    pub(super) fn spawn(scheduler: Scheduler, config: Config, streams: Arc<Streams>) -> Hub {
+        let hub = Hub {
+            places: Arc::new(Semaphore::new(config.streams_max)),
+            runtime: Handle::current(),
+            claiming: Tasks::default(),
+            returning: Tasks::default(),
+            scheduler,
+            config,
+            streams,
+        };
+        hub.spawn_tasks();
+        hub
+    }
+
+    /// Ends the tasks: those that claim, then those that give back.
+    pub(super) async fn end(&self) {
+        self.claiming.end().await;
+        self.returning.end().await;
+    }
+
+    /// Opens a stream and takes its place.
+    pub(super) fn open(
+        &self,
+        options: StreamOptions,
+        mode: Mode,
+    ) -> Result<(Arc<Stream>, OwnedSemaphorePermit), OpenError> {
+        let max = self.config.streams_max;
+        let place = Arc::clone(&self.places).try_acquire_owned();
+        let place = place.map_err(|_| OpenError::TooManyStreams { max })?;
+        Ok((self.streams.open(options, mode, self.now())?, place))
+    }
+
+    /// The server has ended the stream: what it was sent outlives it.
+    pub(super) fn finish(&self, stream: &Arc<Stream>) {
+        self.detach(|streams| streams.finish(stream));
+    }
+
+    /// The server is about to end the stream: as [`Hub::finish`], but the transport is told first.
+    pub(super) fn retire(&self, stream: &Stream) {
+        self.detach(|streams| streams.retire(stream));
+    }
+
+    /// The server is about to end every stream.
+    pub(super) fn drain(&self) {
+        self.detach(Streams::drain);
+    }
+
+    /// Lets the leases that `end` answers outlive their streams.
+    fn detach(&self, end: impl FnOnce(&Streams) -> Vec<Loose>) {
+        // Held from before the stream ends until its tasks are tracked: a close that finds nothing
+        // left to detach must wait for these.
+        let _pending = self.returning.tracker.token();
+        for (shard, sent) in by_shard(end(&self.streams)) {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let detach = detach::run(shard, sent);
+            self.returning.tracker.spawn_on(detach, &self.runtime);
+        }
+    }
+
+    /// A stream broke and left these behind.
+    pub(super) fn orphaned(&self, sent: Vec<Loose>) {
+        if self.claiming.stop.is_cancelled() {
+            return;
+        }
+        for (shard, sent) in by_shard(sent) {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
+            let orphans = orphans::of_stream(scheduler, shard, sent, self.now(), stop);
+            self.claiming.tracker.spawn_on(orphans, &self.runtime);
+        }
+    }
+
+    /// Counts what is handed over at `now`.
+    pub(super) fn count(&self, deliveries: &[Delivery], mode: &'static str, now: Time) {
+        let metrics = self.scheduler.metrics();
+        for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
+            metrics.delivered(run[0].job.key.topic.as_str(), mode, run.len() as u64);
+            run.iter().for_each(|delivery| metrics.lag(now.since(delivery.job.due)));
+        }
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.scheduler.clock().now()
+    }
+
+    fn spawn_tasks(&self) {
+        let (claiming, returning) = (&self.claiming, &self.returning);
+        for (index, shard) in self.scheduler.shards().all().iter().enumerate() {
+            let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
+            let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
+            let hearing = hear::run(shard.clone(), Arc::clone(&streams), index, stop.clone());
+            claiming.tracker.spawn(hearing);
+            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
+            claiming.tracker.spawn(feed.run());
+            claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop));
+            let (waiting, stop) =
+                (Arc::clone(&self.streams.returns[index]), returning.stop.clone());
+            returning.tracker.spawn(returns::run(scheduler, shard, waiting, stop));
+        }
+        let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
+        claiming.tracker.spawn(watch::run(scheduler, streams, claiming.stop.clone()));
+    }
+}
+
+impl Drop for Hub {
+    /// Nobody can open a stream any more, and none is left: the tasks have nothing to do.
+    fn drop(&mut self) {
+        self.claiming.stop.cancel();
+        self.returning.stop.cancel();
+    }
+}
+
+fn by_shard(leases: Vec<Loose>) -> BTreeMap<usize, Vec<Loose>> {
+    let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
+    for loose in leases {
+        by_shard.entry(loose.shard).or_default().push(loose);
+    }
+    by_shard
+}
+
+// === impl Tasks ===
+
+impl Tasks {
+    async fn end(&self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

@@ -1,0 +1,68 @@
+//! What an enqueue does to what it finds, as scripts and their replies say it.
+
+use crate::domain::conflict::{self, Action, Found};
+use crate::domain::{OnConflict, Outcome, State};
+use crate::store::Result;
+
+use super::reply::unexpected;
+
+/// The order in which policies are numbered.
+pub(super) const POLICIES: [OnConflict; 4] =
+    [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
+/// The table of [`conflict::resolve`] as scripts read it: for the first request and for a repeated one,
+/// for each policy, for each thing found, a letter.
+pub(super) fn table() -> String {
+    let found = State::ALL.map(Found::Job).into_iter().chain([Found::RunningWithNext]);
+    let found: Vec<_> = found.collect();
+    let mut table = String::new();
+    for same_request in [false, true] {
+        for policy in POLICIES {
+            for &found in &found {
+                table.push(letter(conflict::resolve(policy, found, same_request)));
+            }
+        }
+    }
+    table
+}
+
+fn letter(action: Action) -> char {
+    match action {
+        Action::Leave => 'L',
+        Action::Refuse => 'R',
+        Action::Write(Outcome::Replaced) => 'P',
+        Action::Write(_) => 'C',
+        Action::Move => 'M',
+        Action::Revive => 'V',
+        Action::Defer => 'D',
+        Action::DeferSame => 'S',
+        Action::MoveNext => 'N',
+    }
+}
+
+/// What the letter of a reply says.
+pub(super) fn outcome(letter: u8) -> Result<Option<Outcome>> {
+    Ok(match letter {
+        b'L' => Some(Outcome::Unchanged),
+        b'R' => None,
+        b'P' => Some(Outcome::Replaced),
+        b'C' => Some(Outcome::Created),
+        b'M' | b'V' => Some(Outcome::Rescheduled),
+        b'D' | b'S' | b'N' => Some(Outcome::Deferred),
+        _ => return Err(unexpected("an action")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scripts look an action up by `36 * same + 9 * policy + found`.
+    #[test]
+    fn the_table_of_actions() {
+        let table = table();
+        let rows: Vec<_> =
+            table.as_bytes().chunks(9).map(|row| String::from_utf8_lossy(row)).collect();
+        assert_eq!(rows[..4], ["LLLLLLCLL", "PPDPCPCCD", "MMSMCVCCN", "RRRRRRCRR"]);
+        assert!(rows[4..].iter().all(|row| row == "LLLLLLLLL"), "{rows:?}");
+    }
+}
