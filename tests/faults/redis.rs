@@ -10,12 +10,13 @@ use crate::cluster::Shape;
 use crate::harness::millis;
 use crate::latency::median;
 use crate::load::{Habits, NO_ID};
+use crate::proxy::Way;
 use crate::trial::{Trial, harm_time, long};
 
 /// Between two blows of a loop.
 const EVERY: Duration = millis(150);
 /// The Redis that is hit.
-const HIT: usize = 1;
+pub(crate) const HIT: usize = 1;
 /// An enqueue wakes so many processes one after the other, each as late as a tick of the rig may be:
 /// the replica, Redis, the replica again, and the client.
 const WAKES: u32 = 4;
@@ -28,6 +29,16 @@ async fn killed_with_aof_everysec() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_with_aof_always() {
     killed("redis_killed_always", "always").await;
+}
+
+impl Blow {
+    /// A shard without an answer is waited for so long that those who ask twice do not notice less.
+    fn is_noticed_after(self) -> Duration {
+        match self {
+            Blow::Network(Way::Silent | Way::Unanswered) => Duration::from_secs(4),
+            Blow::Kill | Blow::Stop | Blow::Network(Way::Open | Way::Reset) => Duration::ZERO,
+        }
+    }
 }
 
 async fn killed(name: &'static str, fsync: &'static str) {
@@ -50,15 +61,17 @@ async fn stands_still() {
 
 /// How a Redis goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Blow {
+pub(crate) enum Blow {
     Kill,
     Stop,
+    /// It lives, and the network before it is like this.
+    Network(Way),
 }
 
 impl Trial {
     /// Takes a Redis away and gives it back, again and again in the long form: enqueues on the others must
     /// not notice. In between it is quiet, and at both ends.
-    async fn take_away(&mut self, blow: Blow) {
+    pub(crate) async fn take_away(&mut self, blow: Blow) {
         let turn = (harm_time() / 2).min(Duration::from_secs(10));
         let end = Instant::now() + harm_time();
         let (mut quiet, mut outages) = (Vec::new(), Vec::new());
@@ -67,11 +80,13 @@ impl Trial {
             match blow {
                 Blow::Kill => self.kill_redis(HIT).await,
                 Blow::Stop => self.stop_redis(HIT),
+                Blow::Network(way) => self.network(HIT, way),
             }
-            outages.push(self.run(turn).await);
+            outages.push(self.run(turn.max(blow.is_noticed_after())).await);
             match blow {
                 Blow::Kill => self.restart_redis(HIT).await,
                 Blow::Stop => self.resume_redis(HIT),
+                Blow::Network(_) => self.network(HIT, Way::Open),
             }
             // What has waited for it is done now.
             self.run(turn / 5).await;
@@ -95,6 +110,7 @@ impl Trial {
         let late = median(quiet.iter().map(|span| latencies.lateness(span).p99));
         let (quiet, outage) = (median(quiet.iter().map(p99)), median(outages.iter().map(p99)));
         println!("p99 quiet {quiet:?}, during an outage {outage:?}, of ticks {late:?}");
+        assert!(outage > Duration::ZERO, "no enqueue on another shard was answered meanwhile");
         if long() {
             assert!(outage < 2 * quiet.max(WAKES * late), "{outage:?} after {quiet:?}, {late:?}");
         }

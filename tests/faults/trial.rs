@@ -16,6 +16,7 @@ use crate::checker::history::{Event, Nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
 use crate::load::{Habits, Load, Shared, job};
+use crate::proxy::Way;
 use crate::setting::{number, seed};
 
 /// A trial loads the whole machine: never two at once.
@@ -171,6 +172,12 @@ impl Trial {
     pub(crate) fn resume_redis(&self, number: usize) {
         self.cluster.redis[number].resume();
         self.note(format!("redis {number} goes on"));
+    }
+
+    /// From now on the network before a Redis is like this.
+    pub(crate) fn network(&self, redis: usize, way: Way) {
+        self.note(format!("the network before redis {redis} is {way:?}"));
+        self.cluster.proxy[redis].set(way);
     }
 
     /// Everything is healed by now: waits until all is done, judges, and fails unless every promise was

@@ -1,12 +1,13 @@
 //! Between replicas and a Redis: passes everything on, but loses answers of claims (the connection is cut
-//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told. It can lie, too:
-//! then it says yes to a call that Redis never sees, as a broken build would.
+//! instead, after Redis has done what was asked) and wake-up hints, as often as it is told. It can be a bad
+//! network ([`Way`]). It can lie, too: then it says yes to a call that Redis never sees, as a broken build would.
 //!
 //! Which answers are those of claims is known by the order of requests, and which requests are claims by
 //! the hash of the script, learnt when a replica gives it to Redis.
 
 mod lie;
 mod resp;
+mod way;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -21,6 +22,9 @@ use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::load::job::BODY_MIN;
+
+pub(crate) use way::Way;
+use way::{Network, Towards, reset_at_close};
 
 /// How scripts say what they do.
 const TITLES: [(&str, Verb); 3] = [
@@ -49,6 +53,7 @@ struct Plan {
     answers: AtomicU32,
     hints: AtomicU32,
     scripts: Mutex<HashMap<Vec<u8>, Verb>>,
+    network: Network,
 }
 
 /// What a script does, as far as that matters here.
@@ -104,6 +109,22 @@ impl Proxy {
         self.plan.enqueues_swallowed.store(enqueues, Relaxed);
     }
 
+    /// From now on the network is like this.
+    pub(crate) fn set(&self, way: Way) {
+        self.plan.network.set(way);
+    }
+
+    /// From now on resets the connection at so many of a thousand requests, before Redis sees them, and of
+    /// answers.
+    pub(crate) fn break_at(&self, requests: u32, answers: u32) {
+        self.plan.network.break_at(requests, answers);
+    }
+
+    /// How many connections were reset at a message.
+    pub(crate) fn broken(&self) -> u32 {
+        self.plan.network.broken()
+    }
+
     /// How many answers of claims were lost.
     pub(crate) fn answers_lost(&self) -> u32 {
         self.plan.answers.load(Relaxed)
@@ -124,15 +145,20 @@ async fn listen(listener: TcpListener, redis: u16, plan: Arc<Plan>) {
     }
 }
 
-/// Passes on both ways until one side ends or an answer is to be lost.
+/// Passes on both ways until one side ends, an answer is to be lost, or the connection is reset.
 async fn connect(client: TcpStream, redis: u16, wire: Arc<Wire>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", redis)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    tokio::select! {
-        () = pass(from_client, to_server, |request| wire.request(request)) => {}
-        () = pass(from_server, to_client, |reply| wire.reply(reply)) => {}
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let reset = tokio::select! {
+        broken = pass(&mut from_client, &mut to_server, &wire, Towards::Redis) => broken,
+        broken = pass(&mut from_server, &mut to_client, &wire, Towards::Replica) => broken,
+        () = wire.plan.network.resets() => true,
+    };
+    if reset {
+        reset_at_close(from_client.as_ref());
+        reset_at_close(from_server.as_ref());
     }
 }
 
@@ -143,31 +169,41 @@ enum Fate {
     Replaced(Vec<u8>),
     Lost,
     Cut,
+    Reset,
 }
 
-/// Passes on message by message.
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, fate: impl Fn(&[u8]) -> Fate) {
+/// Passes on message by message; whether it ends with a reset.
+async fn pass(
+    from: &mut OwnedReadHalf,
+    to: &mut OwnedWriteHalf,
+    wire: &Wire,
+    towards: Towards,
+) -> bool {
     let (mut read, mut passed) = (Vec::new(), Vec::new());
     loop {
         match from.read_buf(&mut read).await {
             Ok(count) if count > 0 => {}
-            _ => return,
+            _ => return false,
         }
-        let (mut at, mut cut) = (0, false);
-        while !cut && at < read.len() {
+        wire.plan.network.lets_through(towards).await;
+        let (mut at, mut end) = (0, None);
+        while end.is_none() && at < read.len() {
             let Some(length) = resp::length(&read[at..]) else { break };
             let message = &read[at..at + length];
             at += length;
-            match fate(message) {
+            match wire.fate(message, towards) {
                 Fate::Passed => passed.extend_from_slice(message),
                 Fate::Replaced(other) => passed.extend_from_slice(&other),
                 Fate::Lost => {}
-                Fate::Cut => cut = true,
+                fate @ (Fate::Cut | Fate::Reset) => end = Some(fate == Fate::Reset),
             }
         }
         read.drain(..at);
-        if to.write_all(&passed).await.is_err() || cut {
-            return;
+        if to.write_all(&passed).await.is_err() {
+            return false;
+        }
+        if let Some(reset) = end {
+            return reset;
         }
         passed.clear();
     }
@@ -193,6 +229,16 @@ impl Plan {
 // === impl Wire ===
 
 impl Wire {
+    fn fate(&self, message: &[u8], towards: Towards) -> Fate {
+        if self.plan.network.breaks(towards) {
+            return Fate::Reset;
+        }
+        match towards {
+            Towards::Redis => self.request(message),
+            Towards::Replica => self.reply(message),
+        }
+    }
+
     /// Notes what is asked before it is passed on.
     fn request(&self, request: &[u8]) -> Fate {
         let words = resp::strings(request);

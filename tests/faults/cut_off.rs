@@ -1,0 +1,119 @@
+//! Replicas are cut off from a Redis that lives: nothing arrives, connections are reset, answers do not arrive.
+//! The last is the worst: what was asked is done, and nobody knows.
+
+use std::time::Duration;
+
+use ringq::pb::{DeleteRequest, EnqueueOutcome, EnqueueRequest};
+
+use crate::cluster::Shape;
+use crate::harness::{Client, eventually, job, millis, request};
+use crate::load::{Habits, NO_ID};
+use crate::proxy::{Proxy, Way};
+use crate::redis::{Blow, HIT};
+use crate::trial::{Outcome, Trial, harm_time};
+
+/// Of a thousand requests, and of as many answers: one in fifty calls has no good end.
+const BROKEN: u32 = 10;
+/// How long a client waits for an answer that does not come.
+const IMPATIENCE: Duration = millis(500);
+/// The topic of jobs that are not the load's.
+const TOPIC: &str = "mail";
+
+async fn proxied(name: &'static str) -> Option<Trial> {
+    let shape = Shape { proxied: true, ..Shape::default() };
+    Trial::start(name, shape, Habits::default()).await
+}
+
+async fn cut_off(name: &'static str, way: Way) -> Option<Outcome> {
+    let mut trial = proxied(name).await?;
+    trial.take_away(Blow::Network(way)).await;
+    Some(trial.finish().await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_arrives() {
+    let Some(outcome) = cut_off("cut_off_silent", Way::Silent).await else { return };
+    assert!(outcome.troubles("") > 0, "nobody noticed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_reset() {
+    let Some(outcome) = cut_off("cut_off_reset", Way::Reset).await else { return };
+    // Who is refused a connection knows that nothing was written: another shard takes the job.
+    assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_do_not_arrive() {
+    let Some(outcome) = cut_off("cut_off_one_way", Way::Unanswered).await else { return };
+    assert!(outcome.troubles("") > 0, "nobody noticed");
+}
+
+/// What the promise about repeats is for, with one job, looked at from all sides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_was_written_without_an_answer_is_not_doubled_by_repeats() {
+    let Some(trial) = proxied("written_unanswered").await else { return };
+    let client = Client::connect(trial.cluster.replica[0].grpc).await;
+    let id = id_on(&client, &format!("s{HIT}")).await;
+    trial.network(HIT, Way::Unanswered);
+    let unanswered = tokio::time::timeout(IMPATIENCE, client.send(asks_for(&id))).await;
+    assert!(!matches!(unanswered, Ok(Ok(_))), "answers arrive: {unanswered:?}");
+    let redis = &trial.cluster.redis[HIT];
+    eventually("the job is written all the same", async || {
+        let key = format!("ringq:{{s{HIT}}}:jobs:{TOPIC}");
+        (redis.command(&["HEXISTS", &key, &id]).await == ":1").then_some(())
+    })
+    .await;
+    trial.run(harm_time() / 2).await;
+    trial.network(HIT, Way::Open);
+
+    for replica in &trial.cluster.replica {
+        let other = Client::connect(replica.grpc).await;
+        let repeat =
+            eventually("it can be asked for again", async || other.send(asks_for(&id)).await.ok());
+        assert_eq!(repeat.await.outcome(), EnqueueOutcome::Unchanged);
+    }
+    let only = client.pull_one(TOPIC).await;
+    assert_eq!((only.id.as_str(), only.delivery, only.attempt), (id.as_str(), 1, 1));
+    client.ack(&only.receipt).await;
+    let again = client.enqueue(job(TOPIC).with_id(&id)).await;
+    assert_eq!(again.outcome(), EnqueueOutcome::Unchanged);
+    assert_eq!(client.pull_now(TOPIC, 10).await, []);
+    trial.finish().await;
+}
+
+fn asks_for(id: &str) -> EnqueueRequest {
+    request(job(TOPIC).with_id(id))
+}
+
+/// An id that lies on this shard, and is not taken.
+async fn id_on(client: &Client, shard: &str) -> String {
+    for number in 0.. {
+        let id = format!("job-{number}");
+        let lies_on = client.enqueue(job(TOPIC).with_id(&id)).await.shard;
+        let delete =
+            DeleteRequest { topic: TOPIC.into(), id: id.clone(), ..DeleteRequest::default() };
+        client.queue.clone().delete(delete).await.unwrap();
+        if lies_on == shard {
+            return id;
+        }
+    }
+    unreachable!("every shard has a part of the ring")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_break_now_and_then() {
+    let Some(trial) = proxied("connections_break").await else { return };
+    let proxies = &trial.cluster.proxy;
+    let break_at = |requests, answers| {
+        proxies.iter().for_each(|proxy| proxy.break_at(requests, answers));
+    };
+    trial.note("connections break");
+    break_at(BROKEN, BROKEN);
+    trial.run(harm_time()).await;
+    break_at(0, 0);
+    let broken: u32 = proxies.iter().map(Proxy::broken).sum();
+    println!("connections_break: {broken} connections broke");
+    assert!(broken > 0);
+    trial.finish().await;
+}

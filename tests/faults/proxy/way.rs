@@ -1,0 +1,91 @@
+//! What becomes of all that is under way to a Redis and back, whatever it says.
+
+use rand::Rng as _;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+/// How a network treats a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Way {
+    #[default]
+    Open,
+    /// Nothing arrives, either way. What was sent arrives when the way is open again, as a kernel repeats it, also for
+    /// those who have given up.
+    Silent,
+    /// What is asked arrives, what is answered does not before the way is open again.
+    Unanswered,
+    /// All connections are reset, and each new one.
+    Reset,
+}
+
+/// Where a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Towards {
+    Redis,
+    Replica,
+}
+
+/// The way, and how often it breaks.
+#[derive(Default)]
+pub(super) struct Network {
+    way: watch::Sender<Way>,
+    /// Of a thousand requests and answers: their connection is reset instead.
+    requests_broken: AtomicU32,
+    answers_broken: AtomicU32,
+    broken: AtomicU32,
+}
+
+// === impl Network ===
+
+impl Network {
+    pub(super) fn set(&self, way: Way) {
+        self.way.send_replace(way);
+    }
+
+    pub(super) fn break_at(&self, requests: u32, answers: u32) {
+        self.requests_broken.store(requests, Relaxed);
+        self.answers_broken.store(answers, Relaxed);
+    }
+
+    /// How many connections were broken at a message.
+    pub(super) fn broken(&self) -> u32 {
+        self.broken.load(Relaxed)
+    }
+
+    /// Whether the connection breaks at this message.
+    pub(super) fn breaks(&self, towards: Towards) -> bool {
+        let of_a_thousand = match towards {
+            Towards::Redis => &self.requests_broken,
+            Towards::Replica => &self.answers_broken,
+        };
+        let breaks = rand::rng().random_range(0..1000) < of_a_thousand.load(Relaxed);
+        self.broken.fetch_add(u32::from(breaks), Relaxed);
+        breaks
+    }
+
+    /// Waits until messages arrive there.
+    pub(super) async fn lets_through(&self, towards: Towards) {
+        self.until(|way| match way {
+            Way::Open | Way::Reset => true,
+            Way::Unanswered => towards == Towards::Redis,
+            Way::Silent => false,
+        })
+        .await;
+    }
+
+    /// Waits until connections are reset.
+    pub(super) async fn resets(&self) {
+        self.until(|way| way == Way::Reset).await;
+    }
+
+    async fn until(&self, is: impl Fn(Way) -> bool) {
+        // The sender lives as long as this.
+        let _ = self.way.subscribe().wait_for(|way| is(*way)).await;
+    }
+}
+
+/// Closed, it is reset.
+pub(super) fn reset_at_close(stream: &TcpStream) {
+    stream.set_zero_linger().unwrap();
+}
