@@ -61,3 +61,5 @@ mod mixed;
 mod redis;
 /// Replicas die.
 mod replica;
+/// Workers stand still or die.
+mod worker;

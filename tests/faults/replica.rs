@@ -75,7 +75,7 @@ async fn stands_still_for_two_leases() {
     trial.finish().await;
 }
 
-fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let script = format!("kill -{name} {pid}");
     assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
 }

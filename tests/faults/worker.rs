@@ -1,0 +1,227 @@
+//! Worker processes stand still or die with jobs in hand: others get these, neither before their lease is over nor
+//! long after, and the load of everybody else goes on.
+
+use std::collections::HashSet;
+use std::process::Stdio;
+use std::time::Duration;
+
+use ringq::pb::{Delivery, JobSpec, RetryPolicy, StreamRequest};
+use tempfile::NamedTempFile;
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::cluster::Shape;
+use crate::harness::{
+    Client, JobExt as _, SinceEpoch as _, Worker, eventually, job, millis, proto, receipts, take,
+    wall_now,
+};
+use crate::load::Habits;
+use crate::replica::signal;
+use crate::trial::{Trial, harm_time, long};
+
+/// What only these workers take.
+const TOPIC: &str = "held";
+/// Jobs in hand: together far more than what fits into sockets and windows.
+const HELD: usize = 50;
+const BODY_BYTES: usize = 100_000;
+/// How long a lease lasts that nobody extends.
+const LEASE: Duration = Duration::from_secs(2);
+/// How long the leases of `ringq work` outlive its stream.
+const GRACE: Duration = Duration::from_secs(5);
+/// Added to the above: until others have all the jobs of a worker that is gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// What a replica may hold for a worker that reads nothing, and for the load meanwhile: far less than its jobs would
+/// be again and again.
+const MEMORY_BYTES: u64 = 48 << 20;
+/// A connection that says nothing for so long is asked, and ended without an answer.
+const SILENCE_MAX: Duration = Duration::from_secs(30 + 10 + 5);
+
+/// `ringq work`, killed when it is dropped.
+struct Process {
+    child: Child,
+    /// Its commands last as long as this is there, also those that a killed one leaves behind.
+    busy: NamedTempFile,
+}
+
+impl Process {
+    /// Takes all the jobs and works on a few.
+    fn start(replica: &str, lease: Duration) -> Process {
+        let (lease, prefetch) = (format!("{}s", lease.as_secs()), (HELD - 4).to_string());
+        let busy = NamedTempFile::new().unwrap();
+        let exec = format!("while test -e {}; do sleep 0.2; done", busy.path().display());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringq"));
+        command.env_clear().env("RINGQ_SERVER", replica).kill_on_drop(true);
+        command.args(["work", TOPIC, "--concurrency", "4", "--prefetch", &prefetch]);
+        command.args(["--lease", &lease, "--exec", &exec]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Process { child: command.spawn().unwrap(), busy }
+    }
+
+    fn signal(&self, name: &str) {
+        signal(self.child.id().expect("the worker has ended"), name);
+    }
+
+    /// Its commands end.
+    fn is_done(&self) {
+        std::fs::remove_file(self.busy.path()).unwrap();
+    }
+
+    async fn kill(&mut self) {
+        self.child.kill().await.unwrap();
+    }
+}
+
+/// A cluster under load, and a worker that holds all the jobs there are.
+struct Scene {
+    trial: Trial,
+    client: Client,
+    ids: Vec<String>,
+    worker: Process,
+}
+
+impl Scene {
+    async fn set(name: &'static str, lease: Duration) -> Option<Scene> {
+        let trial = Trial::start(name, Shape::default(), Habits::default()).await?;
+        let client = Client::connect(trial.cluster.replica[1].grpc).await;
+        let mut ids = Vec::new();
+        for jobs in vec![large(); HELD].chunks(20) {
+            ids.extend(client.enqueue_all(jobs.to_vec()).await);
+        }
+        let worker = Process::start(&format!("http://{}", trial.cluster.replica[0].grpc), lease);
+        let held = i64::try_from(HELD).unwrap();
+        eventually("the worker has all jobs", async || {
+            (client.stats(TOPIC).await.running == held).then_some(())
+        })
+        .await;
+        Some(Scene { trial, client, ids, worker })
+    }
+
+    /// Until when the worker has them, on the clock of this machine.
+    async fn leased_until(&self) -> Duration {
+        let mut first = Duration::MAX;
+        for id in &self.ids {
+            if let Some(job) = self.client.find(TOPIC, id).await
+                && job.lease_expire_time.is_some()
+            {
+                first = first.min(job.lease_expire_time.since_epoch());
+            }
+        }
+        first
+    }
+
+    /// A worker on another replica takes all, none before then, and acknowledges them.
+    async fn others_take_all(&self, not_before: Duration, within: Duration) -> Vec<Delivery> {
+        let limit = Instant::now() + within;
+        let credit = i32::try_from(HELD).unwrap();
+        let request = StreamRequest { max_in_flight: credit, max_batch: 10, ..take(TOPIC) };
+        let mut other = self.client.stream(request).await;
+        let (mut all, mut seen) = (Vec::new(), HashSet::new());
+        while seen.len() < self.ids.len() {
+            let next = tokio::time::timeout_at(limit, other.next()).await;
+            let next = next.unwrap_or_else(|_| panic!("only {} jobs came", seen.len()));
+            assert!(wall_now() >= not_before, "{} comes while it is leased", next.id);
+            self.client.ack(&next.receipt).await;
+            assert!(seen.insert(next.id.clone()), "{} comes after its ack", next.id);
+            all.push(Delivery { payload: None, ..next });
+        }
+        all
+    }
+
+    async fn is_settled(&self) {
+        let stats = self.client.stats(TOPIC).await;
+        let (done, of) = (stats.succeeded_total, stats.enqueued_total);
+        assert_eq!((done, stats.dead_total, stats.running), (of, 0, 0), "{stats:?}");
+    }
+}
+
+/// Retried soon, and never given up.
+fn large() -> JobSpec {
+    let delays = vec![proto(millis(50))];
+    let retry = RetryPolicy { max_attempts: -1, delays, ..RetryPolicy::default() };
+    job(TOPIC).with_bytes(BODY_BYTES).with_retry(retry)
+}
+
+/// Its connection is as good as any: nobody sees that it stands still but by its leases and by what it does not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stands_still() {
+    let Some(scene) = Scene::set("worker_stands_still", LEASE).await else { return };
+    let replica = &scene.trial.cluster.replica[0];
+    scene.trial.note("stop the worker");
+    scene.worker.signal("STOP");
+    let (stopped, before) = (Instant::now(), replica.rss_bytes());
+    let leased_until = scene.leased_until().await;
+    let others = scene.others_take_all(leased_until, LEASE + PATIENCE);
+    let all = {
+        tokio::pin!(others);
+        loop {
+            tokio::select! {
+                all = &mut others => break all,
+                () = tokio::time::sleep(millis(100)) => {
+                    let grown = replica.rss_bytes().saturating_sub(before);
+                    assert!(grown < MEMORY_BYTES, "the replica has grown by {grown} bytes");
+                }
+            }
+        }
+    };
+    println!("worker_stands_still: others had all jobs after {:?}", stopped.elapsed());
+    // A lease that ran out is a failure of the job, however often it did.
+    assert!(all.iter().all(|job| job.delivery >= 2 && job.attempt >= 2), "a lease has not run out");
+    if long() {
+        scene.connection_is_ended().await;
+    }
+    scene.worker.is_done();
+    scene.worker.signal("CONT");
+    scene.trial.note("the worker goes on");
+    scene.trial.run(harm_time() / 4).await;
+    // What it did too late settles nothing; it gets new jobs as before.
+    scene.is_settled().await;
+    let more = scene.client.enqueue(job(TOPIC)).await;
+    eventually("the worker is of use again", async || {
+        scene.client.find(TOPIC, &more.id).await.is_none().then_some(())
+    })
+    .await;
+    scene.trial.finish().await;
+}
+
+impl Scene {
+    /// The server gives up a connection that does not answer.
+    async fn connection_is_ended(&self) {
+        let begin = Instant::now();
+        // Each replica counts its own streams.
+        let client = Client::connect(self.trial.cluster.replica[0].grpc).await;
+        while client.stats(TOPIC).await.streams > 0 {
+            assert!(begin.elapsed() < SILENCE_MAX, "the stream of a stopped worker stays");
+            tokio::time::sleep(millis(200)).await;
+        }
+        println!("worker_stands_still: its connection was ended after {:?}", begin.elapsed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dies() {
+    // Its leases are far longer than what follows: it is the break of its stream that ends them.
+    let Some(scene) = Scene::set("worker_dies", Duration::from_secs(3600)).await else { return };
+    let Scene { trial, client, ids, mut worker } = scene;
+    trial.note("kill the worker");
+    let killed = Instant::now();
+    worker.kill().await;
+    let mut other = other(&client).await;
+    let first = tokio::time::timeout(GRACE + PATIENCE, other.next()).await.expect("jobs come back");
+    let after = killed.elapsed();
+    assert!(after + millis(100) > GRACE, "the first job was given back after {after:?}");
+    let mut back = other.next_many(ids.len() - 1).await;
+    back.push(first);
+    println!("worker_dies: its jobs were back after {:?}", killed.elapsed());
+    assert!(killed.elapsed() < GRACE + PATIENCE);
+    // A dead worker is no failure of its jobs.
+    assert!(back.iter().all(|job| (job.delivery, job.attempt) == (2, 1)));
+    client.ack_all(&receipts(&back)).await;
+    let stats = client.stats(TOPIC).await;
+    assert_eq!(stats.succeeded_total, stats.enqueued_total);
+    trial.finish().await;
+}
+
+async fn other(client: &Client) -> Worker {
+    let max_in_flight = i32::try_from(HELD).unwrap();
+    client.stream(StreamRequest { max_in_flight, ..take(TOPIC) }).await
+}
