@@ -61,5 +61,7 @@ mod mixed;
 mod redis;
 /// Replicas die.
 mod replica;
+/// Workers read slowly or not at all.
+mod slow;
 /// Workers stand still or die.
 mod worker;

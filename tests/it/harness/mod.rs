@@ -14,7 +14,7 @@
 mod client;
 mod job;
 mod proxy;
-mod raw;
+pub(crate) mod raw;
 mod redis;
 mod refusal;
 mod sentinel;

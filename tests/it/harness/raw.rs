@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringq::pb::queue_service_client::QueueServiceClient;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::body::Body;
 use tower::util::BoxCloneSyncService;
@@ -17,11 +17,19 @@ pub(crate) type RawQueue = QueueServiceClient<
 
 /// Connects to the queue service without tonic's channel.
 pub(crate) async fn raw_queue(grpc: SocketAddr) -> RawQueue {
-    let socket = TcpStream::connect(grpc).await.unwrap();
-    let (sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-            .await
-            .unwrap();
+    queue_on(TcpStream::connect(grpc).await.unwrap(), grpc, None).await
+}
+
+/// The queue service over this socket, with windows of so many bytes.
+pub(crate) async fn queue_on<S>(socket: S, grpc: SocketAddr, window: Option<u32>) -> RawQueue
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    if let Some(window) = window {
+        client.initial_stream_window_size(window).initial_connection_window_size(window);
+    }
+    let (sender, connection) = client.handshake(TokioIo::new(socket)).await.unwrap();
     tokio::spawn(connection);
     let service = tower::service_fn(move |request: http::Request<Body>| {
         let mut sender = sender.clone();
