@@ -63,5 +63,7 @@ mod redis;
 mod replica;
 /// Workers read slowly or not at all.
 mod slow;
+/// The log of a Redis is torn or damaged.
+mod torn;
 /// Workers stand still or die.
 mod worker;

@@ -167,7 +167,7 @@ impl Redis {
     }
 
     /// Its directory.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
@@ -213,8 +213,13 @@ impl Redis {
 
     /// Starts it again on the same data and port.
     pub(crate) async fn restart(&mut self) {
+        assert!(self.starts_again().await, "redis-server does not start again");
+    }
+
+    /// Starts it again; whether it gets ready rather than end at once.
+    pub(crate) async fn starts_again(&mut self) -> bool {
         self.child = spawn(self.dir.path(), self.port, &self.setup).unwrap();
-        assert!(self.wait_ready().await, "redis-server does not start again");
+        self.wait_ready().await
     }
 
     /// Lets it stand still, sockets open, until [`Redis::resume`].
