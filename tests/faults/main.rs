@@ -47,6 +47,8 @@ mod trial;
 mod broken;
 /// Nothing goes wrong, or only the clients do.
 mod calm;
+/// No more connections.
+mod connections;
 /// Replicas are cut off from a Redis that lives.
 mod cut_off;
 /// A Redis is full.

@@ -282,6 +282,11 @@ impl Outcome {
         self.shared.jobs()
     }
 
+    /// All that went wrong for clients, by what it was.
+    pub(crate) fn all_troubles(&self) -> Vec<String> {
+        self.shared.troubles.counts().into_keys().collect()
+    }
+
     /// How often something went wrong for a client that begins like this.
     pub(crate) fn troubles(&self, begin: &str) -> usize {
         self.shared.troubles.times(begin)
