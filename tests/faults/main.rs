@@ -51,6 +51,8 @@ mod calm;
 mod connections;
 /// Replicas are cut off from a Redis that lives.
 mod cut_off;
+/// Very many jobs are due at once.
+mod due;
 /// A Redis is full.
 mod full;
 /// Shards drain, come and move while everything runs.
