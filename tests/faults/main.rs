@@ -53,6 +53,8 @@ mod connections;
 mod cut_off;
 /// Very many jobs are due at once.
 mod due;
+/// A Redis begins to evict.
+mod evicts;
 /// A Redis is full.
 mod full;
 /// Shards drain, come and move while everything runs.
