@@ -1,4 +1,4 @@
-//! N redis-servers and M replicas on all of them.
+//! N redis-servers and M replicas on all of them, or one server on N files.
 
 use std::net::SocketAddr;
 
@@ -14,6 +14,8 @@ pub(crate) struct Shape {
     pub(crate) fsync: &'static str,
     /// Whether replicas reach each Redis through a [`Proxy`].
     pub(crate) proxied: bool,
+    /// Whether the shards are files of SQLite, which one replica has for itself.
+    pub(crate) files: bool,
 }
 
 /// All server processes of a trial. Dropping it kills them.
@@ -32,7 +34,11 @@ pub(crate) struct Cluster {
 /// How the replica of that number is started. One that ends does not wait long for jobs of a shard that nobody
 /// reaches. Every other one has more than one thread, whatever machine this is.
 fn setup(number: usize, ring: &[String]) -> Setup {
-    let setup = Setup::new().ring(ring.to_vec()).restartable();
+    common(number, Setup::new().ring(ring.to_vec()))
+}
+
+fn common(number: usize, setup: Setup) -> Setup {
+    let setup = setup.restartable();
     setup.config("shutdown_grace = \"2s\"").config(&format!("threads = {}", 1 + number % 2))
 }
 
@@ -48,13 +54,16 @@ pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { shards: 4, replicas: 3, fsync: "everysec", proxied: false }
+        Shape { shards: 4, replicas: 3, fsync: "everysec", proxied: false, files: false }
     }
 }
 
 impl Cluster {
     /// Starts all of it; `None` when there is no redis-server.
     pub(crate) async fn start(shape: &Shape) -> Option<Cluster> {
+        if shape.files {
+            return Some(Cluster::on_files(shape).await);
+        }
         let args = redis_args(shape.fsync);
         let (mut redis, mut proxy) = (Vec::new(), Vec::new());
         for _ in 0..shape.shards {
@@ -74,6 +83,12 @@ impl Cluster {
             replica.push(setup(number, &ring).start().await);
         }
         Some(Cluster { replica, proxy, redis, ring, fsync: shape.fsync })
+    }
+
+    async fn on_files(shape: &Shape) -> Cluster {
+        let server = common(1, Setup::new().shards(shape.shards)).start().await;
+        let (proxy, redis, ring) = (Vec::new(), Vec::new(), Vec::new());
+        Cluster { replica: vec![server], proxy, redis, ring, fsync: shape.fsync }
     }
 
     /// Ends a replica as an operator does and starts one in its place, with the ring as it is now.

@@ -55,6 +55,8 @@ mod cut_off;
 mod due;
 /// A Redis begins to evict.
 mod evicts;
+/// The server on files of SQLite.
+mod files;
 /// A Redis is full.
 mod full;
 /// Shards drain, come and move while everything runs.
