@@ -65,6 +65,8 @@ mod live;
 mod lost;
 /// Everything at random.
 mod mixed;
+/// Bodies of all sizes, and calls that are none.
+mod odd;
 /// A Redis dies, stands still, forgets its scripts, throws its clients out.
 mod redis;
 /// Replicas die.
