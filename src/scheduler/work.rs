@@ -161,9 +161,9 @@ impl Scheduler {
     }
 
     /// Writes the follow-ups that have ids of their own (and all of them where the shard is to become
-    /// empty: the others go elsewhere), of all items together, where the lease still holds, and takes
-    /// them out of the items: what is left goes with the ack. Answers, by item, why
-    /// it cannot be acknowledged now.
+    /// empty or takes no new jobs: the others go elsewhere), of all items together, where the lease
+    /// still holds, and takes them out of the items: what is left goes with the ack. Answers, by item,
+    /// why it cannot be acknowledged now.
     ///
     /// Where the lease does not hold nothing is written: the settle tells a repeat of an ack that was
     /// applied from a stale one, and writes no follow-ups in either case.
@@ -181,11 +181,11 @@ impl Scheduler {
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
         let leases = shard.leases(refs).await?;
         let (mut named, mut whose) = (Vec::new(), Vec::new());
-        let drains = shard.state() == ShardState::Draining;
+        let elsewhere = shard.state() == ShardState::Draining || shard.refuses_jobs().is_some();
         for (index, lease) in handing.into_iter().zip(leases) {
             let drafts = std::mem::take(&mut items[index].follow_ups);
             if lease.is_ok() {
-                let goes_first = |draft: &Draft| draft.id.is_some() || drains;
+                let goes_first = |draft: &Draft| draft.id.is_some() || elsewhere;
                 let (with_id, without) = drafts.into_iter().partition(goes_first);
                 items[index].follow_ups = without;
                 whose.extend(std::iter::repeat_n(index, Vec::len(&with_id)));
