@@ -54,7 +54,7 @@ pub(crate) struct Outcome {
 
 /// How long a scenario does its harm.
 pub(crate) fn harm_time() -> Duration {
-    Duration::from_secs(u64::from(number("RINGQ_FAULT_SECONDS", 4)))
+    Duration::from_secs(u64::from(number("RINGQ_FAULT_SECONDS", 3)))
 }
 
 /// Whether the long form is asked for, in which times are compared, too.

@@ -96,6 +96,9 @@ impl Board {
         let mut outcome = Outcome::default();
         for (asked, found) in plan.asks.into_iter().zip(found) {
             let more = found.rest == Rest::More;
+            if found.leased.iter().any(|jobs| !jobs.is_empty()) {
+                self.turn(&asked.topic);
+            }
             let mut leased = found.leased.into_iter();
             for asker in &asked.takers {
                 let jobs = leased.next().unwrap_or_default();
@@ -304,6 +307,17 @@ impl Board {
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
                 group.parked.insert(name.clone());
+            }
+        }
+    }
+
+    /// The topic had jobs, if only one, and the first in line had the first of them: it is another's turn, or a
+    /// trickle would go to one stream for ever.
+    fn turn(&mut self, name: &TopicName) {
+        let groups = self.topics.get(name).map(|topic| topic.groups.clone());
+        for group in groups.unwrap_or_default() {
+            if let Some(first) = self.pop(group) {
+                self.push(group, first);
             }
         }
     }

@@ -169,6 +169,33 @@ fn a_trickle_does_not_look_at_every_idle_stream() {
 }
 
 #[test]
+fn a_trickle_goes_to_all_streams_in_turn() {
+    for count in [2, 3, 2 * WIDTH_MIN] {
+        let ids = 0..u32::try_from(count).unwrap();
+        let streams: Vec<_> = ids.map(|id| stream(id, &["a"], 100)).collect();
+        let mut board = board(&streams.iter().collect::<Vec<_>>());
+        let mut got: HashMap<u32, u32> = HashMap::new();
+        for _ in 0..10 * count {
+            // What is asked in vain is nobody's turn.
+            for _ in 0..2 {
+                board.wake(&name("a"), NOW, NOW);
+                let plan = board.plan().unwrap();
+                apply(&mut board, plan, 0, Rest::Nothing);
+            }
+            board.wake(&name("a"), NOW, NOW);
+            let plan = board.plan().unwrap();
+            let first = plan.asks[0].takers[0].stream.id();
+            let mut found = answer(&plan, 0, 10, Rest::Nothing);
+            found[0].leased[0] = vec![job(&name("a"), 10)];
+            board.apply(plan, found, AT);
+            *got.entry(first).or_default() += 1;
+        }
+        let (least, most) = (got.values().min(), got.values().max());
+        assert!(got.len() == count && least >= Some(&5) && most <= Some(&20), "{got:?}");
+    }
+}
+
+#[test]
 fn a_topic_sleeps_only_if_nothing_woke_it_since_it_was_asked() {
     let one = stream(1, &["a"], 8);
     let mut board = board(&[&one]);

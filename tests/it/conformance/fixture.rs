@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::Cause;
@@ -68,6 +68,9 @@ enum Place {
     /// The url of a server that others use, too.
     Shared(String),
 }
+
+/// Longer than a process takes from its birth to its program.
+const COPIED_MAX: Duration = Duration::from_secs(5);
 
 /// The Redis behind Sentinel, and how many databases of it were given away.
 static SENTINEL: OnceCell<Option<Sentinel>> = OnceCell::const_new();
@@ -185,7 +188,17 @@ impl Fixture {
     /// Closes the store and opens it again, as a new process would.
     pub(crate) async fn reopen(&mut self) {
         self.store.close().await;
-        self.store = self.open_as("s0").await.unwrap();
+        // A process that another test starts at this moment has a copy of the lock on a file until it becomes
+        // another program.
+        let begin = Instant::now();
+        self.store = loop {
+            match self.open_as("s0").await {
+                Err(error) if error.contains("is in use") && begin.elapsed() < COPIED_MAX => {
+                    tokio::task::yield_now().await;
+                }
+                opened => break opened.unwrap(),
+            }
+        };
     }
 
     /// Opens the same place once more under some name.
