@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
 use ringq::domain::lifecycle::Cause;
@@ -190,15 +190,15 @@ impl Fixture {
         self.store.close().await;
         // A process that another test starts at this moment has a copy of the lock on a file until it becomes
         // another program.
-        let begin = Instant::now();
-        self.store = loop {
-            match self.open_as("s0").await {
-                Err(error) if error.contains("is in use") && begin.elapsed() < COPIED_MAX => {
-                    tokio::task::yield_now().await;
+        let opened = async {
+            loop {
+                match self.open_as("s0").await {
+                    Err(error) if error.contains("is in use") => tokio::task::yield_now().await,
+                    opened => break opened.unwrap(),
                 }
-                opened => break opened.unwrap(),
             }
         };
+        self.store = tokio::time::timeout(COPIED_MAX, opened).await.expect("it is let go of");
     }
 
     /// Opens the same place once more under some name.
