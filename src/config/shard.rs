@@ -94,7 +94,7 @@ impl Shard {
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;
         let found = ShardUrl::try_new(url).map_err(|problem| match url.split_once(',') {
-            Some((_, next)) if next.contains('=') => {
+            Some((_, next)) if next.contains("://") => {
                 format!("{name}: {problem}; several shards are separated by blanks, not commas")
             }
             _ => format!("{name}: {problem}"),

@@ -40,9 +40,7 @@ pub(super) fn toml(config: &Config) -> String {
         lines.push("\n[[shard]]\n".to_owned());
         lines.push(line("name", text(shard.name.as_str())));
         if shard.url.has_credentials() {
-            lines.push(
-                "# The user and the password of this url are not shown: add them.\n".to_owned(),
-            );
+            lines.push("# The user or password of this url is not shown: add it.\n".to_owned());
         }
         lines.push(line("url", text(&shard.url)));
         lines.push(line("weight", shard.weight));

@@ -330,7 +330,7 @@ fn a_password_is_not_shown_and_that_is() {
     };
     for url in ["redis://:secret@h", "redis+sentinel://h/main?sentinel_password=secret"] {
         let toml = shown(url);
-        assert!(!toml.contains("secret") && toml.contains("not shown: add them"), "{toml}");
+        assert!(!toml.contains("secret") && toml.contains("not shown: add it"), "{toml}");
     }
     assert!(!shown("redis://h").contains("not shown"));
 }

@@ -98,8 +98,9 @@ fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPag
         jobs.extend(page.jobs.into_iter().map(listed));
         ends.push((shard, page.next.map_or(Place::End, Place::Behind)));
     }
-    // Stable: jobs of one shard stay in its order.
-    jobs.sort_by_key(|listed| listed.job.due_time);
+    // By their places, and stable, so that jobs of one shard stay in its order: one that has moved since its shard
+    // listed it has another due time by now, and would take the page behind jobs that were not given out.
+    jobs.sort_by_key(|listed| listed.place.due);
     let rest = jobs.split_off(limit.min(jobs.len()));
     for ListedJob { shard, place, .. } in &jobs {
         places.pass(shard.clone(), *place);

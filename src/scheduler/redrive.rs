@@ -56,7 +56,7 @@ impl Scheduler {
     /// are done by then.
     ///
     /// # Errors
-    /// As the store's, when no shard has answered.
+    /// As the store's, when nothing was done because of it.
     pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<RedrivenJobs> {
         let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
         let mut work = Work { shards, redrive: &redrive, begin, total, failed: BTreeMap::new() };
@@ -78,6 +78,7 @@ impl Work<'_> {
     /// What came of a piece of work on a shard.
     fn note(&mut self, shard: &Shard, done: store::Result<()>) {
         if let Err(error) = done {
+            tracing::warn!(shard = %shard.name(), %error, "jobs of the shard were not put back");
             self.failed.entry(shard.name().clone()).or_insert(error);
         }
     }
@@ -141,7 +142,12 @@ impl Work<'_> {
             let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= self.begin));
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
             if !ids.is_empty() {
-                self.part(shard, ids).await?;
+                // Of another shard's doing, perhaps, which owns some of them elsewhere.
+                let done = self.part(shard, ids).await;
+                if shard.is_down() {
+                    return done;
+                }
+                self.note(shard, done);
             }
             // A job is due before it dies: from here on all died after the call began.
             after = page.next.filter(|cursor| cursor.due <= self.begin);
@@ -159,14 +165,14 @@ impl Work<'_> {
     /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
     async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
         let Some(target) = &self.redrive.target else { return self.stay(shard, ids).await };
-        let ids = self.untaken(target, ids).await?;
+        let ids = self.untaken(target, ids).await;
         let (stay, leave) = ids.into_iter().partition(|id| self.lies_on(target, id, shard));
         self.stay(shard, stay).await?;
         self.leave(shard, target, leave).await
     }
 
     /// Those that no former owner has in `target`: the newest one is asked by whoever writes there.
-    async fn untaken(&mut self, target: &TopicName, ids: Vec<JobId>) -> store::Result<Vec<JobId>> {
+    async fn untaken(&mut self, target: &TopicName, ids: Vec<JobId>) -> Vec<JobId> {
         let mut doubts = Doubts::default();
         for (index, id) in ids.iter().enumerate() {
             let key = JobKey { topic: target.clone(), id: id.clone() };
@@ -177,13 +183,11 @@ impl Work<'_> {
         for (index, id) in ids.into_iter().enumerate() {
             match found.remove(&index) {
                 None => untaken.push(id),
-                Some(taken) => {
-                    taken.map_err(|in_the_way| in_the_way.error)?;
-                    self.total.skipped += 1;
-                }
+                Some(Ok(_)) => self.total.skipped += 1,
+                Some(Err(InTheWay { shard, error })) => self.note(&shard, Err(error)),
             }
         }
-        Ok(untaken)
+        untaken
     }
 
     /// Puts jobs back on their shard; the due times go on where the last chunk ended.
@@ -229,7 +233,9 @@ impl Work<'_> {
                 }
             }
             for (owner, jobs) in by_owner {
-                self.hand_to(&self.shards.all()[owner], shard, target, jobs).await?;
+                let owner = &self.shards.all()[owner];
+                let done = self.hand_to(owner, shard, target, jobs).await;
+                self.note(shard, done);
             }
         }
         Ok(())

@@ -180,26 +180,42 @@ impl Scheduler {
         }
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
         let leases = shard.leases(refs).await?;
-        let (mut named, mut whose) = (Vec::new(), Vec::new());
+        let (mut named, mut moving) = (Vec::new(), Vec::new());
         let elsewhere = shard.state() == ShardState::Draining || shard.refuses_jobs().is_some();
         for (index, lease) in handing.into_iter().zip(leases) {
             let drafts = std::mem::take(&mut items[index].follow_ups);
             if lease.is_ok() {
-                let goes_first = |draft: &Draft| draft.id.is_some() || elsewhere;
-                let (with_id, without) = drafts.into_iter().partition(goes_first);
-                items[index].follow_ups = without;
-                whose.extend(std::iter::repeat_n(index, Vec::len(&with_id)));
-                named.extend::<Vec<Draft>>(with_id);
+                let (with_id, without): (Vec<_>, _) =
+                    drafts.into_iter().partition(|draft| draft.id.is_some());
+                named.extend(with_id.into_iter().map(|draft| (index, draft)));
+                match elsewhere {
+                    true => moving.extend(without.into_iter().map(|draft| (index, draft))),
+                    false => items[index].follow_ups = without,
+                }
             }
         }
-        for (index, written) in whose.into_iter().zip(self.enqueue(named, None, None).await) {
+        self.write_first(named, &mut refused).await;
+        // Last, and not for those that cannot be acknowledged now: a repeat would write them once more.
+        self.write_first(moving, &mut refused).await;
+        Ok(refused)
+    }
+
+    /// Writes follow-ups, each of the item with its index, of items that are not refused yet; why some are
+    /// from now on.
+    async fn write_first(
+        &self,
+        follow_ups: Vec<(usize, Draft)>,
+        refused: &mut [Option<SettleError>],
+    ) {
+        let wanted = follow_ups.into_iter().filter(|(index, _)| refused[*index].is_none());
+        let (whose, drafts): (Vec<usize>, Vec<Draft>) = wanted.unzip();
+        for (index, written) in whose.into_iter().zip(self.enqueue(drafts, None, None).await) {
             if let Err(error) = written
                 && !matches!(error, EnqueueError::AlreadyExists { .. })
             {
                 refused[index] = Some(SettleError::Unavailable(error.to_string()));
             }
         }
-        Ok(refused)
     }
 
     async fn nack_share(

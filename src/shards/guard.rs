@@ -1,5 +1,6 @@
 //! What every call of a store goes through: the breaker, a limit to its time, and measurement.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -151,19 +152,20 @@ impl Guard {
             "the shard does not answer; its calls fail at once until it does"
         );
         self.changed(true);
-        tokio::spawn(Arc::clone(self).probe());
+        let events = self.store.events(About::Shard);
+        tokio::spawn(Arc::clone(self).probe(events));
     }
 
     /// Asks, once at a time, until the shard answers or is closed. A shard that is heard of is asked at once: its
-    /// hints may come back before the next pause is over.
-    async fn probe(self: Arc<Self>) {
-        let mut events = self.store.events(About::Shard);
+    /// hints may come back before the next pause is over. That makes no pause longer.
+    async fn probe(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
+        let mut pause = pin!(tokio::time::sleep(self.breaker.pause()));
         loop {
-            tokio::select! {
-                () = tokio::time::sleep(self.breaker.pause()) => {}
-                () = heard(&mut events) => {}
+            let is_over = tokio::select! {
+                () = &mut pause => true,
+                () = heard(&mut events) => false,
                 () = self.closing.cancelled() => return,
-            }
+            };
             let limit = self.patience.claim;
             match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
                 Ok(Err(error)) if !answers(&error) => {
@@ -173,6 +175,9 @@ impl Guard {
                 }
                 Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),
                 Ok(_) => break,
+            }
+            if is_over {
+                pause.as_mut().reset(Instant::now() + self.breaker.pause());
             }
         }
         self.changed(false);
@@ -239,8 +244,6 @@ mod tests {
         while !guard.breaker().is_open() {
             assert!(guard.call(Op::Info, late, store.info()).await.is_err());
         }
-        // The prober has to listen before there is something to hear.
-        tokio::task::yield_now().await;
         store.set(Fault::None);
         store.inner().set_state(ShardState::Active).await.unwrap();
         let closed = tokio::time::timeout(late / 3, guard.breaker().closed()).await;

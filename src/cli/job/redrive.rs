@@ -79,11 +79,10 @@ impl Redrive {
         }
         if !self.ids.is_empty() && answer.skipped_count > 0 {
             let left = self.left(&unfit, answer.skipped_count);
-            return if answer.unreachable_shards.is_empty() {
-                Err(left)
-            } else {
-                topic::partial(answer.unreachable_shards.iter())
-            };
+            if answer.unreachable_shards.is_empty() {
+                return Err(left);
+            }
+            left.tell();
         }
         topic::partial(answer.unreachable_shards.iter())
     }

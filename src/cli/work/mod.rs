@@ -52,7 +52,8 @@ How it ends settles the job:
   exit code 0   done
   exit code 75  given back, not counted as tried; it waits nothing at first, then 1s, 2s, 4s … 60s
   126 or 127    given back like that, after 1s at least: the shell could not run the command or did
-                not find it, so it is the worker that is wrong and not the job
+                not find it, so it is the worker that is wrong and not the job. env, timeout and other
+                commands that run commands end like this, too
   any other     failed with the end of its standard error as the reason; its retry policy says when
                 it runs again. So does a signal, and --run-timeout
 A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose

@@ -98,7 +98,8 @@ impl Producer {
         self.with(|terms| terms.durability = durability)
     }
 
-    /// How long a job is repeated. Default 30 s; zero: never.
+    /// How long a job is repeated, and so how long one call for it takes at most, within 5 to 30 s. Default 30 s;
+    /// zero: it is never repeated, and a call may take 30 s.
     #[must_use]
     pub fn repeat_for(self, duration: Duration) -> Producer {
         self.with(|terms| terms.repeat_for = duration)

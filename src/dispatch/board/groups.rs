@@ -182,6 +182,29 @@ impl Line {
         self.order.len()
     }
 
+    /// Back to where it was popped from.
+    pub(super) fn push_front(&mut self, id: u32) {
+        if self.present.insert(id) {
+            self.order.push_front(id);
+        }
+    }
+
+    /// It is the next one, if it is in line. It is looked for from the end.
+    pub(super) fn move_to_front(&mut self, id: u32) {
+        if let Some(place) = self.order.iter().rposition(|&other| other == id) {
+            self.order.remove(place);
+            self.order.push_front(id);
+        }
+    }
+
+    /// It is the last one, if it is in line. It is looked for from the front.
+    pub(super) fn move_to_back(&mut self, id: u32) {
+        if let Some(place) = self.order.iter().position(|&other| other == id) {
+            self.order.remove(place);
+            self.order.push_back(id);
+        }
+    }
+
     /// Drops those that are gone, once they are many.
     fn compact(&mut self, members: usize, exists: impl Fn(u32) -> bool) {
         if self.order.len() > 2 * members + WIDTH_MIN {

@@ -33,6 +33,8 @@ pub(in crate::dispatch) struct Asked {
 /// On whose behalf, and how much.
 pub(in crate::dispatch) struct Asker {
     pub(in crate::dispatch) stream: Arc<Stream>,
+    /// In whose line it stood.
+    group: u32,
     pub(in crate::dispatch) share: Share,
     /// It is all that the stream could take.
     full: bool,
@@ -94,11 +96,12 @@ impl Board {
     ) -> Outcome {
         let progress = found.iter().any(|found| found.leased.iter().any(|jobs| !jobs.is_empty()));
         let mut outcome = Outcome::default();
+        // The last one first, so that those who got nothing stand as they stood.
+        for (asked, found) in plan.asks.iter().zip(&found).rev() {
+            self.take_turns(asked, found);
+        }
         for (asked, found) in plan.asks.into_iter().zip(found) {
             let more = found.rest == Rest::More;
-            if found.leased.iter().any(|jobs| !jobs.is_empty()) {
-                self.turn(&asked.topic);
-            }
             let mut leased = found.leased.into_iter();
             for asker in &asked.takers {
                 let jobs = leased.next().unwrap_or_default();
@@ -135,6 +138,7 @@ impl Board {
         let waiting: usize = groups.iter().map(|group| self.line_len(*group)).sum();
         let (mut takers, mut slice, mut later) = (Vec::new(), slice, false);
         for group in groups {
+            let before = takers.len();
             for _ in 0..self.line_len(group) {
                 if takers.len() == width || slice == 0 {
                     break;
@@ -142,11 +146,10 @@ impl Board {
                 let Some(id) = self.pop(group) else { break };
                 let others = width.min(waiting).saturating_sub(takers.len()).max(1);
                 let jobs_max = slice.div_ceil(u32::try_from(others).unwrap_or(u32::MAX));
-                match self.pick(id, name, jobs_max) {
+                match self.pick(id, group, name, jobs_max) {
                     Pick::Taker(taker) => {
                         slice -= taker.share.jobs.min(slice);
                         takers.push(taker);
-                        self.push(group, id);
                     }
                     Pick::Blocked => self.push(group, id),
                     Pick::Later => {
@@ -156,12 +159,13 @@ impl Board {
                     Pick::Out => {}
                 }
             }
+            self.stand_in_line(group, &takers[before..]);
         }
         (takers, later)
     }
 
     /// What the stream asks of the topic: its share, at most `jobs_max`.
-    fn pick(&mut self, id: u32, name: &TopicName, jobs_max: u32) -> Pick {
+    fn pick(&mut self, id: u32, group: u32, name: &TopicName, jobs_max: u32) -> Pick {
         let ways = match self.subs.get(&id) {
             Some(sub) if sub.hungry => self.ways(sub),
             _ => return Pick::Out,
@@ -190,7 +194,7 @@ impl Board {
             Share { jobs: sub.split.0.min(jobs_max), bytes, oversize: want.idle && ways == 1 }
         });
         match reserved {
-            Some(share) => Pick::Taker(Asker { stream, share, full: ways == 1 }),
+            Some(share) => Pick::Taker(Asker { stream, group, share, full: ways == 1 }),
             None => {
                 sub.hungry = false;
                 self.hungry -= 1;
@@ -311,14 +315,35 @@ impl Board {
         }
     }
 
-    /// The topic had jobs, if only one, and the first in line had the first of them: it is another's turn, or a
-    /// trickle would go to one stream for ever.
-    fn turn(&mut self, name: &TopicName) {
-        let groups = self.topics.get(name).map(|topic| topic.groups.clone());
-        for group in groups.unwrap_or_default() {
-            if let Some(first) = self.pop(group) {
-                self.push(group, first);
+    /// Whoever is asked for first gets the first job, if there is any, so the next topic begins with another one.
+    fn stand_in_line(&mut self, group: u32, takers: &[Asker]) {
+        let Some(line) = self.groups.get_mut(&group).map(|group| &mut group.line) else { return };
+        let Some((first, others)) = takers.split_first() else { return };
+        others.iter().rev().for_each(|taker| line.push_front(taker.stream.id()));
+        line.push(first.stream.id());
+    }
+
+    /// Whoever got something has had its turn, and nobody else: where claims in vain moved somebody, a trickle of
+    /// jobs could go to one stream for ever. So it could to one group.
+    fn take_turns(&mut self, asked: &Asked, found: &Claimed) {
+        let got = |index: usize| found.leased.get(index).is_some_and(|jobs| !jobs.is_empty());
+        let takers: Vec<_> = asked.takers.iter().enumerate().collect();
+        for takers in takers.chunk_by(|(_, a), (_, b)| a.group == b.group) {
+            let Some(group) = self.groups.get_mut(&takers[0].1.group) else { continue };
+            for (place, (index, taker)) in takers.iter().enumerate() {
+                match (place, got(*index)) {
+                    (0, false) => group.line.move_to_front(taker.stream.id()),
+                    (0, true) | (_, false) => {}
+                    (_, true) => group.line.move_to_back(taker.stream.id()),
+                }
             }
+        }
+        let progress = (0..asked.takers.len()).any(got);
+        if let Some(topic) = self.topics.get_mut(&asked.topic)
+            && progress
+            && topic.groups.len() > 1
+        {
+            topic.groups.rotate_left(1);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ring::{Ring, draft, key, named, soon};
 use crate::domain::ring::ShardState;
 use crate::domain::{OnConflict, Outcome, State, When};
-use crate::scheduler::{Draft, EnqueueError, Enqueued, RedriveJobs};
+use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::faulty::{Fault, Faulty};
 use crate::store;
 
@@ -203,4 +203,27 @@ async fn jobs_are_put_back_where_they_lie() {
     let redrive = RedriveJobs { topic, ids, target: None, rate: None, dry_run: true };
     let done = ring.scheduler.redrive(redrive).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is met once");
+}
+
+/// A repeat of an ack must not write what the attempt before has written under an id that nobody knows.
+#[tokio::test]
+async fn what_follows_without_an_id_is_not_written_before_the_ack_can_be() {
+    let ring = Ring::joined(&Ring::stores(3), 1).await;
+    ring.accept(ring.owned_by(0, "t", 1)).await;
+    let receipt = super::receipts(&ring, 0, "t").await.remove(0);
+    set(&ring, 0, ShardState::Draining).await;
+    // The shard that one of them belongs to is away.
+    let follow_ups = [vec![draft("next")], ring.owned_by(1, "next", 1)].concat();
+    ring.stores[1].set(Fault::Refuses);
+    let ack = || AckItem { receipt: receipt.clone(), result: None, follow_ups: follow_ups.clone() };
+    let written = async || ring.stats("next").await.iter().map(|stats| stats.ready).sum::<u64>();
+    for _ in 0..3 {
+        let refused = ring.scheduler.ack(vec![ack()]).await.remove(0);
+        assert!(matches!(refused, Err(SettleError::Unavailable(_))), "{refused:?}");
+        assert_eq!(written().await, 0);
+    }
+    ring.stores[1].set(Fault::None);
+    ring.until_down(1, false).await;
+    assert_eq!(ring.scheduler.ack(vec![ack()]).await, [Ok(())]);
+    assert_eq!(written().await, 2);
 }
