@@ -144,3 +144,26 @@ impl Places {
         self.0.get(shard).copied().unwrap_or(Place::Begin)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::scheduler::tests::ring::{Ring, named};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_that_has_moved_since_it_was_listed_makes_no_page_skip_others() {
+        let ring = Ring::new(1);
+        ring.accept(["a", "b", "c"].map(|id| named("t", id)).into()).await;
+        let shard = ring.scheduler.shards().all()[0].clone();
+        let topic = TopicName::stored("t");
+        let list = List { topic, state: State::Ready, full: false, limit: 9, after: None };
+        let mut page = shard.list(list).await.unwrap();
+        let first = page.jobs[0].clone();
+        page.jobs[2].job.due_time.0 -= 1_000_000;
+        let merged = merge(vec![(shard.clone(), page)], 1, Places::default());
+        assert_eq!(merged.jobs[0].job, first.job);
+        let behind = Places([(shard.name().clone(), Place::Behind(first.place))].into());
+        assert_eq!(merged.next, Some(behind));
+    }
+}
