@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use ringq::pb::{GetServerInfoRequest, ListShardsRequest, SetShardStateRequest, Shard, ShardState};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -74,10 +76,14 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
     // Another process holds the write lock of its file.
     let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
     holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-    // On a machine that is busy enough the answer comes later than anybody waits for it.
+    // On a machine that is busy enough the answer comes later than anybody waits for it. What is unknown may
+    // be done once the lock is gone.
+    let unknown = AtomicBool::new(false);
     let refused = crate::harness::eventually("it is refused for certain", async || {
         let status = set(&client, "s1", ShardState::Draining.into()).await.unwrap_err();
-        Some(status).filter(|status| refusal(status) != "Unavailable OUTCOME_UNKNOWN")
+        let is_unknown = refusal(&status) == "Unavailable OUTCOME_UNKNOWN";
+        unknown.fetch_or(is_unknown, Relaxed);
+        Some(status).filter(|_| !is_unknown)
     });
     let status = refused.await;
     assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
@@ -86,7 +92,8 @@ async fn a_shard_that_does_not_answer_is_not_drained() {
     let listed = crate::harness::eventually("it answers again", async || {
         Some(shard(&client, "s1").await).filter(|s| s.state() != ShardState::Unreachable)
     });
-    assert_eq!(listed.await.role(), ShardState::Active, "nothing has changed");
+    let role = listed.await.role();
+    assert!(role == ShardState::Active || unknown.into_inner(), "nothing has changed");
 }
 
 #[tokio::test]
