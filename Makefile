@@ -5,7 +5,7 @@
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
 
 # Tests wait more than they compute: for time to pass, for processes to start and to end.
-TEST_THREADS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \

@@ -8,7 +8,7 @@ use ringq::clock::{Clock, ManualClock};
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::{Mark, Members, Records};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
-use ringq::store::sqlite::{Config, Place, SqliteStore};
+use ringq::store::sqlite::{Config, OpenError, Place, SqliteStore};
 use ringq::store::{Ask, Beat, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
 
 /// The schema of version 1, as it was when the migration after it came.
@@ -65,10 +65,22 @@ fn write_version_1(path: &Path) -> rusqlite::Connection {
     file
 }
 
+/// Tries to open a file: more than a process takes from its birth to its program.
+const COPIED_MAX: usize = 10_000;
+
 fn open(path: &Path) -> Arc<dyn Store> {
     let name = ShardName::try_new("s0").unwrap();
     let (place, clock) = (Place::File(path.to_owned()), Clock::Manual(ManualClock::new(NOW)));
-    Arc::new(SqliteStore::open(Config { name, place, clock }).unwrap())
+    let config = Config { name, place, clock };
+    // A process that another test starts at this moment has a copy of the lock until it becomes another program.
+    let free = (0..COPIED_MAX).find_map(|_| match SqliteStore::open(config.clone()) {
+        Err(OpenError::Locked(_)) => {
+            std::thread::yield_now();
+            None
+        }
+        opened => Some(opened.unwrap()),
+    });
+    Arc::new(free.expect("it is let go of"))
 }
 
 fn key(id: &str) -> JobKey {
