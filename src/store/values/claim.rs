@@ -69,7 +69,9 @@ pub struct Claimed {
 pub enum Rest {
     /// More is ready, or was: what has expired since may count as long as no claim has met it.
     More,
-    /// Nothing before that time.
+    /// Nothing before that time. A job that expired before it was due counts as long as no claim has met
+    /// it and no prune: who wakes up for it finds nothing, which costs less than to look at each
+    /// claim whether the next job is still alive.
     Until(Time),
     /// Nothing at all.
     Nothing,

@@ -247,6 +247,17 @@ pub(crate) async fn expired_jobs_are_no_rest(q: Fixture) {
     assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, Rest::Nothing);
 }
 
+pub(crate) async fn a_job_that_expired_before_its_due_time_is_no_rest_once_pruned(q: Fixture) {
+    q.put(NewJob { due: after(60), expire: Some(after(5)), ..new_job("a") }).await;
+    q.put(NewJob { due: after(70), ..new_job("b") }).await;
+    q.sleep(5);
+    let (vain, due) = (Rest::Until(plus(q.now(), 55)), Rest::Until(plus(q.now(), 65)));
+    let met = q.claim_for(TOPIC, vec![taker()]).await.rest;
+    assert!(met == vain || met == due, "{met:?}");
+    q.store.prune(10).await.unwrap();
+    assert_eq!(q.claim_for(TOPIC, vec![taker()]).await.rest, due);
+}
+
 pub(crate) async fn a_topic_that_does_not_exist_has_nothing_and_is_not_made(q: Fixture) {
     let claimed = q.claim_for("nowhere", vec![taker(), taker()]).await;
     assert_eq!((shares(&claimed), claimed.rest), (vec![vec![], vec![]], Rest::Nothing));

@@ -141,6 +141,7 @@ macro_rules! conformance {
                 the_last_job_leaves_nothing
                 expired_jobs_are_not_in_the_way_of_others
                 expired_jobs_are_no_rest
+                a_job_that_expired_before_its_due_time_is_no_rest_once_pruned
                 a_topic_that_does_not_exist_has_nothing_and_is_not_made
                 several_topics_are_answered_in_the_order_of_the_asks
                 the_jobs_own_lease_goes_before_the_takers

@@ -28,8 +28,8 @@ pub(crate) struct Reference {
     arrivals: u64,
     jobs: BTreeMap<JobKey, Held>,
     topics: BTreeMap<TopicName, Stats>,
-    /// Topics in which a job has expired that no claim may have met yet.
-    pub(crate) lapsed: BTreeSet<TopicName>,
+    /// When jobs were due that have expired and that no claim may have met yet.
+    lapsed: BTreeMap<TopicName, BTreeSet<Time>>,
     /// What happened so far, to see what a run never tried.
     pub(crate) seen: BTreeSet<Seen>,
 }
@@ -50,7 +50,8 @@ impl Reference {
             if let Some(expire) = expire.filter(|_| held.state(now).is_waiting()) {
                 self.seen.insert(Seen::Transition(held.state(before), "Expire".into()));
                 held.finish(State::Expired, expire.max(before));
-                self.lapsed.insert(held.job.key.topic.clone());
+                let lapsed = self.lapsed.entry(held.job.key.topic.clone()).or_default();
+                lapsed.insert(held.job.due_time);
             }
         }
         self.jobs.retain(|_, held| held.forget.is_none_or(|forget| forget > now));
@@ -64,6 +65,23 @@ impl Reference {
             [Some(held.job.due_time), held.job.expire_time, held.forget, deadline, next]
         });
         edges.flatten().collect()
+    }
+
+    /// What a claim may say is left where `wanted` is, if it said `found`: as it stands in [`Rest`],
+    /// what has expired may count until a claim has met it.
+    pub(crate) fn rest(&mut self, topic: &TopicName, wanted: Rest, found: Rest) -> Rest {
+        let now = self.now;
+        let Some(lapsed) = self.lapsed.get_mut(topic) else { return wanted };
+        if found != Rest::More {
+            lapsed.retain(|&due| due > now);
+        }
+        let counts = match (found, wanted) {
+            (Rest::More, _) => lapsed.iter().any(|&due| due <= now),
+            (Rest::Until(found), Rest::Until(wanted)) => found < wanted && lapsed.contains(&found),
+            (Rest::Until(found), Rest::Nothing) => lapsed.contains(&found),
+            _ => false,
+        };
+        if counts { found } else { wanted }
     }
 
     /// The last request applied to a job.

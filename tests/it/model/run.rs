@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
-use ringq::store::{Claim, Error, Lease, LeaseRef, List, Reaped, Rest};
+use ringq::store::{Claim, Error, Lease, LeaseRef, List, Reaped};
 
 use super::coverage::Seen;
 use super::reference::Reference;
@@ -153,11 +153,7 @@ impl Run {
         };
         let mut expected = self.reference.claim(&claim, token);
         for ((ask, wanted), found) in claim.asks.iter().zip(&mut expected.topics).zip(&got.topics) {
-            if found.rest != Rest::More {
-                self.reference.lapsed.remove(&ask.topic);
-            } else if self.reference.lapsed.contains(&ask.topic) {
-                wanted.rest = Rest::More;
-            }
+            wanted.rest = self.reference.rest(&ask.topic, wanted.rest, found.rest);
         }
         let reads_the_same = format!("{expected:?}") == format!("{got:?}");
         assert!(reads_the_same, "{}", difference(&expected, &got));
