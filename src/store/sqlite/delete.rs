@@ -17,6 +17,8 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("delete.sql");
 const DROP_NEXT: &str = statement(FILE, "drop_next");
+const ARRIVE_ANEW: &str = statement(FILE, "arrive_anew");
+const MOVE_BODY: &str = statement(FILE, "move_body");
 
 /// The verb: cancel what waits or runs, forget what is finished.
 pub(super) fn delete(
@@ -153,7 +155,20 @@ fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64)
     // The expire time goes: it has had its say, and who redrives the job wants it run.
     let place = Place { topic, rank: row.rank, due, expire: None };
     lifecycle::revive(session, &row, &place, None)?;
+    if moves {
+        arrive_anew(session, &row)?;
+    }
     Ok(true)
+}
+
+/// Puts a job that came from another topic behind those that arrived in its new one before: what is due in
+/// the same microsecond goes by arrival. It is no longer in any list of the old topic.
+fn arrive_anew(session: &mut Session<'_>, row: &Row) -> Done<()> {
+    let key: i64 = session.prepare(ARRIVE_ANEW)?.query_one([row.key], |found| found.get(0))?;
+    if row.large {
+        session.prepare(MOVE_BODY)?.execute([row.key, key])?;
+    }
+    Ok(())
 }
 
 fn is_taken(session: &mut Session<'_>, target: &TopicName, id: &str) -> Done<bool> {

@@ -264,6 +264,8 @@ macro_rules! conformance {
                 a_redriven_job_does_not_expire_again
                 a_dry_run_counts_and_changes_nothing
                 jobs_move_to_another_topic
+                a_job_that_moves_arrives_after_those_that_are_there
+                a_job_that_moves_takes_a_large_payload_along
                 an_id_that_is_taken_in_the_target_stays
                 the_own_topic_as_target_is_no_move
                 a_topic_that_does_not_exist_has_nothing_to_redrive

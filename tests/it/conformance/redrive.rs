@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Job, JobId, Keep, Spec, State};
+use ringq::domain::{Job, JobId, Keep, Spec, State, When};
 use ringq::store::{List, NewJob, Redrive, Redriven};
 
 use super::fixture::Fixture;
@@ -182,6 +182,27 @@ pub(crate) async fn jobs_move_to_another_topic(q: Fixture) {
     assert_eq!(q.stats("u").await.ready, 2);
     let claimed = q.claim_for("u", vec![super::taker()]).await;
     assert_eq!(super::values::ids_of(&claimed.leased[0]), ["a", "b"]);
+}
+
+pub(crate) async fn a_job_that_moves_arrives_after_those_that_are_there(q: Fixture) {
+    bury(&q, &["a"]).await;
+    let due = || When::At(q.now());
+    q.put(NewJob { due: due(), ..job_in("u", "b") }).await;
+    assert_eq!(redrive(&q, Redrive { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
+    q.put(NewJob { due: due(), ..job_in("u", "c") }).await;
+    let claimed = q.claim_for("u", vec![super::taker()]).await;
+    assert_eq!(super::values::ids_of(&claimed.leased[0]), ["b", "a", "c"]);
+}
+
+pub(crate) async fn a_job_that_moves_takes_a_large_payload_along(q: Fixture) {
+    let large = || Some(text(&"x".repeat(100_000)));
+    q.put(NewJob { spec: Spec { payload: large(), ..Spec::default() }, ..new_job("a") }).await;
+    q.end(&q.claim_one().await, dead_lettered()).await;
+    q.put(job_in("u", "b")).await;
+    assert_eq!(redrive(&q, Redrive { target: Some(topic("u")), ..ids(&["a"]) }).await, (1, 0));
+    assert_eq!(q.get_in("u", "a").await.unwrap().spec.payload, large());
+    let claimed = q.claim_for("u", vec![super::taker()]).await;
+    assert_eq!(claimed.leased[0][1].spec.payload, large());
 }
 
 pub(crate) async fn an_id_that_is_taken_in_the_target_stays(q: Fixture) {

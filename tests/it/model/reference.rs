@@ -435,6 +435,10 @@ impl Reference {
         let nth = u32::try_from(nth).unwrap();
         held.revive(self.now.plus(redrive.delay + redrive.spacing * nth), None, self.now);
         (held.job.expire_time, held.job.result) = (None, None);
+        if moves {
+            self.arrivals += 1;
+            held.arrival = self.arrivals;
+        }
         held.job.key = to.clone();
         self.jobs.insert(to, held);
         true
