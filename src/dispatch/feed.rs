@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName, limit};
 use crate::scheduler::Scheduler;
-use crate::shards::Shard;
-use crate::store::{self, About, Ask, Claim, Event, Rest, Unclaim};
+use crate::shards::{self, Shard};
+use crate::store::{About, Ask, Claim, Event, Rest, Unclaim};
 
 use super::ask::{asks, skew, wants_globs};
 use super::board::{Board, Outcome, Plan};
@@ -104,7 +104,7 @@ impl Feed {
     }
 
     /// What comes next: an old claim is undone and topics are read before anything is claimed.
-    async fn step(&mut self) -> store::Result<()> {
+    async fn step(&mut self) -> shards::Result<()> {
         if let Some(nonce) = self.lost {
             self.undo(nonce).await
         } else if self.unread {
@@ -206,7 +206,7 @@ impl Feed {
         self.board.rise();
     }
 
-    async fn claim(&mut self, plan: Plan) -> store::Result<()> {
+    async fn claim(&mut self, plan: Plan) -> shards::Result<()> {
         let nonce = rand::rng().random();
         let before = self.scheduler.clock().now();
         let claim = Claim { nonce, owner: self.scheduler.replica().nonce, asks: asks(&plan) };
@@ -240,7 +240,7 @@ impl Feed {
         outcome.look_at.into_iter().for_each(|at| self.streams.alarm.by(at));
     }
 
-    async fn undo(&mut self, nonce: u32) -> store::Result<()> {
+    async fn undo(&mut self, nonce: u32) -> shards::Result<()> {
         let undone = self.shard.unclaim(Unclaim::Nonce(nonce)).await?;
         tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
         self.lost = None;
@@ -249,7 +249,7 @@ impl Feed {
 
     /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
     /// often claims come back empty.
-    async fn ask_about_sleepers(&mut self) -> store::Result<()> {
+    async fn ask_about_sleepers(&mut self) -> shards::Result<()> {
         self.reminder.put_off();
         self.asked = (self.asked + 1) % ASKS_PER_READ;
         if self.asked == 0 && self.board.knows_globs() {
@@ -275,7 +275,7 @@ impl Feed {
     }
 
     /// Names every topic of the shard to the board, or the new ones.
-    async fn read_topics(&mut self, all: bool) -> store::Result<()> {
+    async fn read_topics(&mut self, all: bool) -> shards::Result<()> {
         let mut after = None;
         while !self.stop.is_cancelled() {
             let from: Option<TopicName> = after.clone();

@@ -12,8 +12,8 @@ use crate::clock::Clock;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
 use crate::scheduler::Scheduler;
-use crate::shards::Shard;
-use crate::store::{self, Lease, LeaseRef};
+use crate::shards::{self, Shard};
+use crate::store::{Lease, LeaseRef};
 
 use super::ledger::Loose;
 use super::silent::Silence;
@@ -158,7 +158,7 @@ impl Orphans<'_> {
     }
 
     /// Repeats a failing call until `last` is past, or it is to stop.
-    async fn repeat<T, F: Future<Output = store::Result<T>>>(
+    async fn repeat<T, F: Future<Output = shards::Result<T>>>(
         &self,
         last: Time,
         call: impl Fn() -> F,

@@ -2,7 +2,7 @@
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
-use crate::shards::Shard;
+use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
 use super::Scheduler;
@@ -48,7 +48,7 @@ pub enum SetShardStateError {
     LastActive(ShardName),
     /// What the shard answers.
     #[error(transparent)]
-    Store(#[from] store::Error),
+    Store(#[from] ShardError),
 }
 
 // === impl Scheduler ===
@@ -58,7 +58,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn get(&self, key: JobKey, full: bool) -> store::Result<Option<Job>> {
+    pub async fn get(&self, key: JobKey, full: bool) -> shards::Result<Option<Job>> {
         let get = |shard: Shard, key| async move { shard.get(vec![key], full).await };
         Ok(self.find(&key, get, |found| found).await?.map(|(_, job)| job))
     }
@@ -67,12 +67,12 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn delete(&self, key: JobKey) -> store::Result<Option<State>> {
+    pub async fn delete(&self, key: JobKey) -> shards::Result<Option<State>> {
         let scheduler = self.clone();
         Scheduler::see_through(async move { scheduler.delete_one(key).await }).await
     }
 
-    async fn delete_one(&self, key: JobKey) -> store::Result<Option<State>> {
+    async fn delete_one(&self, key: JobKey) -> shards::Result<Option<State>> {
         let delete = |shard: Shard, key| async move { shard.delete(vec![key]).await };
         let deleted = self.find(&key, delete, |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
@@ -92,7 +92,7 @@ impl Scheduler {
         key: JobKey,
         due: Option<When>,
         priority: Option<u8>,
-    ) -> store::Result<Rescheduled> {
+    ) -> shards::Result<Rescheduled> {
         let reschedule = |shard: Shard, key| async move {
             shard.reschedule(vec![Reschedule { key, due, priority }]).await
         };
@@ -111,7 +111,7 @@ impl Scheduler {
         prefix: &str,
         after: Option<TopicName>,
         limit: usize,
-    ) -> store::Result<Vec<TopicRow>> {
+    ) -> shards::Result<Vec<TopicRow>> {
         let read = |shard: Shard| {
             let (prefix, after) = (prefix.to_owned(), after.clone());
             async move { shard.topics(prefix, after, limit).await }
@@ -130,13 +130,13 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, when no shard that answers has it: another one may.
-    pub async fn topic(&self, name: TopicName) -> store::Result<Option<TopicRow>> {
+    pub async fn topic(&self, name: TopicName) -> shards::Result<Option<TopicRow>> {
         let (rows, unreachable) = self.stats(vec![name]).await?;
         match (rows.into_iter().next().flatten(), unreachable.first()) {
-            (None, Some(shard)) => {
-                let text = format!("only {shard} may have the topic, and it does not answer");
-                Err(store::Error::Unavailable(text))
-            }
+            (None, Some(shard)) => Err(ShardError::unavailable(
+                shard,
+                "only it may have the topic, and it does not answer",
+            )),
             (row, _) => Ok(row),
         }
     }
@@ -147,7 +147,7 @@ impl Scheduler {
         let asked = shards.ask_all(|shard| async move { shard.info().await }).await;
         let answers =
             asked.answers.into_iter().map(|(shard, info)| (shard.name().clone(), Ok(info)));
-        let failures = asked.failed.into_iter().map(|(name, error)| (name, Err(error)));
+        let failures = asked.failed.into_iter().map(|failed| (failed.shard, Err(failed.error)));
         let info = |(name, info): (ShardName, store::Result<Info>)| {
             let shard = shards.named(&name)?;
             Some(about(shard, shard.state(), info))
@@ -181,7 +181,7 @@ impl Scheduler {
             return Err(SetShardStateError::LastActive(name));
         }
         shards.set_state(shard, state).await?;
-        let info = shard.info().await;
+        let info = shard.info().await.map_err(|failed| failed.error);
         Ok(about(shard, state, info))
     }
 
@@ -189,7 +189,7 @@ impl Scheduler {
     async fn stats(
         &self,
         names: Vec<TopicName>,
-    ) -> store::Result<(Vec<Option<TopicRow>>, Vec<ShardName>)> {
+    ) -> shards::Result<(Vec<Option<TopicRow>>, Vec<ShardName>)> {
         let read = |shard: Shard| {
             let topics = names.clone();
             async move { shard.stats(topics).await }

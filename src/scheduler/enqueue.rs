@@ -9,8 +9,8 @@ use crate::domain::{
     Durability, JobId, JobKey, OnConflict, Outcome, ShardName, Spec, State, Time, TopicName, When,
     limit,
 };
-use crate::shards::{RUN_MAX, Shard};
-use crate::store::{self, NewJob, Prior};
+use crate::shards::{RUN_MAX, Shard, ShardError};
+use crate::store::{NewJob, Prior};
 
 use super::Scheduler;
 use super::locate::{Doubts, Found, InTheWay};
@@ -55,7 +55,7 @@ pub struct Enqueued {
 }
 
 /// Why a job was not accepted.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnqueueError {
     /// The id is taken and the caller wants to know.
     #[error("{key} exists already")]
@@ -84,11 +84,14 @@ pub enum EnqueueError {
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
+    /// None takes new jobs.
+    #[error("no shard takes new jobs")]
+    NoActiveShard,
     /// The shard failed.
     #[error("{error}")]
     Store {
         /// What happened.
-        error: store::Error,
+        error: ShardError,
         /// With this id a repeat cannot double the job. None where nothing was written under an id
         /// that the server made: a repeat without it may find another shard.
         id: Option<JobId>,
@@ -156,7 +159,9 @@ impl Scheduler {
             let next: Vec<_> = unnamed.by_ref().take(RUN_MAX).collect();
             match shards.place(next.len(), &[]) {
                 Some(shard) => runs.push(self.run_on(shard, next)),
-                None => next.iter().for_each(|(index, _)| results[*index] = Some(Err(no_shard()))),
+                None => next.iter().for_each(|(index, _)| {
+                    results[*index] = Some(Err(EnqueueError::NoActiveShard))
+                }),
             }
         }
         runs
@@ -237,11 +242,6 @@ fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
 fn no_such_shard(id: &JobId) -> EnqueueError {
     match id.shard() {
         Some(name) => EnqueueError::NoSuchShard(name),
-        None => no_shard(),
+        None => EnqueueError::NoActiveShard,
     }
-}
-
-fn no_shard() -> EnqueueError {
-    let error = store::Error::Unavailable("no shard takes new jobs".into());
-    EnqueueError::Store { error, id: None }
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::domain::{Time, limit};
-use crate::shards::Shard;
-use crate::store::{self, End, Lease, LeaseRef, Refused, Settle};
+use crate::shards::{self, Shard};
+use crate::store::{End, Lease, LeaseRef, Refused, Settle};
 
 use super::Scheduler;
 
@@ -27,7 +27,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn fates(&self, shard: &Shard, refs: &[LeaseRef]) -> store::Result<Vec<Fate>> {
+    pub async fn fates(&self, shard: &Shard, refs: &[LeaseRef]) -> shards::Result<Vec<Fate>> {
         let mut fates = Vec::with_capacity(refs.len());
         for part in refs.chunks(limit::CALL_JOBS_MAX) {
             fates.extend(self.fates_of(shard, part).await?);
@@ -35,7 +35,7 @@ impl Scheduler {
         Ok(fates)
     }
 
-    async fn fates_of(&self, shard: &Shard, refs: &[LeaseRef]) -> store::Result<Vec<Fate>> {
+    async fn fates_of(&self, shard: &Shard, refs: &[LeaseRef]) -> shards::Result<Vec<Fate>> {
         let leases = shard.leases(refs.to_vec()).await?;
         let of = |lease: Result<Lease, Refused>| match lease {
             Ok(lease) => Fate::Runs(lease.deadline.since(lease.now)),

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::domain::{Job, ShardName, State, TopicName};
-use crate::shards::Shard;
-use crate::store::{self, Cursor, List, Listed, Page};
+use crate::shards::{self, Shard};
+use crate::store::{Cursor, List, Listed, Page};
 
 use super::Scheduler;
 use super::admin::names_of;
@@ -69,7 +69,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, when no shard answers.
-    pub async fn list_jobs(&self, list: ListJobs) -> store::Result<JobsPage> {
+    pub async fn list_jobs(&self, list: ListJobs) -> shards::Result<JobsPage> {
         let shards = self.inner.shards.all().iter();
         let going = shards.filter(|shard| list.after.of(shard.name()) != Place::End);
         let going: Vec<_> = going.collect();
@@ -79,14 +79,14 @@ impl Scheduler {
         if all && read.answers.is_empty() {
             return read.partial().map(|_| JobsPage::default());
         }
-        let mut unreachable: Vec<_> = read.failed.into_iter().map(|(name, _)| name).collect();
+        let mut unreachable: Vec<_> = read.failed.into_iter().map(|failed| failed.shard).collect();
         unreachable.sort_unstable();
         let page = merge(read.answers, list.limit, list.after);
         Ok(JobsPage { unreachable: names_of(&unreachable), ..page })
     }
 }
 
-async fn read(shard: Shard, list: List) -> store::Result<Page> {
+async fn read(shard: Shard, list: List) -> shards::Result<Page> {
     shard.list(list).await
 }
 

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::domain::{JobKey, ShardName};
-use crate::shards::Shard;
-use crate::store::{self, Error};
+use crate::shards::{self, Shard, ShardError};
 
 use super::Scheduler;
 
@@ -25,7 +24,7 @@ pub(super) type Found = BTreeMap<usize, Result<Shard, InTheWay>>;
 /// A shard that may have the job and does not answer: nothing was written.
 pub(super) struct InTheWay {
     pub(super) shard: Shard,
-    pub(super) error: Error,
+    pub(super) error: ShardError,
 }
 
 // === impl Scheduler ===
@@ -41,9 +40,9 @@ impl Scheduler {
         key: &JobKey,
         ask: impl Fn(Shard, JobKey) -> F,
         found: impl Fn(A) -> Option<T>,
-    ) -> store::Result<Option<(Shard, T)>>
+    ) -> shards::Result<Option<(Shard, T)>>
     where
-        F: Future<Output = store::Result<Vec<A>>>,
+        F: Future<Output = shards::Result<Vec<A>>>,
     {
         let shards = &self.inner.shards;
         let mut failed = None;
@@ -101,9 +100,8 @@ impl Doubts {
 // === impl InTheWay ===
 
 impl InTheWay {
-    fn new(shard: &Shard, error: &Error) -> InTheWay {
-        let name = shard.name();
-        let text = format!("shard {name} may have the job from before the ring changed: {error}");
-        InTheWay { shard: shard.clone(), error: Error::Unavailable(text) }
+    fn new(shard: &Shard, error: &ShardError) -> InTheWay {
+        let why = format!("it may have the job from before the ring changed: {}", error.error);
+        InTheWay { shard: shard.clone(), error: ShardError::unavailable(shard.name(), why) }
     }
 }

@@ -30,8 +30,8 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
 use crate::metrics::Metrics;
-use crate::shards::{Shard, Shards};
-use crate::store::{self, Hint};
+use crate::shards::{self, Shard, ShardError, Shards};
+use crate::store::Hint;
 
 pub use crate::store::Revoked;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
@@ -150,8 +150,8 @@ impl Scheduler {
         }
     }
 
-    fn shard(&self, name: &ShardName) -> store::Result<&Shard> {
-        let missing = || store::Error::Unavailable(format!("no shard is named {name} here"));
+    fn shard(&self, name: &ShardName) -> shards::Result<&Shard> {
+        let missing = || ShardError::unavailable(name, "it is not one of this server's");
         self.inner.shards.named(name).ok_or_else(missing)
     }
 }

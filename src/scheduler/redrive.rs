@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::domain::{
     Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, Time, TopicName, When, limit,
 };
-use crate::shards::{Shard, Shards};
-use crate::store::{self, Cursor, List, NewJob, Prior, Redrive, Redriven};
+use crate::shards::{self, Shard, ShardError, Shards};
+use crate::store::{Cursor, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
 use super::locate::{Doubts, InTheWay};
@@ -45,7 +45,7 @@ struct Work<'a> {
     begin: Time,
     total: Redriven,
     /// By shard, why jobs of it were left.
-    failed: BTreeMap<ShardName, store::Error>,
+    failed: BTreeMap<ShardName, ShardError>,
 }
 
 // === impl Scheduler ===
@@ -57,7 +57,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's, when nothing was done because of it.
-    pub async fn redrive(&self, redrive: RedriveJobs) -> store::Result<RedrivenJobs> {
+    pub async fn redrive(&self, redrive: RedriveJobs) -> shards::Result<RedrivenJobs> {
         let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
         let mut work = Work { shards, redrive: &redrive, begin, total, failed: BTreeMap::new() };
         if redrive.ids.is_empty() {
@@ -76,7 +76,7 @@ impl Scheduler {
 
 impl Work<'_> {
     /// What came of a piece of work on a shard.
-    fn note(&mut self, shard: &Shard, done: store::Result<()>) {
+    fn note(&mut self, shard: &Shard, done: shards::Result<()>) {
         if let Err(error) = done {
             tracing::warn!(shard = %shard.name(), %error, "jobs of the shard were not put back");
             self.failed.entry(shard.name().clone()).or_insert(error);
@@ -84,7 +84,7 @@ impl Work<'_> {
     }
 
     /// What was done; an error where nothing could be.
-    fn end(mut self) -> store::Result<RedrivenJobs> {
+    fn end(mut self) -> shards::Result<RedrivenJobs> {
         let Redriven { redriven, skipped } = self.total;
         let looked_in_vain =
             self.redrive.ids.is_empty() && self.failed.len() < self.shards.all().len();
@@ -133,7 +133,7 @@ impl Work<'_> {
 
     /// Puts back the dead letters of one shard that died before the call began, page by page. Those
     /// that die again meanwhile are not met twice: they finished later, and lie behind the end.
-    async fn dead_letters(&mut self, shard: &Shard) -> store::Result<()> {
+    async fn dead_letters(&mut self, shard: &Shard) -> shards::Result<()> {
         let mut after = None;
         loop {
             let page = self.dead_after(after);
@@ -163,7 +163,7 @@ impl Work<'_> {
     }
 
     /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
-    async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
+    async fn part(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
         let Some(target) = &self.redrive.target else { return self.stay(shard, ids).await };
         let ids = self.untaken(target, ids).await;
         let (stay, leave) = ids.into_iter().partition(|id| self.lies_on(target, id, shard));
@@ -191,7 +191,7 @@ impl Work<'_> {
     }
 
     /// Puts jobs back on their shard; the due times go on where the last chunk ended.
-    async fn stay(&mut self, shard: &Shard, ids: Vec<JobId>) -> store::Result<()> {
+    async fn stay(&mut self, shard: &Shard, ids: Vec<JobId>) -> shards::Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl Work<'_> {
         shard: &Shard,
         target: &TopicName,
         ids: Vec<JobId>,
-    ) -> store::Result<()> {
+    ) -> shards::Result<()> {
         const PIECE: usize = 16;
         for ids in ids.chunks(PIECE) {
             let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
@@ -247,7 +247,7 @@ impl Work<'_> {
         shard: &Shard,
         target: &TopicName,
         jobs: Vec<Job>,
-    ) -> store::Result<()> {
+    ) -> shards::Result<()> {
         let old: Vec<JobKey> = jobs.iter().map(|job| job.key.clone()).collect();
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
         let keys = old.iter().map(|key| new(&key.id)).collect();

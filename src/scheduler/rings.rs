@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::{JobKey, TopicName, limit};
-use crate::shards::Shard;
-use crate::store;
+use crate::shards::{self, Shard};
 
 use super::Scheduler;
 
@@ -21,7 +20,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's: every shard must have answered.
-    pub async fn close_rings(&self) -> store::Result<()> {
+    pub async fn close_rings(&self) -> shards::Result<()> {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return Ok(()) };
         for shard in shards.all() {
@@ -34,7 +33,7 @@ impl Scheduler {
     }
 
     /// Whether a job lies here whose newest owner is another shard.
-    async fn has_strays(&self, shard: &Shard) -> store::Result<bool> {
+    async fn has_strays(&self, shard: &Shard) -> shards::Result<bool> {
         let mut after: Option<TopicName> = None;
         loop {
             let from = after.clone();
@@ -51,7 +50,7 @@ impl Scheduler {
         }
     }
 
-    async fn has_strays_in(&self, shard: &Shard, topic: &TopicName) -> store::Result<bool> {
+    async fn has_strays_in(&self, shard: &Shard, topic: &TopicName) -> shards::Result<bool> {
         let is_stray = |id: crate::domain::JobId| {
             let key = JobKey { topic: topic.clone(), id };
             let owner = self.inner.shards.owner(&key);

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::domain::{Durability, JobKey, OnConflict, Outcome, ShardName};
-use crate::shards::Shard;
+use crate::shards::{Shard, ShardError};
 use crate::store::{self, Enqueue, NewJob, Prior};
 
 use super::{EnqueueError, Enqueued, Scheduler};
@@ -34,7 +34,7 @@ enum Refusal {
     Unconfirmed {
         asked: Durability,
     },
-    Failed(store::Error),
+    Failed(ShardError),
 }
 
 /// The results of a run, with the indexes that they are for.
@@ -134,7 +134,7 @@ impl Scheduler {
         let (mut backoff, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
         loop {
             let jobs = run.attempt(unknown.is_some());
-            let answer = in_time(until, run.shard.enqueue(jobs)).await;
+            let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
             let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
                 Err(asked) => return Err(Refusal::Unconfirmed { asked }),
                 Ok(Ok(mut written)) => {
@@ -185,9 +185,11 @@ impl Refusal {
     fn is_of_this_shard(&self) -> bool {
         match self {
             Refusal::Unsupported { .. } => true,
-            Refusal::Failed(store::Error::Unavailable(_) | store::Error::Full(_)) => true,
-            Refusal::Unconfirmed { .. }
-            | Refusal::Failed(store::Error::Unknown(_) | store::Error::Corrupt(_)) => false,
+            Refusal::Unconfirmed { .. } => false,
+            Refusal::Failed(failed) => match failed.error {
+                store::Error::Unavailable(_) | store::Error::Full(_) => true,
+                store::Error::Unknown(_) | store::Error::Corrupt(_) => false,
+            },
         }
     }
 
@@ -210,10 +212,11 @@ impl Refusal {
 /// What `call` answers; or an error, at `until`, because nobody knows.
 async fn in_time<T>(
     until: Option<Instant>,
+    shard: &Shard,
     call: impl Future<Output = T>,
-) -> Result<T, store::Error> {
+) -> Result<T, ShardError> {
     let Some(until) = until else { return Ok(call.await) };
-    let late = |_| store::Error::Unknown("no answer before the caller's deadline".into());
+    let late = |_| ShardError::unknown(shard.name(), "no answer before the caller's deadline");
     tokio::time::timeout_at(until, call).await.map_err(late)
 }
 

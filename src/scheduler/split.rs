@@ -3,8 +3,7 @@
 use futures::future::join_all;
 
 use crate::domain::Receipt;
-use crate::shards::Shard;
-use crate::store;
+use crate::shards::{self, Shard, ShardError};
 
 use super::Scheduler;
 use super::work::{SettleError, SettleResult};
@@ -60,7 +59,7 @@ impl<'a, I> Split<'a, I> {
         settle: impl Fn(&'a Shard, Vec<I>) -> F,
     ) -> Vec<SettleResult>
     where
-        F: Future<Output = store::Result<Vec<SettleResult>>>,
+        F: Future<Output = shards::Result<Vec<SettleResult>>>,
     {
         let Split { shares, mut results } = self;
         let (indexes, calls): (Vec<_>, Vec<_>) = shares
@@ -87,7 +86,7 @@ impl<I> Share<'_, I> {
 fn merge(
     results: &mut [SettleResult],
     indexes: Vec<usize>,
-    answers: store::Result<Vec<SettleResult>>,
+    answers: shards::Result<Vec<SettleResult>>,
 ) {
     match answers {
         Ok(answers) => {
@@ -103,6 +102,6 @@ fn merge(
     }
 }
 
-fn unavailable(error: &store::Error) -> SettleError {
-    SettleError::Unavailable(error.to_string())
+fn unavailable(error: &ShardError) -> SettleError {
+    SettleError::Unavailable(error.shard.clone())
 }

@@ -2,8 +2,7 @@
 
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
-use crate::shards::Shard;
-use crate::store;
+use crate::shards::{self, Shard};
 
 use super::Scheduler;
 
@@ -14,7 +13,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn reap(&self, shard: &Shard) -> store::Result<Option<Time>> {
+    pub async fn reap(&self, shard: &Shard) -> shards::Result<Option<Time>> {
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
@@ -27,7 +26,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn prune(&self, shard: &Shard) -> store::Result<Option<Time>> {
+    pub async fn prune(&self, shard: &Shard) -> shards::Result<Option<Time>> {
         Ok(shard.prune(limit::CALL_JOBS_MAX).await?.next)
     }
 }

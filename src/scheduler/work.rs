@@ -6,9 +6,9 @@ use rand::Rng as _;
 
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, State, Time, Token, limit};
-use crate::shards::Shard;
-use crate::store::{self, End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled};
+use crate::domain::{Payload, Receipt, ShardName, State, Time, Token, limit};
+use crate::shards::{self, Shard, ShardError};
+use crate::store::{End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled};
 
 use super::{Draft, EnqueueError, Scheduler};
 
@@ -56,9 +56,12 @@ pub enum SettleError {
         "the lease is over: it ran out, was revoked or was settled otherwise; stop work on this delivery"
     )]
     Stale,
-    /// The shard did not answer, or refused a follow-up; the same receipt may be settled again.
-    #[error("{0}; repeat with the same receipt")]
-    Unavailable(String),
+    /// The shard did not answer; the same receipt may be settled again.
+    #[error("shard {0} did not take it; repeat with the same receipt")]
+    Unavailable(ShardName),
+    /// A follow-up that has to be written first was not, for this reason; the same receipt may be settled again.
+    #[error("a follow-up job was not written: {0}; repeat with the same receipt")]
+    FollowUp(Box<EnqueueError>),
 }
 
 /// What a settle answers.
@@ -106,7 +109,7 @@ impl Scheduler {
         shard: &Shard,
         leases: &[Lease],
         cause: &Cause,
-    ) -> store::Result<u64> {
+    ) -> shards::Result<u64> {
         let settles = leases
             .iter()
             .map(|lease| self.decide(lease, cause.clone(), Some(lease.deadline)))
@@ -129,7 +132,7 @@ impl Scheduler {
         &self,
         shard: &Shard,
         mut items: Vec<AckItem>,
-    ) -> store::Result<Vec<SettleResult>> {
+    ) -> shards::Result<Vec<SettleResult>> {
         let refused = match self.hand_over(shard, &mut items).await {
             Ok(refused) => refused,
             Err(error) => {
@@ -171,7 +174,7 @@ impl Scheduler {
         &self,
         shard: &Shard,
         items: &mut [AckItem],
-    ) -> store::Result<Vec<Option<SettleError>>> {
+    ) -> shards::Result<Vec<Option<SettleError>>> {
         let mut refused = vec![None; items.len()];
         let handing: Vec<usize> =
             (0..items.len()).filter(|&index| !items[index].follow_ups.is_empty()).collect();
@@ -213,7 +216,7 @@ impl Scheduler {
             if let Err(error) = written
                 && !matches!(error, EnqueueError::AlreadyExists { .. })
             {
-                refused[index] = Some(SettleError::Unavailable(error.to_string()));
+                refused[index] = Some(SettleError::FollowUp(Box::new(error)));
             }
         }
     }
@@ -222,7 +225,7 @@ impl Scheduler {
         &self,
         shard: &Shard,
         items: Vec<NackItem>,
-    ) -> store::Result<Vec<SettleResult>> {
+    ) -> shards::Result<Vec<SettleResult>> {
         let set_down = |error| self.set_down(shard, items.iter().map(|item| &item.receipt), error);
         let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
         let leases = shard.leases(refs).await.map_err(set_down)?;
@@ -320,8 +323,8 @@ impl Scheduler {
         &self,
         shard: &Shard,
         receipts: impl IntoIterator<Item = &'a Receipt>,
-        error: store::Error,
-    ) -> store::Error {
+        error: ShardError,
+    ) -> ShardError {
         if shard.is_down() {
             self.release_credit(shard, receipts);
         }
@@ -348,7 +351,7 @@ impl Scheduler {
         &self,
         shard: &Shard,
         items: Vec<ExtendItem>,
-    ) -> store::Result<Vec<SettleResult>> {
+    ) -> shards::Result<Vec<SettleResult>> {
         let extend = |item: &ExtendItem| Extend {
             lease: lease_ref(&item.receipt),
             duration: item.duration,

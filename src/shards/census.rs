@@ -205,7 +205,7 @@ impl Shards {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn set_state(&self, shard: &Shard, state: ShardState) -> store::Result<()> {
+    pub async fn set_state(&self, shard: &Shard, state: ShardState) -> super::Result<()> {
         shard.call(Op::SetState, |store| store.set_state(state)).await?;
         shard.set_state(state);
         let owner = self.inner.council.owner.get().copied().unwrap_or_default();

@@ -5,12 +5,14 @@
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
 //! - `verbs`, `op`: what a store is asked, and the verbs by name
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
+//! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
 //! - `census`: what the replicas of these shards know of each other and of the ring
 
 mod batcher;
 mod breaker;
 mod census;
+mod error;
 #[cfg(test)]
 pub(crate) mod faulty;
 mod guard;
@@ -34,6 +36,7 @@ use census::Council;
 use placement::Placement;
 
 pub use census::Agreement;
+pub use error::{Result, ShardError};
 pub use guard::Patience;
 pub use placement::RUN_MAX;
 pub use shard::Shard;

@@ -13,10 +13,10 @@ use crate::store::{
     Settle, Settled, Store, Trouble,
 };
 
-use super::Member;
 use super::batcher::{Batcher, CALLS_MAX};
 use super::guard::{Guard, Patience};
 use super::op::Op;
+use super::{Member, ShardError};
 
 /// How long a look at all leases may take.
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
@@ -162,16 +162,16 @@ impl Shard {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> store::Result<Vec<Enqueue>> {
-        self.inner.guard.admit(Op::Enqueue)?;
+    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>, ShardError> {
+        self.named(self.inner.guard.admit(Op::Enqueue))?;
         // Known before: its settles must not be held up by a breaker that counts this as a failure.
         if let Some(why) = self.refuses_jobs() {
             let error = store::Error::Unavailable(why);
             self.inner.metrics.error(Op::Enqueue.name(), error.reason());
-            return Err(error);
+            return self.named(Err(error));
         }
         let asked = jobs.iter().filter_map(|job| job.durability).max();
-        self.inner.enqueue[self.queue(asked)].call(jobs).await
+        self.named(self.inner.enqueue[self.queue(asked)].call(jobs).await)
     }
 
     /// Which of the queues serves those who ask for so much.
@@ -187,18 +187,22 @@ impl Shard {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn settle(&self, items: Vec<Settle>) -> store::Result<Vec<Result<Settled, Refused>>> {
-        self.inner.guard.admit(Op::Settle)?;
-        self.inner.settle.call(items).await
+    pub async fn settle(
+        &self,
+        items: Vec<Settle>,
+    ) -> Result<Vec<Result<Settled, Refused>>, ShardError> {
+        self.named(self.inner.guard.admit(Op::Settle))?;
+        self.named(self.inner.settle.call(items).await)
     }
 
     /// [`Store::claim`].
     ///
     /// # Errors
     /// As the store's.
-    pub async fn claim(&self, claim: Claim) -> store::Result<Claims> {
+    pub async fn claim(&self, claim: Claim) -> Result<Claims, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
-        guard.call(Op::Claim, guard.patience().claim, async { store.claim(claim).await }).await
+        let limit = guard.patience().claim;
+        self.named(guard.call(Op::Claim, limit, async { store.claim(claim).await }).await)
     }
 
     /// [`Store::orphans`], which goes through all leases of the shard in many small steps: what takes long
@@ -206,9 +210,10 @@ impl Shard {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn orphans(&self, living: Vec<u32>) -> store::Result<Vec<Lease>> {
+    pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
-        guard.call(Op::Orphans, ORPHANS_MAX, async { store.orphans(living).await }).await
+        let call = async { store.orphans(living).await };
+        self.named(guard.call(Op::Orphans, ORPHANS_MAX, call).await)
     }
 
     /// Any other verb, which is `op`.
@@ -216,11 +221,16 @@ impl Shard {
         &'a self,
         op: Op,
         call: impl FnOnce(&'a dyn Store) -> Reply<'a, T>,
-    ) -> store::Result<T> {
+    ) -> Result<T, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
         // Within a block of its own, so that a call that is not admitted is not begun either.
         let call = async { call(&**store).await };
-        guard.call(op, guard.patience().answer, call).await
+        self.named(guard.call(op, guard.patience().answer, call).await)
+    }
+
+    /// Says of a failure where it was.
+    fn named<T>(&self, result: store::Result<T>) -> Result<T, ShardError> {
+        result.map_err(|error| ShardError { shard: self.name().clone(), error })
     }
 
     /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.

@@ -6,16 +6,15 @@ use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::domain::ShardName;
-use crate::store::{self, Error};
 
-use super::{Shard, Shards};
+use super::{Result, Shard, ShardError, Shards};
 
 /// What shards answered, in the order in which they were asked.
 pub struct Spread<T> {
     /// Those that did.
     pub answers: Vec<(Shard, T)>,
     /// Those that did not.
-    pub failed: Vec<(ShardName, Error)>,
+    pub failed: Vec<ShardError>,
 }
 
 /// What there is of an answer, and the names of those that did not answer.
@@ -27,7 +26,7 @@ impl Shards {
     /// Asks every shard.
     pub async fn ask_all<T: Send + 'static, F>(&self, ask: impl Fn(Shard) -> F) -> Spread<T>
     where
-        F: Future<Output = store::Result<T>> + Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
     {
         let asks = self.all().iter().map(|shard| (shard.clone(), ())).collect();
         self.ask_each(asks, |shard, ()| ask(shard)).await
@@ -41,10 +40,10 @@ impl Shards {
         ask: impl Fn(Shard, Q) -> F,
     ) -> Spread<T>
     where
-        F: Future<Output = store::Result<T>> + Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
     {
         let begin = Instant::now();
-        let mut answers: Vec<(Shard, Option<store::Result<T>>)> = Vec::with_capacity(asks.len());
+        let mut answers: Vec<(Shard, Option<Result<T>>)> = Vec::with_capacity(asks.len());
         let mut open = FuturesUnordered::new();
         for (index, (shard, question)) in asks.into_iter().enumerate() {
             answers.push((shard.clone(), None));
@@ -60,7 +59,8 @@ impl Shards {
                 }
             };
             let Some((index, answer)) = next.await else { break };
-            let lost = |_| Err(Error::Unknown("the call was dropped".into()));
+            let lost =
+                |_| Err(ShardError::unknown(answers[index].0.name(), "the call was dropped"));
             let answer = answer.unwrap_or_else(lost);
             if answer.is_ok() {
                 limit.get_or_insert(begin + self.inner.patience.others);
@@ -74,13 +74,13 @@ impl Shards {
 // === impl Spread ===
 
 impl<T> Spread<T> {
-    fn of(found: Vec<(Shard, Option<store::Result<T>>)>) -> Spread<T> {
+    fn of(found: Vec<(Shard, Option<Result<T>>)>) -> Spread<T> {
         let mut spread = Spread { answers: Vec::new(), failed: Vec::new() };
         for (shard, answer) in found {
-            let slow = || Err(Error::Unavailable("it has not answered yet".into()));
+            let slow = || Err(ShardError::unavailable(shard.name(), "it has not answered yet"));
             match answer.unwrap_or_else(slow) {
                 Ok(answer) => spread.answers.push((shard, answer)),
-                Err(error) => spread.failed.push((shard.name().clone(), error)),
+                Err(error) => spread.failed.push(error),
             }
         }
         spread
@@ -90,11 +90,11 @@ impl<T> Spread<T> {
     ///
     /// # Errors
     /// When nobody has answered: that of the first one.
-    pub fn partial(self) -> store::Result<Partial<T>> {
+    pub fn partial(self) -> Result<Partial<T>> {
         match self.failed.first() {
-            Some((_, error)) if self.answers.is_empty() => Err(error.clone()),
+            Some(error) if self.answers.is_empty() => Err(error.clone()),
             _ => {
-                let unreachable = self.failed.into_iter().map(|(name, _)| name);
+                let unreachable = self.failed.into_iter().map(|failed| failed.shard);
                 Ok((self.answers, unreachable.collect()))
             }
         }

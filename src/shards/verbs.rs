@@ -3,12 +3,12 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    self, Beat, Census, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
+    Beat, Census, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive,
+    Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
 };
 
-use super::Shard;
 use super::op::Op;
+use super::{Result, Shard};
 
 macro_rules! verbs {
     ($($op:ident: $verb:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
@@ -16,9 +16,10 @@ macro_rules! verbs {
             #[doc = concat!("[`Store::", stringify!($verb), "`](crate::store::Store::", stringify!($verb), ").")]
             ///
             /// # Errors
-            /// As the store's; [`store::Error::Unavailable`] when the shard is left alone,
-            /// [`store::Error::Unknown`] when it takes too long.
-            pub async fn $verb(&self, $($arg: $type),*) -> store::Result<$answer> {
+            /// As the store's; [`Error::Unavailable`](crate::store::Error::Unavailable) when
+            /// the shard is left alone, [`Error::Unknown`](crate::store::Error::Unknown) when it takes too
+            /// long.
+            pub async fn $verb(&self, $($arg: $type),*) -> Result<$answer> {
                 self.call(Op::$op, |store| store.$verb($($arg),*)).await
             }
         )* }
@@ -27,8 +28,8 @@ macro_rules! verbs {
 
 verbs! {
     Unclaim: unclaim(what: Unclaim) -> u64;
-    Leases: leases(refs: Vec<LeaseRef>) -> Vec<Result<Lease, Refused>>;
-    Extend: extend(items: Vec<Extend>) -> Vec<Result<Time, Refused>>;
+    Leases: leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<Lease, Refused>>;
+    Extend: extend(items: Vec<Extend>) -> Vec<std::result::Result<Time, Refused>>;
     Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
     Delete: delete(keys: Vec<JobKey>) -> Vec<Option<Deleted>>;
     Reschedule: reschedule(items: Vec<Reschedule>) -> Vec<Rescheduled>;

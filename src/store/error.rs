@@ -5,16 +5,16 @@
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The shard has no room; nothing was written.
-    #[error("the shard is full: {0}")]
+    #[error("it is full: {0}")]
     Full(String),
     /// The shard does not answer or refuses; nothing was written.
-    #[error("the shard is unavailable: {0}")]
+    #[error("it is unavailable: {0}")]
     Unavailable(String),
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
     /// What is stored does not make sense; nothing was written.
-    #[error("the shard is corrupt: {0}")]
+    #[error("it is corrupt: {0}")]
     Corrupt(String),
 }
 

@@ -17,7 +17,8 @@ use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::domain::Time;
 use crate::scheduler::Scheduler;
-use crate::store::{self, Event};
+use crate::shards;
+use crate::store::Event;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
@@ -55,7 +56,7 @@ impl Timer {
 
 /// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
 /// call it waits with `pause`.
-async fn tend<F: Future<Output = store::Result<Option<Time>>>, P: Future<Output = ()>>(
+async fn tend<F: Future<Output = shards::Result<Option<Time>>>, P: Future<Output = ()>>(
     clock: &Clock,
     mut events: Receiver<Event>,
     stop: CancellationToken,
@@ -115,10 +116,11 @@ mod tests {
 
     use super::*;
     use crate::clock::ManualClock;
+    use crate::domain::ShardName;
     use crate::scheduler::tests::lease;
     use crate::scheduler::tests::ring::{Ring, soon};
+    use crate::shards::ShardError;
     use crate::shards::faulty::Fault;
-    use crate::store::Error;
 
     /// Runs `tend` over scripted answers, and says at which times it called.
     struct Script {
@@ -129,7 +131,7 @@ mod tests {
     }
 
     impl Script {
-        async fn start(answers: Vec<store::Result<Option<Time>>>) -> Script {
+        async fn start(answers: Vec<shards::Result<Option<Time>>>) -> Script {
             let clock = ManualClock::new(Time(0));
             let (events, receiver) = broadcast::channel(4);
             let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
@@ -198,7 +200,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failed_call_is_repeated_after_a_pause() {
-        let script = Script::start(vec![Err(Error::Unavailable("no".into())), Ok(None)]).await;
+        let script = Script::start(vec![
+            Err(ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "no")),
+            Ok(None),
+        ])
+        .await;
         assert_eq!(script.at(1).await.len(), 1);
         tokio::time::sleep(PAUSES.0).await;
         assert_eq!(script.at(2).await.len(), 2);

@@ -6,7 +6,9 @@
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Receipt, limit};
 use crate::pb;
-use crate::scheduler::{AckItem, Draft, ExtendItem, NackItem, SettleError, SettleResult};
+use crate::scheduler::{
+    AckItem, Draft, EnqueueError, ExtendItem, NackItem, SettleError, SettleResult,
+};
 
 use super::payload::payload;
 use super::spec::{Call, Context, draft};
@@ -115,7 +117,7 @@ impl Receipts {
             let (error, message) = match good.then(|| results.next()) {
                 Some(Some(Ok(()))) => continue,
                 Some(Some(Err(error))) => failure(&error),
-                Some(None) => failure(&SettleError::Unavailable(String::new())),
+                Some(None) => (pb::SettleError::Unavailable, "repeat with the same receipt".into()),
                 None => (pb::SettleError::Malformed, "this is not a receipt of this system".into()),
             };
             let index = i32::try_from(index).unwrap_or(i32::MAX);
@@ -130,11 +132,18 @@ fn failure(error: &SettleError) -> (pb::SettleError, String) {
     match error {
         SettleError::NotFound => (pb::SettleError::NotFound, error.to_string()),
         SettleError::Stale => (pb::SettleError::Stale, error.to_string()),
-        SettleError::Unavailable(_) => (
-            pb::SettleError::Unavailable,
-            "the shard could not be reached, or refused a follow-up job; repeat with the same receipt"
-                .into(),
-        ),
+        SettleError::Unavailable(_) => (pb::SettleError::Unavailable, error.to_string()),
+        SettleError::FollowUp(why) => {
+            let why = match &**why {
+                EnqueueError::Store { error, .. } => {
+                    format!("shard {} did not take it", error.shard)
+                }
+                other => other.to_string(),
+            };
+            let message =
+                format!("a follow-up job was not written: {why}; repeat with the same receipt");
+            (pb::SettleError::Unavailable, message)
+        }
     }
 }
 
@@ -143,6 +152,7 @@ mod tests {
     use super::super::tests::refused;
     use super::*;
     use crate::domain::{JobId, JobKey, ShardName, Time, Token, TopicName};
+    use crate::shards::ShardError;
     use prost_types::Duration;
 
     const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };
@@ -276,7 +286,9 @@ mod tests {
         };
         let (good_items, receipts) = extend(request).unwrap().split();
         assert_eq!(good_items.len(), 3);
-        let unavailable = SettleError::Unavailable("disk /secret".into());
+        let error = ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "disk /secret");
+        let follow_up = EnqueueError::Store { error, id: None };
+        let unavailable = SettleError::FollowUp(Box::new(follow_up));
         let results = vec![Ok(()), Err(SettleError::Stale), Err(unavailable)];
         let failures = receipts.failures(results);
         let told: Vec<_> = failures.iter().map(|f| (f.index, &*f.receipt, f.error())).collect();
@@ -289,6 +301,7 @@ mod tests {
                 (4, &*good, pb::SettleError::Unavailable),
             ]
         );
-        assert!(!failures[3].message.contains("secret"));
+        let message = &failures[3].message;
+        assert!(message.contains("shard s0") && !message.contains("secret"), "{message}");
     }
 }

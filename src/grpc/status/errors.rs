@@ -6,6 +6,7 @@ use tonic::Status;
 use crate::dispatch::OpenError;
 use crate::domain::JobId;
 use crate::scheduler::{EnqueueError, SetShardStateError};
+use crate::shards::ShardError;
 use crate::store;
 
 use super::super::convert::enums::{from_durability, from_state};
@@ -34,28 +35,28 @@ impl From<Invalid> for Status {
     }
 }
 
-/// What a shard answers. Its own words stay in the server's log.
-impl From<store::Error> for Failure {
-    fn from(error: store::Error) -> Failure {
-        let (reason, message) = match error {
-            store::Error::Full(_) => (
-                Reason::StoreFull,
-                "the store is full and nothing was written; wait as RetryInfo says",
-            ),
+/// What a shard answers, and which one. Its own words stay in the server's log, and in ListShards.
+impl From<ShardError> for Failure {
+    fn from(ShardError { shard, error }: ShardError) -> Failure {
+        let (reason, what) = match error {
+            store::Error::Full(_) => {
+                (Reason::StoreFull, "is full and nothing was written; wait as RetryInfo says")
+            }
             store::Error::Unavailable(_) => (
                 Reason::ShardUnavailable,
-                "the shard does not answer and nothing was applied; repeat as RetryInfo says",
+                "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause",
             ),
             store::Error::Unknown(_) => (
                 Reason::OutcomeUnknown,
-                "the shard did not answer in time and may have applied it; repeat with the same id",
+                "did not answer in time and may have applied it; repeat with the same id",
             ),
             store::Error::Corrupt(_) => (
                 Reason::StoreCorrupt,
-                "the store holds something that cannot be read; an operator must look at the log",
+                "holds something that cannot be read; an operator must look at the log",
             ),
         };
-        let failure = Failure::new(reason, message);
+        let failure =
+            Failure::new(reason, format!("shard {shard} {what}")).with("shard", shard.as_str());
         if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
     }
 }
@@ -80,8 +81,8 @@ impl From<SetShardStateError> for Failure {
     }
 }
 
-impl From<store::Error> for Status {
-    fn from(error: store::Error) -> Status {
+impl From<ShardError> for Status {
+    fn from(error: ShardError) -> Status {
         Failure::from(error).into()
     }
 }
@@ -124,6 +125,11 @@ impl From<EnqueueError> for Failure {
                 };
                 Failure::from(Invalid(vec![violation])).with("shard", shard.as_str())
             }
+            EnqueueError::NoActiveShard => {
+                let message =
+                    "no shard takes new jobs and nothing was written; ListShards has their states";
+                Failure::new(Reason::ShardUnavailable, message)
+            }
             EnqueueError::Store { error, id } => {
                 let failure = Failure::from(error);
                 match id {
@@ -165,6 +171,8 @@ pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
         EnqueueError::AlreadyExists { key, .. } => Some(&key.id),
         EnqueueError::DurabilityNotReached { id, .. } => Some(id),
         EnqueueError::Store { id, .. } => id.as_ref(),
-        EnqueueError::DurabilityUnsupported { .. } | EnqueueError::NoSuchShard(_) => None,
+        EnqueueError::DurabilityUnsupported { .. }
+        | EnqueueError::NoSuchShard(_)
+        | EnqueueError::NoActiveShard => None,
     }
 }

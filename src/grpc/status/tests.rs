@@ -2,6 +2,7 @@ use super::*;
 use crate::dispatch::OpenError;
 use crate::domain::{Durability, JobId, ShardName};
 use crate::scheduler::{EnqueueError, SetShardStateError};
+use crate::shards::ShardError;
 use crate::store;
 
 fn key() -> JobKey {
@@ -18,6 +19,7 @@ fn violation(field: &str) -> Violation {
 }
 
 fn store(error: store::Error) -> EnqueueError {
+    let error = ShardError { shard: ShardName::try_new("s1").unwrap(), error };
     EnqueueError::Store { error, id: Some(JobId::stored("i")) }
 }
 
@@ -116,8 +118,11 @@ fn the_details_of_the_worst_request_fit_into_a_header() {
 fn an_enqueue_of_unknown_outcome_names_the_id_that_makes_a_repeat_safe() {
     let error = store(store::Error::Unknown(String::new()));
     assert_eq!(safe_id(&error), Some(&JobId::stored("i")));
-    let details = Status::from(Failure::from(error)).get_error_details();
-    assert_eq!(details.error_info().unwrap().metadata["id"], "i");
+    let status = Status::from(Failure::from(error));
+    assert!(status.message().starts_with("shard s1 did not answer in time"), "{status:?}");
+    let details = status.get_error_details();
+    let metadata = &details.error_info().unwrap().metadata;
+    assert_eq!((&*metadata["id"], &*metadata["shard"]), ("i", "s1"));
 }
 
 #[test]

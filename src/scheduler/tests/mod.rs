@@ -12,9 +12,9 @@ use tokio::time::Instant;
 use super::*;
 use crate::domain::ring::ShardState;
 use crate::domain::{Outcome, Receipt};
-use crate::shards::RUN_MAX;
 use crate::shards::faulty::Fault;
-use crate::store::{Ask, Claim, Store as _, Taker};
+use crate::shards::{RUN_MAX, ShardError};
+use crate::store::{self, Ask, Claim, Store as _, Taker};
 use ring::{Ring, draft, key, named, patience};
 
 /// Far longer than a call that fails at once takes.
@@ -27,7 +27,13 @@ fn per_shard(enqueued: &[Enqueued]) -> BTreeMap<String, usize> {
 }
 
 fn unavailable(result: &Result<Enqueued, EnqueueError>) -> bool {
-    matches!(result, Err(EnqueueError::Store { error: store::Error::Unavailable(_), .. }))
+    matches!(
+        result,
+        Err(EnqueueError::Store {
+            error: ShardError { error: store::Error::Unavailable(_), .. },
+            ..
+        })
+    )
 }
 
 /// The jobs of a topic on the shard `n`, as receipts.
@@ -155,7 +161,13 @@ async fn a_full_shard_is_passed_over_and_goes_on_settling() {
     }
     let refused = ring.enqueue(ring.owned_by(2, "t", 6).split_off(5)).await.remove(0);
     let full = |error: &EnqueueError| {
-        matches!(error, EnqueueError::Store { error: store::Error::Full(_), id: Some(_) })
+        matches!(
+            error,
+            EnqueueError::Store {
+                error: ShardError { error: store::Error::Full(_), .. },
+                id: Some(_)
+            }
+        )
     };
     assert!(refused.as_ref().is_err_and(full), "{refused:?}");
     assert!(!ring.scheduler.shards().all()[2].is_down());
@@ -193,7 +205,11 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
     let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
     ring.stores[0].set(Fault::Loses);
     let result = ring.enqueue_for(Duration::from_millis(300), draft("t")).await;
-    let Err(EnqueueError::Store { error: store::Error::Unknown(_), id: Some(id) }) = result else {
+    let Err(EnqueueError::Store {
+        error: ShardError { error: store::Error::Unknown(_), .. },
+        id: Some(id),
+    }) = result
+    else {
         panic!("{result:?}");
     };
     assert_eq!(id.shard().unwrap().as_str(), "s0");
@@ -221,7 +237,10 @@ async fn an_unknown_outcome_is_told_though_another_shard_has_refused_before() {
         ring.stores[refuses].set(Fault::Refuses);
         ring.stores[loses].set(Fault::Loses);
         let result = ring.enqueue_for(Duration::from_millis(1), draft("t")).await;
-        let Err(EnqueueError::Store { error: store::Error::Unknown(_), id: Some(id) }) = result
+        let Err(EnqueueError::Store {
+            error: ShardError { error: store::Error::Unknown(_), .. },
+            id: Some(id),
+        }) = result
         else {
             panic!("{result:?}");
         };

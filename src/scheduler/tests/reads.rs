@@ -11,6 +11,7 @@ use crate::domain::{JobId, ShardName, State, TopicName, When};
 use crate::scheduler::{
     AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs, SetShardStateError,
 };
+use crate::shards::ShardError;
 use crate::shards::faulty::Fault;
 use crate::store::{Error, Store as _};
 
@@ -160,7 +161,13 @@ async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
     ring.stores[1].set(Fault::Refuses);
     let name = ShardName::try_new("s1").unwrap();
     let refused = ring.scheduler.set_shard_state(name, ShardState::Draining).await.unwrap_err();
-    assert!(matches!(&refused, SetShardStateError::Store(Error::Unavailable(_))), "{refused:?}");
+    assert!(
+        matches!(
+            &refused,
+            SetShardStateError::Store(ShardError { error: Error::Unavailable(_), .. })
+        ),
+        "{refused:?}"
+    );
     ring.stores[1].set(Fault::None);
     assert_eq!(ring.stores[1].inner().info().await.unwrap().state, None);
 }
