@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::dispatch::Dispatcher;
 use crate::grpc;
 
@@ -13,16 +15,38 @@ use super::Error;
 /// How long connections whose clients do not let go may hold up the end, once all is settled.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// How often it is said what is waited for.
+const NEWS: Duration = Duration::from_secs(5);
+
 /// Tells every stream that this replica is leaving and waits until all deliveries are settled, for
 /// `grace` at most. What is not settled by then stays leased: its worker can settle it with any
 /// replica, or with this one after its restart.
 pub(super) async fn streams(dispatcher: &Dispatcher, grace: Duration) {
-    let grace_s = grace.as_secs();
-    tracing::info!(grace_s, "waiting for unsettled jobs, if there are any");
+    let (end, streams) = (Instant::now() + grace, dispatcher.streams_count());
     dispatcher.drain();
-    if tokio::time::timeout(grace, dispatcher.idle()).await.is_err() {
-        tracing::warn!(grace_s, "deliveries are unsettled at the end of the grace");
+    let unsettled = dispatcher.unsettled();
+    tracing::info!(
+        streams,
+        unsettled,
+        grace_s = grace.as_secs(),
+        "streams were told to end; waiting for settles of what their workers hold"
+    );
+    let mut news = tokio::time::interval_at(Instant::now() + NEWS, NEWS);
+    loop {
+        tokio::select! {
+            () = dispatcher.idle() => return tracing::info!("every delivery is settled"),
+            () = tokio::time::sleep_until(end) => break,
+            _ = news.tick() => {
+                let left_s = end.duration_since(Instant::now()).as_secs();
+                tracing::info!(unsettled = dispatcher.unsettled(), left_s, "still waiting for settles");
+            }
+        }
     }
+    let unsettled = dispatcher.unsettled();
+    tracing::warn!(
+        unsettled,
+        "the grace is over; these leases stay, and their workers can settle them with any replica"
+    );
 }
 
 /// Runs `serve` until it ends after `told`, or [`LINGER`] longer than that: connections that are open

@@ -200,7 +200,8 @@ impl App {
                 () = shutdown => {}
                 () = readiness::follow(down, all, &ready, &health) => {}
             }
-            tracing::info!("draining");
+            let delay_s = config.drain_delay.as_secs();
+            tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
             ready.send_replace(false);
             health.set_serving(false).await;
             tokio::time::sleep(config.drain_delay).await;

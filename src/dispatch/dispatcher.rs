@@ -75,6 +75,12 @@ impl Dispatcher {
         self.hub.streams.credit_waiting()
     }
 
+    /// Deliveries of streams and pulls of this replica that are not settled; broken streams do not count.
+    #[must_use]
+    pub fn unsettled(&self) -> usize {
+        self.hub.streams.unsettled()
+    }
+
     /// Claims nothing more, gives back what was not sent, and ends every stream with `draining`.
     pub fn drain(&self) {
         self.hub.drain();

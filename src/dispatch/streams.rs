@@ -236,11 +236,16 @@ impl Streams {
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            if self.all().iter().all(|stream| stream.ledger().sent_in_flight() == 0) {
+            if self.unsettled() == 0 {
                 return;
             }
             settled.await;
         }
+    }
+
+    /// Deliveries that workers of this replica hold.
+    pub(super) fn unsettled(&self) -> usize {
+        self.all().iter().map(|stream| stream.ledger().sent_in_flight()).sum()
     }
 
     /// Every stream and pull that is open or holds leases.

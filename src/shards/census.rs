@@ -146,7 +146,9 @@ impl Council {
         for stranger in strangers.iter().filter(|shard| !known.strangers.contains(shard)) {
             tracing::warn!(
                 shard = %stranger,
-                "jobs may lie on a shard that is not configured here and are not looked for there"
+                "jobs may lie on a shard that is not configured here and are not looked for there; if it \
+                 was empty when it was removed, nothing is missing: it left before a former ring was \
+                 closed, which takes a minute, and this ends when it is configured for two minutes again"
             );
         }
         self.metrics.set_rings_open(rings.count());
