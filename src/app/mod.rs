@@ -201,7 +201,10 @@ impl App {
                 () = readiness::follow(down, all, &ready, &health) => {}
             }
             let delay_s = config.drain_delay.as_secs();
-            tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
+            tracing::info!(
+                delay_s,
+                "draining: not ready any more, calls are answered until the end"
+            );
             ready.send_replace(false);
             health.set_serving(false).await;
             tokio::time::sleep(config.drain_delay).await;

@@ -66,8 +66,10 @@ pub enum EnqueueError {
         state: State,
     },
     /// Nothing was written: the shard cannot reach what was asked.
-    #[error("the shard reaches {reached:?}, not {asked:?}")]
+    #[error("shard {shard} reaches {reached:?}, not {asked:?}")]
     DurabilityUnsupported {
+        /// Which one; where several were asked, the first.
+        shard: ShardName,
         /// What was asked for.
         asked: Durability,
         /// What can be had.

@@ -27,6 +27,7 @@ pub(super) struct Run {
 /// Why a shard has not taken a run.
 enum Refusal {
     Unsupported {
+        shard: ShardName,
         asked: Durability,
         reached: Durability,
     },
@@ -127,7 +128,8 @@ impl Scheduler {
     ) -> Result<Vec<Enqueue>, Refusal> {
         let reach = run.shard.reach();
         if let Some(asked) = asked.filter(|&asked| asked > reach.most) {
-            return Err(Refusal::Unsupported { asked, reached: reach.most });
+            let shard = run.shard.name().clone();
+            return Err(Refusal::Unsupported { shard, asked, reached: reach.most });
         }
         let awaited = asked.filter(|&asked| asked > reach.plain);
         let repeat_until = until.filter(|_| run.is_repeatable());
@@ -195,8 +197,9 @@ impl Refusal {
 
     fn error(&self, key: JobKey, made: bool) -> EnqueueError {
         match self {
-            &Refusal::Unsupported { asked, reached } => {
-                EnqueueError::DurabilityUnsupported { asked, reached }
+            Refusal::Unsupported { shard, asked, reached } => {
+                let (shard, asked, reached) = (shard.clone(), *asked, *reached);
+                EnqueueError::DurabilityUnsupported { shard, asked, reached }
             }
             &Refusal::Unconfirmed { asked } => {
                 EnqueueError::DurabilityNotReached { asked, id: key.id }

@@ -97,10 +97,11 @@ impl From<EnqueueError> for Failure {
                     .with("state", from_state(state).as_str_name())
                     .about_job(&key)
             }
-            EnqueueError::DurabilityUnsupported { asked, reached } => {
+            EnqueueError::DurabilityUnsupported { shard, asked, reached } => {
                 let [asked, reached] = [asked, reached].map(|d| from_durability(d).as_str_name());
-                let message = format!("the shard reaches {reached}, not {asked}; ask for less");
+                let message = format!("shard {shard} reaches {reached}, not {asked}; ask for less");
                 Failure::new(Reason::DurabilityUnsupported, message)
+                    .with("shard", shard.as_str())
                     .with("asked", asked)
                     .with("reached", reached)
                     .about("durability", "durability")

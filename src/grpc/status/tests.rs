@@ -30,6 +30,7 @@ fn the_table() {
     let secret = || "secret".to_owned();
     let shard = ShardName::try_new("s0").unwrap();
     let unsupported = EnqueueError::DurabilityUnsupported {
+        shard: ShardName::try_new("s1").unwrap(),
         asked: Durability::Replicated,
         reached: Durability::Fsynced,
     };

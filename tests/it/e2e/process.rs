@@ -126,7 +126,11 @@ async fn a_job_that_is_not_settled_in_the_grace_comes_back_with_the_next_server(
     assert_eq!(server.exit().await.code(), Some(0));
     let took = begin.elapsed();
     assert!(took > millis(800) && took < millis(6_000), "it took {took:?}");
-    for said in ["delay_s=0", "streams=1 unsettled=1 grace_s=1", "WARN ringq::app::drain: the grace is over"] {
+    for said in [
+        "delay_s=0",
+        "streams=1 unsettled=1 grace_s=1",
+        "WARN ringq::app::drain: the grace is over",
+    ] {
         assert!(server.log().contains(said), "{said}: {}", server.log());
     }
     server.restart().await;
