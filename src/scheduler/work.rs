@@ -301,16 +301,16 @@ impl Scheduler {
         if settled.repeated {
             return;
         }
-        let outcome = match (settled.state, cause) {
-            (State::Dead, _) => "dead",
-            (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
-            (_, Cause::Released { .. }) => "released",
-            (_, Cause::Expired) => "lease_expired",
-            (_, Cause::Broken) => "orphaned",
+        let (outcome, is_failure) = match cause {
+            Cause::Failed { .. } | Cause::DeadLettered { .. } => ("retried", true),
+            Cause::Released { .. } => ("released", false),
+            Cause::Expired => ("lease_expired", true),
+            Cause::Broken => ("orphaned", false),
         };
+        let outcome = if settled.state == State::Dead { "dead" } else { outcome };
         let topic = &lease.key.topic;
         self.inner.metrics.settled(topic.as_str(), outcome, 1);
-        if !matches!(cause, Cause::Released { .. } | Cause::Broken) {
+        if is_failure {
             self.inner.rates.failed(topic, 1, self.now());
         }
     }
