@@ -210,7 +210,14 @@ impl RedisStore {
         let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.spec.bytes()).sum();
         let mut call = self.shard.large_call(Verb::Enqueue, 2 * jobs.len() + 3, bytes);
         add_jobs(&mut call, jobs);
-        let mut reply = match self.run_by(connection, &call).await? {
+        let told = async {
+            if let Some(job) = jobs.iter().find(|job| job.due == When::Now) {
+                self.hints.sent(&job.key.topic);
+            }
+        };
+        // The call is on its way before that is told: the first is polled first.
+        let (answer, ()) = futures::join!(self.run_by(connection, &call), told);
+        let mut reply = match answer? {
             now @ Value::Int(_) => Reply::new(Value::Array(vec![now, Value::Int(0)]))?,
             list => Reply::new(list)?,
         };

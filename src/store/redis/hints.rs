@@ -1,11 +1,16 @@
 //! Hints to the world: what the shard's channel says, and what this replica's own calls bring about.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use crate::domain::{Time, TopicName};
 use crate::store::{About, Event, Events, Hint};
+
+/// Without jobs for so long a shard counts as idle.
+const LULL: Duration = Duration::from_millis(1);
 
 /// Sends events to whoever listens.
 pub(super) struct Hints {
@@ -14,6 +19,8 @@ pub(super) struct Hints {
     pub(super) reap: Alarm,
     /// Jobs that expire or are forgotten.
     pub(super) prune: Alarm,
+    /// When jobs were sent last.
+    sent: Mutex<Option<Instant>>,
 }
 
 /// When something happens by itself next, as far as whoever waits for it was told.
@@ -70,7 +77,8 @@ impl Alarm {
 
 impl Hints {
     pub(super) fn new() -> Hints {
-        Hints { events: Events::new(), reap: Alarm::never(), prune: Alarm::never() }
+        let (reap, prune) = (Alarm::never(), Alarm::never());
+        Hints { events: Events::new(), reap, prune, sent: Mutex::new(None) }
     }
 
     pub(super) fn about(&self, about: About) -> broadcast::Receiver<Event> {
@@ -80,6 +88,18 @@ impl Hints {
     /// Something in the topic can be claimed from then on.
     pub(super) fn claimable(&self, topic: TopicName, at: Time) {
         self.events.send(Event::Claimable { topic, at });
+    }
+
+    /// Jobs are on their way to the shard, and this one among them is due at once. After a lull that is said
+    /// before the shard has answered: a claim that follows on its heels meets the job there, and a way to the
+    /// shard and back is saved, which is what takes longest in an idle system. One that comes too early finds
+    /// nothing, and the shard's own word follows. A busy shard is not asked in vain: see [`LULL`].
+    pub(super) fn sent(&self, topic: &TopicName) {
+        let now = Instant::now();
+        let last = self.sent.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
+        if last.is_none_or(|last| now.duration_since(last) >= LULL) {
+            self.claimable(topic.clone(), Time(i64::MIN));
+        }
     }
 
     /// The shard's state was set.
@@ -137,6 +157,24 @@ mod tests {
         hints.looked(&hints.reap, look, None);
         hints.reap_at(Some(Time(60)));
         assert_eq!(told(), Some(Event::Upkeep { at: Time(60) }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_on_their_way_are_told_after_a_lull_only() {
+        let hints = Hints::new();
+        let mut events = hints.about(About::Jobs);
+        let topic = TopicName::stored("t");
+        let mut told = || {
+            hints.sent(&topic);
+            events.try_recv().is_ok()
+        };
+        assert!(told());
+        for _ in 0..9 {
+            tokio::time::advance(LULL / 2).await;
+            assert!(!told(), "it is busy");
+        }
+        tokio::time::advance(LULL).await;
+        assert!(told());
     }
 
     #[test]

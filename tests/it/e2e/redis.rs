@@ -10,8 +10,8 @@ use tonic::Code;
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
-    Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack,
-    nack_retry, refusal, request, take, within,
+    Client, JobExt as _, LossyProxy, Redis, Server, Setup, assert_refused, eventually, job, millis,
+    nack, nack_retry, refusal, request, take, within,
 };
 
 /// A server on this Redis.
@@ -265,6 +265,30 @@ async fn relay(port: Arc<AtomicU16>) -> u16 {
         }
     });
     own
+}
+
+/// The claim goes out on the heels of the job: it is met there without a word of the shard, all of which are
+/// lost here. One that came too early would wait for the question of each second.
+#[tokio::test]
+async fn a_job_for_a_worker_that_waits_here_needs_no_wake_up() {
+    let Some(redis) = Redis::start().await else { return };
+    let proxy = LossyProxy::start(&redis, 1.0).await;
+    let server = Setup::new().shard(format!("s0={}", proxy.url())).start().await;
+    let client = server.connect().await;
+    let mut worker = client.stream(take("t")).await;
+    let (mut took, jobs) = (Vec::new(), 20);
+    for _ in 0..jobs {
+        let begin = Instant::now();
+        client.enqueue(job("t")).await;
+        let delivery = worker.next().await;
+        took.push(begin.elapsed());
+        client.ack(&delivery.receipt).await;
+        // The shard counts as idle then.
+        tokio::time::sleep(millis(5)).await;
+    }
+    let prompt = took.iter().filter(|took| **took < millis(200)).count();
+    assert!(prompt > jobs * 3 / 4, "{took:?}");
+    assert_eq!(proxy.messages().1, 0);
 }
 
 /// How often a Redis was asked for its INFO.
