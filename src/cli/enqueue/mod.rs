@@ -17,9 +17,10 @@ use clap::{Args, ValueEnum};
 
 use super::connect::{self, Connect, Connection};
 use super::exit::{self, Failure, note};
-use super::output::{Out, OutputArgs, one_line, print_json};
+use super::output::{Out, OutputArgs, print_json};
+use super::text::one_line;
 use super::times::{self, remark_past};
-use super::{info, output, values};
+use super::{info, output, text, values};
 use crate::client::Error;
 use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,

@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::connect::Connect;
 use super::exit::{self, Failure, complain};
-use super::output::{JsonList, Out, OutputArgs, Table, shorten};
+use super::output::{JsonList, Out, OutputArgs, Table};
+use super::text::shorten;
 use super::times::Now;
 use super::view::{answers, state};
 use crate::pb::{self, ListShardsRequest};

@@ -13,7 +13,7 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use super::super::exit::{complain, note};
-use super::super::output::printable;
+use super::super::text::printable;
 use super::stop::{self, Reason};
 use super::verdict::{Verdict, words};
 use crate::client::{Delivery, Outcome, Summary};
