@@ -23,7 +23,6 @@ use tokio::time::{sleep, timeout};
 use super::output::{Grouped, Shared, Writing};
 use super::result::Captured;
 use super::stderr::Stderr;
-use super::stop::Stop;
 
 /// Not looked for in PATH: system(3) does not, either.
 const SHELL: &str = "/bin/sh";
@@ -43,7 +42,6 @@ pub(super) struct Order<'a> {
     pub(super) stdin: &'a [u8],
     pub(super) timeout: Option<Duration>,
     pub(super) stdout: Stdout<'a>,
-    pub(super) stop: &'a Stop,
 }
 
 /// Where standard output goes.
@@ -101,8 +99,8 @@ pub(super) async fn probe() -> io::Result<()> {
     shell.args(["-c", ":"]).stdin(Stdio::null()).status().await.map(drop)
 }
 
-/// Runs it to its end. Dropping the future kills it.
-pub(super) async fn run(order: Order<'_>) -> Finished {
+/// Runs it to its end, or until `killed` ends. Dropping the future kills it.
+pub(super) async fn run(order: Order<'_>, killed: impl Future<Output = ()>) -> Finished {
     let grouped = match order.stdout {
         Stdout::Shared(shared) => Some(Grouped::new(shared)),
         Stdout::Ours | Stdout::Result => None,
@@ -112,7 +110,7 @@ pub(super) async fn run(order: Order<'_>) -> Finished {
     let end = match Process::spawn(&order) {
         Ok(mut process) => {
             let streams = process.streams(order.stdin, &mut written);
-            process.end(pin!(streams.fuse()), &order, &writing).await
+            process.end(pin!(streams.fuse()), order.timeout, killed, &writing).await
         }
         Err(error) => End::NotStarted(error),
     };
@@ -167,14 +165,15 @@ impl Process {
     async fn end(
         &mut self,
         mut streams: Pin<&mut impl FusedFuture<Output = ()>>,
-        order: &Order<'_>,
+        limit: Option<Duration>,
+        killed: impl Future<Output = ()>,
         writing: &Writing,
     ) -> End {
         let end = tokio::select! {
             biased;
             status = self.exit(streams.as_mut()) => status.map_or_else(End::NotStarted, End::Exited),
-            () = order.stop.killed() => End::Killed,
-            () = after(order.timeout) => End::TimedOut,
+            () = killed => End::Killed,
+            () = after(limit) => End::TimedOut,
         };
         match end {
             End::TimedOut => self.terminate(streams.as_mut()).await,
