@@ -26,7 +26,7 @@ pub use layer::{Flags, KEYS};
 pub use mistake::{Mistake, Mistakes};
 pub use shard::{Shard, ShardUrl};
 
-pub(crate) use mistake::reason;
+pub(crate) use mistake::{nearest, reason};
 pub(crate) use parse::{any_duration as parse_duration, show_duration};
 
 use crate::store::redis::Tls;
