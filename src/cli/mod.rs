@@ -29,7 +29,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use exit::Failure;
+use crate::config::unknown_variables;
+use exit::{Failure, note};
 use flags::ServeFlags;
 
 /// Below the help of `ringq serve`.
@@ -120,6 +121,22 @@ enum Command {
     Version,
 }
 
+// === impl Command ===
+
+impl Command {
+    /// Whether it talks to a server, as RINGQ_SERVER and its like say.
+    fn is_client(&self) -> bool {
+        !matches!(
+            self,
+            Command::Serve(_)
+                | Command::Demo(_)
+                | Command::Config(_)
+                | Command::Completions(_)
+                | Command::Version
+        )
+    }
+}
+
 /// Runs the command that the process was started with, to its end.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -133,6 +150,9 @@ pub fn run() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
     };
+    if cli.command.is_client() {
+        unknown_variables().iter().for_each(|unknown| note(&format!("ringq: {unknown}")));
+    }
     let result = match cli.command {
         Command::Serve(flags) => serve::run(flags),
         Command::Demo(demo) => demo.run(),
