@@ -25,6 +25,9 @@ use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
 const CALLS: usize = 8;
+/// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
+/// the server finds out what a shard has done, and only then says it of each line.
+const SLOW_ANSWER: Duration = Duration::from_secs(7);
 /// How long answers are waited for after Ctrl-C.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -202,7 +205,7 @@ impl Import<'_> {
         let mut jobs = Vec::with_capacity(lines.len());
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
-        let (producer, longest) = (self.producer.clone(), self.connection.timeout() * 2);
+        let (producer, longest) = (self.producer.clone(), self.connection.timeout() + SLOW_ANSWER);
         let no_more = self.no_more.clone();
         Box::pin(async move {
             let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
@@ -309,9 +312,9 @@ impl Import<'_> {
             false => self.ledger.missing(line),
         }
         if is_in_doubt(error) {
-            let why = exit::for_people(error.message());
-            let doubt =
-                || Failure::new(exit::UNAVAILABLE, format!("{what} may be enqueued: {why}"));
+            // Not what was said last, which may be about a repeat alone.
+            let problem = format!("{what} may be enqueued: its shard does not answer");
+            let doubt = || Failure::new(exit::UNAVAILABLE, problem);
             self.doubt.get_or_insert_with(doubt);
             return;
         }

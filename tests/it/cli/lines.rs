@@ -447,7 +447,7 @@ async fn lines_in_doubt_are_named_and_the_others_go_on() {
     let ran = finish(command(address, &args).spawn().unwrap()).await;
     let says = [
         "line 65 of ",
-        " may be enqueued: the shard did not answer\n",
+        " may be enqueued: its shard does not answer\n",
         "surely enqueued: 1935 lines (1-64, 129-699, 701-2000); may be enqueued: lines 65-128, 700\n",
     ];
     let ran = ran.fails(4, &says);
