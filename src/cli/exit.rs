@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use tonic::Code;
 
-use super::output::printable;
+use super::text::printable;
 use crate::client::Error;
 use crate::config::Mistakes;
 

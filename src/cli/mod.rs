@@ -16,6 +16,7 @@ mod job;
 mod output;
 mod serve;
 mod shard;
+mod suggest;
 mod text;
 mod times;
 mod topic;
@@ -23,14 +24,13 @@ mod values;
 mod work;
 mod worker;
 
-use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
-use exit::Failure;
+use crate::config::unknown_variables;
+use exit::{Failure, note};
 use flags::ServeFlags;
 
 /// Below the help of `ringq serve`.
@@ -121,61 +121,21 @@ enum Command {
     Version,
 }
 
-/// Flags that people try by the names that other programs give them, and ours.
-const OTHER_NAMES: [(&str, &str); 13] = [
-    ("--addr", "--listen"),
-    ("--address", "--listen"),
-    ("--bind", "--listen"),
-    ("--host", "--listen"),
-    ("--port", "--listen"),
-    ("-p", "--listen"),
-    ("--grpc-port", "--listen"),
-    ("--http-port", "--http-listen"),
-    ("--http", "--http-listen"),
-    ("--data", "--data-dir"),
-    ("--dir", "--data-dir"),
-    ("--db", "--data-dir"),
-    ("-d", "--data-dir"),
-];
+// === impl Command ===
 
-/// The same for commands: those of other programs, and our own without their noun.
-const OTHER_COMMANDS: [(&str, &str); 29] = [
-    ("start", "serve"),
-    ("server", "serve"),
-    ("run", "work"),
-    ("consume", "work"),
-    ("pull", "work"),
-    ("take", "work"),
-    ("add", "enqueue"),
-    ("push", "enqueue"),
-    ("put", "enqueue"),
-    ("send", "enqueue"),
-    ("publish", "enqueue"),
-    ("submit", "enqueue"),
-    ("get", "job get"),
-    ("show", "job get"),
-    ("ls", "job list"),
-    ("list", "job list"),
-    ("rm", "job delete"),
-    ("delete", "job delete"),
-    ("cancel", "job delete"),
-    ("reschedule", "job reschedule"),
-    ("redrive", "job redrive"),
-    ("retry", "job redrive"),
-    ("stats", "topic stats"),
-    ("stat", "topic stats"),
-    ("queue", "topic"),
-    ("queues", "topic"),
-    ("status", "info"),
-    ("drain", "shard drain"),
-    ("activate", "shard activate"),
-];
-
-/// Flags that every client command has, and no group of commands.
-const CLIENT_FLAGS: [&str; 5] = ["--server", "--token", "--timeout", "--output", "-o"];
-/// Commands with commands of their own.
-const GROUPS: [&str; 8] =
-    ["job", "jobs", "topic", "topics", "worker", "workers", "shard", "shards"];
+impl Command {
+    /// Whether it talks to a server, as RINGQ_SERVER and its like say.
+    fn is_client(&self) -> bool {
+        !matches!(
+            self,
+            Command::Serve(_)
+                | Command::Demo(_)
+                | Command::Config(_)
+                | Command::Completions(_)
+                | Command::Version
+        )
+    }
+}
 
 /// Runs the command that the process was started with, to its end.
 #[must_use]
@@ -184,11 +144,15 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         // Help and version come here as well, with code 0; a reader that went away is no failure.
         Err(error) => {
-            let error = suggest(error, std::env::args_os().skip(1));
+            let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+            let error = suggest::suggest(error, &Cli::command(), &args.collect::<Vec<_>>());
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
     };
+    if cli.command.is_client() {
+        unknown_variables().iter().for_each(|unknown| note(&format!("ringq: {unknown}")));
+    }
     let result = match cli.command {
         Command::Serve(flags) => serve::run(flags),
         Command::Demo(demo) => demo.run(),
@@ -210,46 +174,6 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Names our flag or command where somebody used the one of another program, and the place of a flag
-/// that came too early. `args` are those of the process.
-fn suggest(mut error: clap::Error, args: impl Iterator<Item = OsString>) -> clap::Error {
-    let (kind, names) = match error.kind() {
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, &OTHER_NAMES[..]),
-        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, &OTHER_COMMANDS[..]),
-        _ => return error,
-    };
-    let Some(ContextValue::String(given)) = error.get(kind) else { return error };
-    let given = given.split('=').next().unwrap_or(given).to_owned();
-    let tip = match given.as_str() {
-        "-v" => Some("`ringq --version` prints the version".to_owned()),
-        flag if CLIENT_FLAGS.contains(&flag) && is_before_command(args) => {
-            Some(format!("{flag} comes after the command, as in: ringq topic list {flag} …"))
-        }
-        _ => None,
-    };
-    if let Some(tip) = tip {
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-        error.remove(ContextKind::SuggestedArg);
-        return error;
-    }
-    if let Some((_, ours)) = names.iter().find(|(name, _)| *name == given) {
-        let ours = (*ours).to_owned();
-        if kind == ContextKind::InvalidArg {
-            error.insert(ContextKind::SuggestedArg, ContextValue::String(ours));
-        } else {
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(ours));
-        }
-    }
-    error
-}
-
-/// Whether a flag stands where a command is awaited: at once, or after the name of a group.
-fn is_before_command(args: impl Iterator<Item = OsString>) -> bool {
-    let mut words = args.map(|arg| arg.to_string_lossy().into_owned());
-    let first = words.find(|word| !GROUPS.contains(&word.as_str()));
-    first.is_some_and(|word| word.starts_with('-'))
-}
-
 /// Writes data to stdout. A reader that has seen enough and went away is no failure.
 fn print(data: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
@@ -263,8 +187,6 @@ fn print(data: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

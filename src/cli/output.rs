@@ -13,7 +13,7 @@ use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
 use super::exit::Failure;
-pub(super) use super::text::{fit, one_line, printable, shorten};
+use super::text::{fit, one_line, printable};
 use crate::pb;
 
 /// Headings and names of fields.

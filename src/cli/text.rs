@@ -47,6 +47,11 @@ pub(super) fn shorten(text: &str, chars: usize) -> String {
     }
 }
 
+/// `1 job`, `2 jobs`.
+pub(super) fn jobs(count: i64) -> String {
+    format!("{count} {}", if count == 1 { "job" } else { "jobs" })
+}
+
 /// As much of a line as fits in so many columns.
 pub(super) fn fit(line: &str, columns: usize) -> String {
     if line.chars().count() <= columns { line.to_owned() } else { shorten(line, columns - 1) }

@@ -76,6 +76,14 @@ impl Error {
         self
     }
 
+    /// The same failure, of the job with this id: a repeat with it is safe. Empty: there is none.
+    pub(super) fn about(mut self, id: &str) -> Error {
+        if !id.is_empty() {
+            self.0.metadata.insert("id".to_owned(), id.to_owned());
+        }
+        self
+    }
+
     /// The gRPC code. A call whose connection did not come about or broke is `UNAVAILABLE`, one that
     /// was not answered in time `DEADLINE_EXCEEDED`, however it came to light.
     #[must_use]

@@ -1,11 +1,12 @@
 //! Settings as text, by key, each with the place it came from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
 use super::mistake::{Mistake, nearest};
 use super::source::Source;
+use super::variable::{CLIENT, is_foreign};
 
 /// The keys of all settings but the shards, in the order of their documentation. The variable of
 /// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
@@ -27,21 +28,6 @@ pub const KEYS: [&str; 17] = [
     "stream_max_age",
     "drain_delay",
     "shutdown_grace",
-];
-
-/// Variables of the same prefix that are not the server's: those of the client commands, those that
-/// `ringq work --exec` sets for its command, and the binary that examples and benches are to use.
-const FOREIGN: [&str; 10] = [
-    "RINGQ_BIN",
-    "RINGQ_SERVER",
-    "RINGQ_TOKEN",
-    "RINGQ_TOPIC",
-    "RINGQ_ID",
-    "RINGQ_ATTEMPT",
-    "RINGQ_DELIVERY",
-    "RINGQ_RECEIPT",
-    "RINGQ_DEADLINE",
-    "RINGQ_BATCH",
 ];
 
 /// The settings given on the command line.
@@ -174,7 +160,7 @@ impl Layer {
             }
             return Ok(());
         }
-        let known: Vec<_> = KEYS.into_iter().chain(["config", "shards"]).map(variable).collect();
+        let known = settings();
         Err(unknown("variable", name, known.iter().map(String::as_str)))
     }
 }
@@ -254,22 +240,31 @@ fn pair(text: &str, from: Source) -> FoundShard {
     FoundShard { name, url, weight: None, state: None, from }
 }
 
+/// What is wrong with those of `variables` that neither a server nor a client command reads, in words for
+/// people at a client command.
+pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let settings = settings();
+    let ours =
+        variables.filter(|(name, value)| name.starts_with("RINGQ_") && !is_foreign(name, value));
+    let names = ours.map(|(name, _)| name).filter(|name| !settings.contains(name));
+    // The environment has no order; the messages should have one.
+    let names: BTreeSet<String> = names.collect();
+    let known = || CLIENT.into_iter().chain(settings.iter().map(String::as_str));
+    let problem = |name: &String| match nearest(name, known()) {
+        Some(known) => format!("unknown variable {name}, did you mean {known}"),
+        None => format!("unknown variable {name}; commands read {}", CLIENT.join(" and ")),
+    };
+    names.iter().map(problem).collect()
+}
+
+/// The variables of all settings.
+fn settings() -> Vec<String> {
+    KEYS.into_iter().chain(["config", "shards"]).map(variable).collect()
+}
+
 /// The variable of a key.
 fn variable(key: &str) -> String {
     format!("RINGQ_{}", key.to_uppercase())
-}
-
-/// Variables with our prefix that are not settings. Kubernetes gives every pod the addresses of the
-/// services around it, so a service called `ringq` brings `RINGQ_SERVICE_HOST`,
-/// `RINGQ_PORT=tcp://…`, `RINGQ_PORT_7700_TCP_ADDR` and more.
-fn is_foreign(name: &str, value: &str) -> bool {
-    let link = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
-    FOREIGN.contains(&name)
-        || name.starts_with("RINGQ_HEADER_")
-        || name.ends_with("_SERVICE_HOST")
-        || name.contains("_SERVICE_PORT")
-        || (name.contains("_PORT") && link)
-        || ["_TCP_", "_UDP_", "_SCTP_"].iter().any(|protocol| name.contains(protocol))
 }
 
 /// The text of a plain TOML value.

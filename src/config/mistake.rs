@@ -63,7 +63,7 @@ pub(crate) fn reason(error: &io::Error) -> String {
 }
 
 /// The candidate that `name` was probably meant to be.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {

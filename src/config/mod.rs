@@ -16,6 +16,7 @@ mod show;
 mod source;
 #[cfg(test)]
 mod tests;
+mod variable;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,7 +27,7 @@ pub use layer::{Flags, KEYS};
 pub use mistake::{Mistake, Mistakes};
 pub use shard::{Shard, ShardUrl};
 
-pub(crate) use mistake::reason;
+pub(crate) use mistake::{nearest, reason};
 pub(crate) use parse::{any_duration as parse_duration, show_duration};
 
 use crate::store::redis::Tls;
@@ -132,6 +133,11 @@ impl Config {
 pub(crate) fn variable(name: &str) -> Option<String> {
     let found = environment().find(|(found, _)| found == name);
     found.map(|(_, value)| value).filter(|value| !value.is_empty())
+}
+
+/// What is wrong with the variables of a client command, in words: nobody reads these.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    layer::unknown_variables(environment())
 }
 
 /// Lays the layers over the defaults, the last one on top, and reads the result.

@@ -1,7 +1,7 @@
 //! A delivery enters the books and the latencies.
 
 use super::body::Unread;
-use super::preset::Phases;
+use super::plan::Phases;
 use super::round::Round;
 use super::time;
 

@@ -15,6 +15,7 @@ use tonic::Streaming;
 use super::arrival::Arrival;
 use super::body::Unread;
 use super::round::{Grant, Round};
+use super::settle::Held;
 use super::time;
 use super::trouble::{Result, Trouble};
 use super::{produce, settle};
@@ -32,9 +33,6 @@ const LEASE: Duration = Duration::from_secs(120);
 const LISTEN: Duration = Duration::from_millis(200);
 /// Before a stream that the server ended, because of its age, is opened again.
 const REOPEN: Duration = Duration::from_millis(100);
-
-/// A delivery that is to be settled: its number, none for a damaged one, and its receipt.
-pub(super) type Held = (Option<u32>, String);
 
 /// Streams that are open, and what came with their first messages.
 pub(super) struct Workers(Vec<Worker>);

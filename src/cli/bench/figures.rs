@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::balance::{Balance, Demand};
 use super::histogram::Latency;
-use super::preset::Phases;
+use super::plan::Phases;
 use super::round::{Grant, Marks, Round};
 use super::time;
 use crate::pb;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 
 use super::books::JOBS_MAX;
-use super::plan::BODY_BYTES_MIN;
-use super::preset::{Durability, Phases, Preset};
+use super::plan::{Amount, BODY_BYTES_MIN, Durability, Phases, Plan};
+use super::preset::Preset;
 use crate::cli::connect::Connect;
+use crate::cli::exit::Failure;
 use crate::cli::output::OutputArgs;
 use crate::cli::values;
 
@@ -105,4 +106,107 @@ pub(super) struct LoadFlags {
     /// The topic [default: one of its own, bench-<random>]
     #[arg(long, value_name = "TOPIC")]
     pub(super) topic: Option<String>,
+}
+
+// === impl LoadFlags ===
+
+impl LoadFlags {
+    /// The preset with the flags over it.
+    pub(super) fn plan(&self, preset: Preset) -> Result<Plan, Failure> {
+        let base = preset.plan();
+        let counted = self.jobs.map(Amount::Jobs);
+        let plan = Plan {
+            phases: self.phases.unwrap_or(base.phases),
+            amount: self.duration.map(Amount::Time).or(counted).unwrap_or(base.amount),
+            producers: self.producers.unwrap_or(base.producers),
+            in_flight: self.in_flight.unwrap_or(base.in_flight),
+            batch: self.batch.unwrap_or(base.batch),
+            rate: self.rate.or(base.rate),
+            workers: self.workers.unwrap_or(base.workers),
+            credit: self.credit.unwrap_or(base.credit),
+            ack_batch: self.ack_batch.unwrap_or(base.ack_batch),
+            body_bytes: self.body.unwrap_or(base.body_bytes),
+            lead: self.lead.or(base.lead),
+            spread: self.spread.or(base.spread),
+            connections: self.connections.unwrap_or(base.connections),
+            threads: self.threads.unwrap_or(base.threads),
+            warm_up: self.warm_up,
+            rounds: self.rounds,
+            durability: self.durability,
+        };
+        plan.checked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
+
+    use super::*;
+
+    fn plan(preset: Preset, args: &[&str]) -> Result<Plan, Failure> {
+        let command = LoadFlags::augment_args(Command::new("bench").no_binary_name(true));
+        let matches = command.try_get_matches_from(args).unwrap();
+        LoadFlags::from_arg_matches(&matches).unwrap().plan(preset)
+    }
+
+    #[test]
+    fn without_flags_a_preset_is_what_it_says() {
+        for preset in Preset::value_variants() {
+            assert_eq!(plan(*preset, &[]).unwrap(), preset.plan(), "{preset:?}");
+        }
+        let unary = Preset::Unary.plan();
+        assert_eq!((unary.lanes(), unary.batch, unary.phases), (50, 1, Phases::Enqueue));
+        assert!(Preset::Burst.plan().is_delayed() && !Preset::Idle.plan().is_delayed());
+    }
+
+    #[test]
+    fn every_flag_overrides_its_value() {
+        let args = "--phases fill --jobs 7 --producers 2 --in-flight 3 --batch 4 --rate 5/s \
+                    --workers 6 --credit 70 --ack-batch 8 --body 90 --lead 1s --spread 2s \
+                    --connections 1 --threads 2 --warm-up 3 --rounds 4 --durability memory";
+        let args: Vec<_> = args.split_whitespace().collect();
+        let expected = Plan {
+            phases: Phases::Fill,
+            amount: Amount::Jobs(7),
+            producers: 2,
+            in_flight: 3,
+            batch: 4,
+            rate: Some(5.0),
+            workers: 6,
+            credit: 70,
+            ack_batch: 8,
+            body_bytes: 90,
+            lead: Some(Duration::from_secs(1)),
+            spread: Some(Duration::from_secs(2)),
+            connections: 1,
+            threads: 2,
+            warm_up: Some(3),
+            rounds: 4,
+            durability: Some(Durability::Memory),
+        };
+        assert_eq!(plan(Preset::Unary, &args).unwrap(), expected);
+        let timed = plan(Preset::Both, &["--duration", "3s"]).unwrap();
+        assert_eq!(timed.amount, Amount::Time(Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn warm_up_is_small_and_at_once() {
+        let warm_up = Preset::Burst.plan().warm_up().unwrap();
+        assert_eq!((warm_up.amount, warm_up.is_delayed()), (Amount::Jobs(1000), false));
+        assert_eq!(plan(Preset::Bulk, &["--warm-up", "0"]).unwrap().warm_up(), None);
+        assert_eq!(plan(Preset::Bulk, &["--phases", "fill"]).unwrap().warm_up(), None);
+        let timed = plan(Preset::Bulk, &["--duration", "1s"]).unwrap();
+        assert_eq!(timed.warm_up().unwrap().amount, Amount::Jobs(2000));
+        let slow = plan(Preset::Idle, &["--duration", "1s"]).unwrap();
+        assert_eq!(slow.warm_up().unwrap().amount, Amount::Jobs(100));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let code = |args: &[&str]| plan(Preset::Both, args).unwrap_err().code();
+        assert_eq!(code(&["--credit", "10"]), 2);
+        assert_eq!(code(&["--duration", "0s"]), 2);
+        assert_eq!(code(&["--producers", "1001", "--in-flight", "10"]), 2);
+    }
 }

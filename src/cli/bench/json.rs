@@ -20,7 +20,7 @@ pub(super) fn value(session: &Session, outcome: &Outcome) -> Value {
     let last = rounds.last();
     let grant = last.and_then(|round| round.grant);
     json!({
-        "bench": session.plan.preset.name(),
+        "bench": session.preset.name(),
         "topic": session.topic,
         "complete": outcome.trouble.is_none(),
         // Proven: a run that was cut short is not.

@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use super::connect::interrupted;
 use super::exit::{self, Failure, note};
 use super::output::Out;
+use super::text::jobs;
 use plan::Plan;
 use server::Stats;
 use session::{Outcome, Session};
@@ -51,7 +52,7 @@ const TOPIC_CHARS: usize = 8;
 
 impl Bench {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let plan = Plan::new(self.preset, &self.load)?;
+        let plan = self.load.plan(self.preset)?;
         if cfg!(debug_assertions) {
             note("WARNING: this is a debug build, its figures say nothing; build with --release");
         }
@@ -64,6 +65,7 @@ impl Bench {
     async fn measure(&self, plan: Plan) -> Result<(), Failure> {
         let clients = (0..plan.connections).map(|_| self.connect.client());
         let session = Session {
+            preset: self.preset,
             plan,
             topic: self.load.topic.clone().unwrap_or_else(fresh_topic),
             connection: self.connect.connection()?,
@@ -149,7 +151,7 @@ impl Session {
         let topic = &self.topic;
         let left = match Stats::ask(&self.connection, topic).await {
             Ok(Stats { left: 0, .. }) => return None,
-            Ok(stats) => format!("{} left on topic {topic}", report::jobs(stats.left)),
+            Ok(stats) => format!("{} left on topic {topic}", jobs(stats.left)),
             Err(_) => format!("jobs may be left on topic {topic}"),
         };
         if named {

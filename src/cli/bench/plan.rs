@@ -1,10 +1,10 @@
-//! What is measured: a preset's values, each of which a flag may override.
+//! What is measured.
 
 use std::time::Duration;
 
+use clap::ValueEnum;
+
 use super::body;
-use super::flags::LoadFlags;
-use super::preset::{Durability, Phases, Preset};
 use crate::cli::exit::Failure;
 use crate::pb;
 
@@ -27,7 +27,6 @@ pub(super) enum Amount {
 /// All that a run depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Plan {
-    pub(super) preset: Preset,
     pub(super) phases: Phases,
     pub(super) amount: Amount,
     pub(super) producers: u32,
@@ -51,37 +50,37 @@ pub(super) struct Plan {
     pub(super) durability: Option<Durability>,
 }
 
+/// What workers do while producers work, and what the rate is the rate of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Phases {
+    /// Enqueue, timed; then take and ack, not timed
+    Enqueue,
+    /// Enqueue, not timed; then take and ack, timed
+    Consume,
+    /// Enqueue, then take and ack, both timed
+    Sequence,
+    /// Enqueue while taking and acking, timed
+    Together,
+    /// Enqueue, timed, and leave the jobs there
+    Fill,
+}
+
+/// The durability that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Durability {
+    /// In the memory of the store's process
+    Memory,
+    /// On the store's disk
+    Fsynced,
+    /// On disk, and received by a replica of the store
+    Replicated,
+}
+
 // === impl Plan ===
 
 impl Plan {
-    /// The preset with the flags over it.
-    pub(super) fn new(preset: Preset, flags: &LoadFlags) -> Result<Plan, Failure> {
-        let base = preset.plan();
-        let counted = flags.jobs.map(Amount::Jobs);
-        let plan = Plan {
-            preset,
-            phases: flags.phases.unwrap_or(base.phases),
-            amount: flags.duration.map(Amount::Time).or(counted).unwrap_or(base.amount),
-            producers: flags.producers.unwrap_or(base.producers),
-            in_flight: flags.in_flight.unwrap_or(base.in_flight),
-            batch: flags.batch.unwrap_or(base.batch),
-            rate: flags.rate.or(base.rate),
-            workers: flags.workers.unwrap_or(base.workers),
-            credit: flags.credit.unwrap_or(base.credit),
-            ack_batch: flags.ack_batch.unwrap_or(base.ack_batch),
-            body_bytes: flags.body.unwrap_or(base.body_bytes),
-            lead: flags.lead.or(base.lead),
-            spread: flags.spread.or(base.spread),
-            connections: flags.connections.unwrap_or(base.connections),
-            threads: flags.threads.unwrap_or(base.threads),
-            warm_up: flags.warm_up,
-            rounds: flags.rounds,
-            durability: flags.durability,
-        };
-        plan.checked()
-    }
-
-    fn checked(self) -> Result<Plan, Failure> {
+    /// Itself, unless it cannot be carried out.
+    pub(super) fn checked(self) -> Result<Plan, Failure> {
         if self.amount == Amount::Time(Duration::ZERO) {
             return Err(Failure::usage("--duration 0s is no time to measure in"));
         }
@@ -149,77 +148,3 @@ fn half_a_second(rate: f64) -> u32 {
 
 /// The smallest `--body`.
 pub(super) const BODY_BYTES_MIN: i64 = body::BYTES_MIN as i64;
-
-#[cfg(test)]
-mod tests {
-    use clap::{Args as _, Command, FromArgMatches as _, ValueEnum as _};
-
-    use super::*;
-
-    fn plan(preset: Preset, args: &[&str]) -> Result<Plan, Failure> {
-        let command = LoadFlags::augment_args(Command::new("bench").no_binary_name(true));
-        let matches = command.try_get_matches_from(args).unwrap();
-        Plan::new(preset, &LoadFlags::from_arg_matches(&matches).unwrap())
-    }
-
-    #[test]
-    fn without_flags_a_preset_is_what_it_says() {
-        for preset in Preset::value_variants() {
-            assert_eq!(plan(*preset, &[]).unwrap(), preset.plan(), "{preset:?}");
-        }
-        let unary = Preset::Unary.plan();
-        assert_eq!((unary.lanes(), unary.batch, unary.phases), (50, 1, Phases::Enqueue));
-        assert!(Preset::Burst.plan().is_delayed() && !Preset::Idle.plan().is_delayed());
-    }
-
-    #[test]
-    fn every_flag_overrides_its_value() {
-        let args = "--phases fill --jobs 7 --producers 2 --in-flight 3 --batch 4 --rate 5/s \
-                    --workers 6 --credit 70 --ack-batch 8 --body 90 --lead 1s --spread 2s \
-                    --connections 1 --threads 2 --warm-up 3 --rounds 4 --durability memory";
-        let args: Vec<_> = args.split_whitespace().collect();
-        let expected = Plan {
-            preset: Preset::Unary,
-            phases: Phases::Fill,
-            amount: Amount::Jobs(7),
-            producers: 2,
-            in_flight: 3,
-            batch: 4,
-            rate: Some(5.0),
-            workers: 6,
-            credit: 70,
-            ack_batch: 8,
-            body_bytes: 90,
-            lead: Some(Duration::from_secs(1)),
-            spread: Some(Duration::from_secs(2)),
-            connections: 1,
-            threads: 2,
-            warm_up: Some(3),
-            rounds: 4,
-            durability: Some(Durability::Memory),
-        };
-        assert_eq!(plan(Preset::Unary, &args).unwrap(), expected);
-        let timed = plan(Preset::Both, &["--duration", "3s"]).unwrap();
-        assert_eq!(timed.amount, Amount::Time(Duration::from_secs(3)));
-    }
-
-    #[test]
-    fn warm_up_is_small_and_at_once() {
-        let warm_up = Preset::Burst.plan().warm_up().unwrap();
-        assert_eq!((warm_up.amount, warm_up.is_delayed()), (Amount::Jobs(1000), false));
-        assert_eq!(plan(Preset::Bulk, &["--warm-up", "0"]).unwrap().warm_up(), None);
-        assert_eq!(plan(Preset::Bulk, &["--phases", "fill"]).unwrap().warm_up(), None);
-        let timed = plan(Preset::Bulk, &["--duration", "1s"]).unwrap();
-        assert_eq!(timed.warm_up().unwrap().amount, Amount::Jobs(WARM_UP_JOBS));
-        let slow = plan(Preset::Idle, &["--duration", "1s"]).unwrap();
-        assert_eq!(slow.warm_up().unwrap().amount, Amount::Jobs(100));
-    }
-
-    #[test]
-    fn what_cannot_work_is_refused() {
-        let code = |args: &[&str]| plan(Preset::Both, args).unwrap_err().code();
-        assert_eq!(code(&["--credit", "10"]), 2);
-        assert_eq!(code(&["--duration", "0s"]), 2);
-        assert_eq!(code(&["--producers", "1001", "--in-flight", "10"]), 2);
-    }
-}

@@ -1,10 +1,10 @@
-//! The presets, and the values that have names.
+//! The presets: known settings.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 
-use super::plan::{Amount, LEAD, Plan};
+use super::plan::{Amount, LEAD, Phases, Plan};
 
 /// Known settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,32 +27,6 @@ pub(super) enum Preset {
     Delayed,
 }
 
-/// What workers do while producers work, and what the rate is the rate of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Phases {
-    /// Enqueue, timed; then take and ack, not timed
-    Enqueue,
-    /// Enqueue, not timed; then take and ack, timed
-    Consume,
-    /// Enqueue, then take and ack, both timed
-    Sequence,
-    /// Enqueue while taking and acking, timed
-    Together,
-    /// Enqueue, timed, and leave the jobs there
-    Fill,
-}
-
-/// The durability that is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Durability {
-    /// In the memory of the store's process
-    Memory,
-    /// On the store's disk
-    Fsynced,
-    /// On disk, and received by a replica of the store
-    Replicated,
-}
-
 // === impl Preset ===
 
 impl Preset {
@@ -64,7 +38,6 @@ impl Preset {
     /// Its values.
     pub(super) fn plan(self) -> Plan {
         let bulk = Plan {
-            preset: self,
             phases: Phases::Sequence,
             amount: Amount::Jobs(300_000),
             producers: 8,

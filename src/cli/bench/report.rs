@@ -3,8 +3,8 @@
 use super::balance::Balance;
 use super::figures::{Figures, Spread};
 use super::histogram::Latency;
-use super::plan::{Amount, Plan};
-use super::preset::{Phases, name};
+use super::plan::{Amount, Phases, Plan};
+use super::preset::name;
 use super::server::Clock;
 use super::session::{Outcome, Session};
 use crate::cli::exit::Failure;
@@ -34,7 +34,7 @@ fn setting(session: &Session, outcome: &Outcome) -> Block {
     let (plan, info) = (&session.plan, &outcome.server.info);
     let last = outcome.rounds.last();
     let mut block = Block::default();
-    block.line("bench", amount(plan));
+    block.line("bench", format!("{} {}", session.preset.name(), amount(plan)));
     block.line("topic", &session.topic);
     let (url, version, store) = (&outcome.server.url, &info.version, &info.store);
     let reached = last.map(|round| round.durability);
@@ -51,7 +51,6 @@ fn setting(session: &Session, outcome: &Outcome) -> Block {
 }
 
 fn amount(plan: &Plan) -> String {
-    let preset = plan.preset.name();
     let bytes = plan.body_bytes;
     let amount = match plan.amount {
         Amount::Jobs(jobs) => format!("{jobs} jobs of {bytes} bytes"),
@@ -66,7 +65,7 @@ fn amount(plan: &Plan) -> String {
         _ => String::new(),
     };
     let (phases, delay) = (name(plan.phases), delay(plan));
-    format!("{preset} ({phases}), {amount}{delay}, {rounds}{warm_up}")
+    format!("({phases}), {amount}{delay}, {rounds}{warm_up}")
 }
 
 fn delay(plan: &Plan) -> String {
@@ -189,11 +188,6 @@ fn books(session: &Session, outcome: &Outcome, last: &Figures) -> Block {
 /// Processors that this program may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(0, usize::from)
-}
-
-/// `1 job`, `2 jobs`.
-pub(super) fn jobs(count: i64) -> String {
-    format!("{count} {}", if count == 1 { "job" } else { "jobs" })
 }
 
 /// `FSYNCED`.

@@ -7,20 +7,22 @@ use tokio_util::sync::CancellationToken;
 use super::balance::Demand;
 use super::consume::Workers;
 use super::figures::Figures;
-use super::plan::Plan;
-use super::preset::Phases;
+use super::plan::{Phases, Plan};
+use super::preset::Preset;
 use super::produce;
-use super::report::jobs;
 use super::round::Round;
 use super::server::{Server, Stats};
 use super::trouble::{Result, Trouble};
 use super::watch;
 use crate::cli::connect::Connection;
 use crate::cli::exit::{self, Failure};
+use crate::cli::text::jobs;
 use crate::client::Client;
 
 /// What a run needs.
 pub(super) struct Session {
+    /// What the plan was made from.
+    pub(super) preset: Preset,
     pub(super) plan: Plan,
     pub(super) topic: String,
     pub(super) connection: Connection,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::consume::Held;
 use super::round::Round;
 use super::time;
 use super::trouble::{Result, Trouble};
@@ -11,6 +10,9 @@ use crate::pb::queue_service_client::QueueServiceClient;
 use crate::pb::{AckItem, AckRequest, NackAction, NackItem, NackRequest, SettleError};
 
 const WHAT: &str = "cannot ack";
+
+/// A delivery that is to be settled: its number, none for a damaged one, and its receipt.
+pub(super) type Held = (Option<u32>, String);
 
 /// Acknowledges, and enters it in the books.
 pub(super) async fn ack(

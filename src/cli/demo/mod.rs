@@ -109,7 +109,7 @@ async fn tour(stage: &mut Stage, files: &[String]) -> Result<(), Failure> {
         }
         stage.tick().await?;
     }
-    show.finish(&watch.summary(stage.hashes()?).await?, files.len() as u64, stage)
+    show.finish(&watch.summary(stage.hashes()?).await?, files.len() as u64, stage.kept())
 }
 
 async fn enqueue(stage: &mut Stage, show: &mut Show, files: &[String]) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Tells the tour: lines that stay, and on a terminal a bar that moves below them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,7 +8,6 @@ use tokio::time::Instant;
 
 use super::super::exit::{self, Failure};
 use super::super::output::{Out, Table};
-use super::stage::Stage;
 use super::watch::{Seen, Story, Summary};
 
 const BAR: &str = "  files {bar:30} {pos}/{len} hashed, {per_sec}, {msg}";
@@ -98,12 +98,12 @@ impl Show {
         self.say(&format!("  {time:4.1} s  {line}"))
     }
 
-    /// The end: whether the books balance.
+    /// The end: whether the books balance, and where everything lies if it is kept.
     pub(super) fn finish(
         mut self,
         summary: &Summary,
         files: u64,
-        stage: &Stage,
+        kept: Option<&Path>,
     ) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         self.heading("The books")?;
@@ -119,7 +119,7 @@ impl Show {
         if (summary.hashes as u64) < files {
             return Err(Failure::new(exit::FAILED, "a file was hashed without a result"));
         }
-        match stage.kept() {
+        match kept {
             Some(path) => self.say(&format!("The store and the results are in {}", path.display())),
             None => {
                 self.say(

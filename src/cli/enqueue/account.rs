@@ -2,13 +2,20 @@
 
 use std::fmt::Write as _;
 
+use super::Identity;
 use super::ledger::{Ledger, Lines, Place};
+use crate::pb::ConflictPolicy;
+
+/// Ranges of what is in that are told; more say less than what is not in.
+const RANGES: usize = 3;
 
 /// What a repeat of a line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// Makes another job of it, or does once more what the first one did.
     Doubles,
+    /// Makes another job of it, unless it goes under the id that the server gave it.
+    DoublesWithoutId,
     /// Nothing while the record lives.
     Harmless,
     /// The same, as long as the line keeps its number: the id is made of it.
@@ -26,6 +33,12 @@ pub(super) struct Account<'a> {
     pub(super) all_sent: bool,
 }
 
+/// Until when the server knows an id.
+const NOT_DOUBLED: &str = "not doubled while their records live, 60s after their end unless \
+                           --retention says otherwise";
+/// Lines that may be enqueued.
+const UNSURE: [Place; 2] = [Place::Unsure, Place::Named];
+
 /// A part of the input; None: up to its end.
 type Part = (u64, Option<u64>);
 
@@ -41,6 +54,23 @@ pub(super) fn summary(ledger: &Ledger) -> String {
     text
 }
 
+// === impl Repeat ===
+
+impl Repeat {
+    /// That of a line under these flags.
+    pub(super) fn of(identity: &Identity) -> Repeat {
+        let policy = identity.policy();
+        let keeps = matches!(policy, ConflictPolicy::Unspecified | ConflictPolicy::Keep);
+        match (identity.id_from_payload, &identity.request_id) {
+            (true, Some(_)) => Repeat::Harmless,
+            (true, None) if keeps || policy == ConflictPolicy::Reject => Repeat::Harmless,
+            (false, Some(_)) => Repeat::HarmlessByNumber,
+            (false, None) if keeps => Repeat::DoublesWithoutId,
+            _ => Repeat::Doubles,
+        }
+    }
+}
+
 // === impl Account ===
 
 impl Account<'_> {
@@ -50,16 +80,22 @@ impl Account<'_> {
         let mut parts = vec![format!("surely enqueued: {} lines", ledger.count_enqueued())];
         if ledger.count_enqueued() > 0 {
             let but = if ledger.count_refused() > 0 { ", but for refused ones" } else { "" };
-            parts[0].push_str(&format!(" ({}{but})", ranges(ledger.lines(Place::In))));
+            let lines = ledger.lines(&[Place::In]);
+            let which = match lines.len() {
+                ..=RANGES => ranges(&lines),
+                _ => format!("all others up to {}", ledger.last()),
+            };
+            let _ = write!(parts[0], " ({which}{but})");
         }
         if ledger.count_refused() > 0 {
             parts.push(format!("refused: {}", ledger.count_refused()));
         }
-        for (place, words) in [(Place::Unsure, "may be enqueued"), (Place::Missing, "not enqueued")]
+        for (places, words) in
+            [(&UNSURE[..], "may be enqueued"), (&[Place::Missing], "not enqueued")]
         {
-            let lines = ranges(ledger.lines(place));
+            let lines = ledger.lines(places);
             if !lines.is_empty() {
-                parts.push(format!("{words}: lines {lines}"));
+                parts.push(format!("{words}: lines {}", ranges(&lines)));
             }
         }
         if !self.all_sent {
@@ -75,24 +111,51 @@ impl Account<'_> {
         if !rest.is_empty() {
             hints.push(format!("to send exactly the rest: {}", self.command(&rest)));
         }
-        let unsure: Vec<Part> =
-            self.ledger.lines(Place::Unsure).map(|(first, last)| (first, Some(last))).collect();
-        if unsure.is_empty() {
-            return hints;
+        match self.repeat {
+            Repeat::Doubles => hints.extend(self.look(&UNSURE)),
+            Repeat::DoublesWithoutId => {
+                hints.extend(self.look(&[Place::Unsure]));
+                hints.extend(self.by_id());
+            }
+            Repeat::Harmless | Repeat::HarmlessByNumber => hints.extend(self.again()),
         }
-        hints.push(match self.repeat {
-            Repeat::Doubles => format!(
-                "those that may be enqueued would run twice if they are: look for them first, as \
-                 with `ringq job list {}`",
-                quoted(self.topic)
-            ),
-            _ => format!(
-                "those that may be enqueued are not doubled while their records live, 60s after \
-                 their end unless --retention says otherwise: {}",
-                self.command(&unsure)
-            ),
-        });
         hints
+    }
+
+    /// About lines of which nothing is known that would make a repeat safe.
+    fn look(&self, places: &[Place]) -> Option<String> {
+        let lines = self.ledger.lines(places);
+        (!lines.is_empty()).then(|| {
+            format!(
+                "lines {} would run twice if they are enqueued: look for them first, as with \
+                 `ringq job list {}`; in a run with --request-id they could be repeated",
+                ranges(&lines),
+                quoted(self.topic)
+            )
+        })
+    }
+
+    /// About lines whose ids follow from their content or their number.
+    fn again(&self) -> Option<String> {
+        let lines = self.ledger.lines(&UNSURE).into_iter();
+        let lines: Vec<Part> = lines.map(|(first, last)| (first, Some(last))).collect();
+        (!lines.is_empty()).then(|| {
+            format!("those that may be enqueued are {NOT_DOUBLED}: {}", self.command(&lines))
+        })
+    }
+
+    /// About lines whose ids the server has named: a loop for the shell, with a line for each.
+    fn by_id(&self) -> Option<String> {
+        let ids = self.ledger.ids();
+        let list = ids.iter().map(|(line, id)| format!("{line} {id}\n")).collect::<String>();
+        let line = self.piped(r#"sed -n "${n}p""#);
+        (!ids.is_empty()).then(|| {
+            format!(
+                "those whose ids are known are {NOT_DOUBLED}:\nwhile read -r n id; do {line} | \
+                 tr -d '\\r\\n' | ringq enqueue {} - --id \"$id\" …; done <<'END'\n{list}END",
+                quoted(self.topic)
+            )
+        })
     }
 
     /// A command that enqueues just these lines.
@@ -102,11 +165,16 @@ impl Account<'_> {
             Repeat::HarmlessByNumber => script(&complement(parts), "g", "sed"),
             _ => script(parts, "p", "sed -n"),
         };
-        let (topic, before, file) = match self.file {
-            Some(file) => (quoted(self.topic), "", format!(" {}", as_operand(file))),
-            None => (quoted(self.topic), "… | ", String::new()),
-        };
-        format!("{before}{sed}{file} | ringq enqueue {topic} --lines - …")
+        let (lines, topic) = (self.piped(&sed), quoted(self.topic));
+        format!("{lines} | ringq enqueue {topic} --lines - …")
+    }
+
+    /// The input as this command gives it on.
+    fn piped(&self, sed: &str) -> String {
+        match self.file {
+            Some(file) => format!("{sed} {}", as_operand(file)),
+            None => format!("… | {sed}"),
+        }
     }
 }
 
@@ -138,11 +206,11 @@ fn complement(parts: &[Part]) -> Vec<Part> {
 }
 
 /// Line numbers as people write them: `1-500, 777`.
-fn ranges(lines: impl Iterator<Item = Lines>) -> String {
-    let range = |(first, last): Lines| {
+fn ranges(lines: &[Lines]) -> String {
+    let range = |&(first, last): &Lines| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
-    lines.map(range).collect::<Vec<_>>().join(", ")
+    lines.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
 /// A word as the shell wants it.
@@ -169,9 +237,9 @@ mod tests {
         (1..=3).for_each(|line| ledger.enqueued(line, line == 2));
         ledger.refused(4);
         assert_eq!(summary(&ledger), "3 enqueued, 1 of them were there already, 1 refused");
-        ledger.failed(6, true);
-        ledger.failed(7, true);
-        ledger.failed(8, false);
+        ledger.unsure(6, Some("s0~a"));
+        ledger.unsure(7, None);
+        ledger.missing(8);
         ledger.enqueued(9, false);
         ledger.unanswered((10, 12));
         ledger
@@ -199,13 +267,34 @@ mod tests {
         let doubles = hints(Repeat::Doubles, Some("my jobs"), false);
         let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - …";
         assert_eq!(doubles[0], format!("to send exactly the rest: {sed}"));
+        assert!(doubles[1].starts_with("lines 6-7, 10-12 would run twice"), "{doubles:?}");
         assert!(doubles[1].contains("`ringq job list t`") && !doubles[1].contains("sed"));
+        let by_id = hints(Repeat::DoublesWithoutId, Some("my jobs"), true);
+        assert!(by_id[1].starts_with("lines 7, 10-12 would run twice"), "{by_id:?}");
+        let pipe = "sed -n \"${n}p\" 'my jobs' | tr -d '\\r\\n' | ringq enqueue t - --id \"$id\" …";
+        let wanted = format!(":\nwhile read -r n id; do {pipe}; done <<'END'\n6 s0~a\nEND");
+        assert!(by_id[2].ends_with(&wanted), "{by_id:?}");
         let harmless = hints(Repeat::Harmless, Some("-f"), true);
         assert!(harmless[0].contains(": sed -n '8p' ./-f |"), "{harmless:?}");
         assert!(harmless[1].contains(": sed -n '6,7p;10,12p' ./-f |"), "{harmless:?}");
         let numbers = hints(Repeat::HarmlessByNumber, None, false);
         assert!(numbers[0].contains(": … | sed '1,7g;9,12g' | ringq"), "{numbers:?}");
         assert!(numbers[1].contains(": … | sed '1,5g;8,9g;13,$g' | ringq"), "{numbers:?}");
+    }
+
+    #[test]
+    fn many_ranges_of_what_is_in_are_told_by_what_is_not() {
+        let mut ledger = Ledger::default();
+        ledger.sent(8);
+        for line in [1, 3, 5, 7] {
+            ledger.enqueued(line, false);
+            ledger.unsure(line + 1, None);
+        }
+        let repeat = Repeat::Doubles;
+        let account = Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        let state =
+            "surely enqueued: 4 lines (all others up to 8); may be enqueued: lines 2, 4, 6, 8";
+        assert_eq!(account.state(), state);
     }
 
     #[test]

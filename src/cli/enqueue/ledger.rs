@@ -11,6 +11,8 @@ pub(super) struct Ledger {
     refused: u64,
     /// In order, without gaps but for empty lines.
     runs: Vec<Run>,
+    /// The ids of lines that may be enqueued, where the server has named them.
+    ids: Vec<(u64, String)>,
     /// The last line that was sent.
     sent: u64,
 }
@@ -34,6 +36,8 @@ pub(super) enum Place {
     Refused,
     /// May be enqueued.
     Unsure,
+    /// May be enqueued, under an id that is known.
+    Named,
     /// Surely not enqueued.
     Missing,
 }
@@ -60,8 +64,13 @@ impl Ledger {
         self.add((line, line), place);
     }
 
-    pub(super) fn failed(&mut self, line: u64, may_be_in: bool) {
-        self.add((line, line), if may_be_in { Place::Unsure } else { Place::Missing });
+    pub(super) fn missing(&mut self, line: u64) {
+        self.add((line, line), Place::Missing);
+    }
+
+    pub(super) fn unsure(&mut self, line: u64, id: Option<&str>) {
+        self.add((line, line), if id.is_some() { Place::Named } else { Place::Unsure });
+        self.ids.extend(id.map(|id| (line, id.to_owned())));
     }
 
     /// Nobody waits for the answer to these any more.
@@ -83,7 +92,7 @@ impl Ledger {
 
     /// Whether there is anything to say about where the lines are.
     pub(super) fn is_any_in(&self) -> bool {
-        self.runs.iter().any(|run| matches!(run.place, Place::In | Place::Unsure))
+        self.runs.iter().any(|run| !matches!(run.place, Place::Refused | Place::Missing))
     }
 
     /// Lines that are done with.
@@ -103,9 +112,22 @@ impl Ledger {
         self.refused
     }
 
-    /// The lines in this place, in order.
-    pub(super) fn lines(&self, place: Place) -> impl Iterator<Item = Lines> {
-        self.runs.iter().filter(move |run| run.place == place).map(|run| run.lines)
+    /// The lines in one of these places, in order, in as few ranges as there can be.
+    pub(super) fn lines(&self, places: &[Place]) -> Vec<Lines> {
+        let is_there = |run: &Run| places.contains(&run.place);
+        let ranges = self.runs.chunk_by(|a, b| is_there(a) && is_there(b));
+        let ranges = ranges.filter(|runs| is_there(&runs[0]));
+        ranges.map(|runs| (runs[0].lines.0, runs[runs.len() - 1].lines.1)).collect()
+    }
+
+    /// Lines that may be enqueued, with their ids, in order.
+    pub(super) fn ids(&self) -> &[(u64, String)] {
+        &self.ids
+    }
+
+    /// The last line that was sent.
+    pub(super) fn last(&self) -> u64 {
+        self.sent
     }
 
     /// The first line that was not sent.
@@ -116,8 +138,8 @@ impl Ledger {
     /// What surely is not in and would not be refused: what is missing, and what was not sent, up to
     /// the end of the input (None) unless that was reached.
     pub(super) fn rest(&self, all_sent: bool) -> Vec<(u64, Option<u64>)> {
-        let mut rest: Vec<_> =
-            self.lines(Place::Missing).map(|(first, last)| (first, Some(last))).collect();
+        let missing = self.lines(&[Place::Missing]).into_iter();
+        let mut rest: Vec<_> = missing.map(|(first, last)| (first, Some(last))).collect();
         if all_sent {
             return rest;
         }
@@ -136,7 +158,7 @@ mod tests {
     use super::*;
 
     fn lines(ledger: &Ledger, place: Place) -> Vec<Lines> {
-        ledger.lines(place).collect()
+        ledger.lines(&[place])
     }
 
     /// Nothing that is in lies in the rest, wherever the lines went that could not be sent.
@@ -149,14 +171,16 @@ mod tests {
         (1..=3).for_each(|line| ledger.enqueued(line, line == 2));
         ledger.refused(4);
         assert_eq!(ledger.rest(false), [(13, None)]);
-        ledger.failed(6, true);
-        ledger.failed(7, true);
-        ledger.failed(8, false);
+        ledger.unsure(6, None);
+        ledger.unsure(7, Some("a"));
+        ledger.missing(8);
         ledger.enqueued(9, false);
         ledger.unanswered((10, 12));
         assert_eq!((ledger.count(), ledger.count_enqueued(), ledger.count_unchanged()), (5, 4, 1));
         assert_eq!(lines(&ledger, Place::In), [(1, 4), (9, 9)]);
-        assert_eq!(lines(&ledger, Place::Unsure), [(6, 7), (10, 12)]);
+        assert_eq!(lines(&ledger, Place::Unsure), [(6, 6), (10, 12)]);
+        assert_eq!(ledger.lines(&[Place::Unsure, Place::Named]), [(6, 7), (10, 12)]);
+        assert_eq!(ledger.ids(), [(7, "a".to_owned())]);
         assert_eq!(ledger.rest(false), [(8, Some(8)), (13, None)]);
         assert_eq!(ledger.rest(true), [(8, Some(8))]);
     }
@@ -170,12 +194,12 @@ mod tests {
             ledger.enqueued(line, false);
             ledger.refused(line + 1);
         }
-        ledger.failed(8, false);
+        ledger.missing(8);
         ledger.refused(9);
         assert_eq!(lines(&ledger, Place::In), [(2, 7)]);
         assert_eq!(ledger.rest(false), [(8, Some(8)), (10, None)]);
         ledger.sent(10);
-        ledger.failed(10, false);
+        ledger.missing(10);
         assert_eq!(ledger.rest(false), [(8, Some(8)), (10, None)]);
     }
 }

@@ -9,9 +9,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
 
+use super::Enqueue;
 use super::account::{Account, Repeat, summary};
+use super::answer::{answers, is_in_doubt, is_of_the_line, no_answer, row, too_long};
 use super::connect::{self, Connection};
 use super::exit::{self, Failure, complain, note};
 use super::input::{Batch, Line, Source, digest, payload};
@@ -19,15 +20,14 @@ use super::ledger::{Ledger, Lines};
 use super::output::{JsonList, Out};
 use super::progress::Progress;
 use super::times::remark_past;
-use super::{Enqueue, Identity};
 use crate::client::{Enqueued, Error, Producer};
-use crate::pb::{
-    ConflictPolicy, EnqueueOutcome, EnqueueResult, GetServerInfoRequest, ItemError, JobSpec,
-    Payload,
-};
+use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
 const CALLS: usize = 8;
+/// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
+/// the server finds out what a shard has done, and only then says it of each line.
+const SLOW_ANSWER: Duration = Duration::from_secs(7);
 /// How long answers are waited for after Ctrl-C.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -66,6 +66,8 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         list: (enqueue.output.is_json() && !enqueue.quiet).then(JsonList::new),
         out: Out::new(),
         is_mute: enqueue.quiet,
+        doubt: None,
+        barren: 0,
         stop: None,
         no_more: CancellationToken::new(),
     };
@@ -117,6 +119,10 @@ struct Import<'a> {
     out: Out,
     /// Nothing is printed, or nothing more.
     is_mute: bool,
+    /// Why it is not known of some lines whether they are in, though the server answers.
+    doubt: Option<Failure>,
+    /// Calls in a row that have brought in no line.
+    barren: usize,
     /// Why nothing more is sent.
     stop: Option<Failure>,
     /// Ends repeats: what they bring in lies behind a line that is not.
@@ -199,7 +205,7 @@ impl Import<'_> {
         let mut jobs = Vec::with_capacity(lines.len());
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
-        let (producer, longest) = (self.producer.clone(), self.connection.timeout() * 2);
+        let (producer, longest) = (self.producer.clone(), self.connection.timeout() + SLOW_ANSWER);
         let no_more = self.no_more.clone();
         Box::pin(async move {
             let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
@@ -250,6 +256,7 @@ impl Import<'_> {
     }
 
     fn take(&mut self, answered: Answered) {
+        let done = self.ledger.count();
         for (line, answer) in answered.lines {
             if !self.is_mute {
                 let printed = self.print(&answer);
@@ -261,6 +268,12 @@ impl Import<'_> {
                 }
                 Err(error) => self.fail(line, &error),
             }
+        }
+        self.barren = if self.ledger.count() > done { 0 } else { self.barren + 1 };
+        if self.barren >= CALLS
+            && let Some(doubt) = self.doubt.take()
+        {
+            self.halt(doubt);
         }
         self.progress.set(answered.offset, self.ledger.count());
         if !self.is_mute {
@@ -294,7 +307,17 @@ impl Import<'_> {
             self.progress.suspend(|| complain(&problem));
             return;
         }
-        self.ledger.failed(line, error.outcome_unknown());
+        match error.outcome_unknown() {
+            true => self.ledger.unsure(line, error.metadata("id")),
+            false => self.ledger.missing(line),
+        }
+        if is_in_doubt(error) {
+            // Not what was said last, which may be about a repeat alone.
+            let problem = format!("{what} may be enqueued: its shard does not answer");
+            let doubt = || Failure::new(exit::UNAVAILABLE, problem);
+            self.doubt.get_or_insert_with(doubt);
+            return;
+        }
         if self.stop.is_none() {
             let what = format!("stopped at {what}");
             self.halt(self.connection.failure(&what, error));
@@ -309,7 +332,7 @@ impl Import<'_> {
             self.check(ended);
         }
         drop(self.progress);
-        let Some(failure) = self.stop else {
+        let Some(failure) = self.stop.or(self.doubt) else {
             if !self.enqueue.quiet {
                 note(&summary(&self.ledger));
             }
@@ -324,91 +347,11 @@ impl Import<'_> {
             ledger: &self.ledger,
             topic: &self.enqueue.topic,
             file: self.file.as_deref(),
-            repeat: repeat(&self.enqueue.identity),
+            repeat: Repeat::of(&self.enqueue.identity),
             all_sent,
         };
         complain(&account.state());
         account.hints().iter().for_each(|hint| note(&format!("  {hint}")));
         Err(Failure::told(failure.code()))
-    }
-}
-
-/// What happens to a line that is sent by another run.
-fn repeat(identity: &Identity) -> Repeat {
-    let keeps = matches!(
-        identity.policy(),
-        ConflictPolicy::Unspecified | ConflictPolicy::Keep | ConflictPolicy::Reject
-    );
-    match (identity.id_from_payload, &identity.request_id) {
-        (true, Some(_)) => Repeat::Harmless,
-        (true, None) if keeps => Repeat::Harmless,
-        (false, Some(_)) => Repeat::HarmlessByNumber,
-        _ => Repeat::Doubles,
-    }
-}
-
-/// Sends jobs in one call, and waits no longer than that.
-async fn answers(
-    producer: &Producer,
-    jobs: Vec<JobSpec>,
-    longest: Duration,
-    no_more: &CancellationToken,
-) -> Vec<Result<Enqueued, Error>> {
-    let count = jobs.len();
-    if count == 0 {
-        return Vec::new();
-    }
-    let batch = producer.enqueue_batch_until(jobs, no_more);
-    let answers = tokio::time::timeout(longest, batch).await;
-    answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
-}
-
-fn no_answer() -> Error {
-    tonic::Status::deadline_exceeded("no answer").into()
-}
-
-fn too_long() -> Error {
-    ItemError {
-        code: Code::InvalidArgument.into(),
-        reason: "TOO_LARGE".to_owned(),
-        message: "the line is longer than 4 MiB".to_owned(),
-        field: "payload".to_owned(),
-    }
-    .into()
-}
-
-/// Whether only this line is to blame. Everything else holds for the other lines, too: they have the
-/// same flags, go to the same topic and meet the same server.
-fn is_of_the_line(error: &Error) -> bool {
-    match error.code() {
-        Code::AlreadyExists => true,
-        Code::InvalidArgument => error.field().is_some_and(|field| {
-            let field = field.split_once("].").map_or(field, |(_, field)| field);
-            field.starts_with("payload") && field != "payload.content_type"
-        }),
-        _ => false,
-    }
-}
-
-fn row(answer: &Result<Enqueued, Error>) -> EnqueueResult {
-    match answer {
-        Ok(job) => EnqueueResult {
-            id: job.id.clone(),
-            outcome: job.outcome.into(),
-            due_time: job.due_time.map(Into::into),
-            durability: job.durability.into(),
-            shard: job.shard.clone(),
-            state: job.state.into(),
-            error: None,
-        },
-        Err(error) => EnqueueResult {
-            error: Some(ItemError {
-                code: error.code().into(),
-                reason: error.reason().to_owned(),
-                message: error.message().to_owned(),
-                field: error.field().unwrap_or_default().to_owned(),
-            }),
-            ..Default::default()
-        },
     }
 }

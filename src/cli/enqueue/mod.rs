@@ -1,6 +1,7 @@
 //! `ringq enqueue`: one job, or one for each line.
 
 mod account;
+mod answer;
 mod input;
 mod ledger;
 mod lines;
@@ -17,9 +18,10 @@ use clap::{Args, ValueEnum};
 
 use super::connect::{self, Connect, Connection};
 use super::exit::{self, Failure, note};
-use super::output::{Out, OutputArgs, one_line, print_json};
+use super::output::{Out, OutputArgs, print_json};
+use super::text::one_line;
 use super::times::{self, remark_past};
-use super::{info, output, values};
+use super::{info, output, text, values};
 use crate::client::Error;
 use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
@@ -34,9 +36,11 @@ theirs. Without PAYLOAD the job has none; if something is piped in all the same,
 
 --lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines
 are skipped and a final CR is cut off. A line that the server refuses is told by its number and the
-others go on; the exit code is then 1. When the server goes away, the command repeats for --timeout
-what cannot be doubled by that, then stops (exit code 4), tells which lines are in and which may be,
-and how to send exactly the rest. With --request-id the same command can be run again, and doubles
+others go on; the exit code is then 1. What may be in, as its shard did not say, is repeated for
+--timeout under the id that the server gave it, and the others go on; what stays unknown is told at
+the end (exit code 4), with how to repeat it. When the server goes away, the command repeats for
+--timeout what cannot be doubled by that, then stops (exit code 4), tells which lines are in and which
+may be, and how to send exactly the rest. With --request-id the same command can be run again, and doubles
 nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
 
 Examples:

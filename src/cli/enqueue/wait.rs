@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::connect::Connection;
 use super::exit::{self, Failure, note};
-use super::output::{Out, one_line, print_json, printable};
+use super::output::{Out, print_json};
+use super::text::{one_line, printable};
 use super::{Enqueue, state};
 use crate::backoff::Backoff;
 use crate::client::Error;

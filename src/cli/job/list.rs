@@ -4,7 +4,8 @@ use clap::{Args, ValueEnum};
 
 use super::connect::{Connect, Connection};
 use super::exit::{Failure, note};
-use super::output::{JsonList, Out, OutputArgs, Table, shorten};
+use super::output::{JsonList, Out, OutputArgs, Table};
+use super::text::shorten;
 use super::times::Now;
 use super::{topic, values, view};
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};

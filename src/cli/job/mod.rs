@@ -10,7 +10,7 @@ mod view;
 use clap::Subcommand;
 
 use super::exit::{self, Failure};
-use super::{connect, info, output, times, topic, values};
+use super::{connect, info, output, text, times, topic, values};
 
 /// What about jobs.
 #[derive(Debug, Subcommand)]

@@ -4,19 +4,18 @@ use clap::Args;
 
 use super::connect::Connect;
 use super::exit::{self, Failure, complain};
-use super::output::{JsonList, Out, OutputArgs, Table, shorten};
+use super::output::{JsonList, Out, OutputArgs, Table};
+use super::text::one_line;
 use super::times::Now;
-use super::view::{answers, state};
+use super::view::{answers, state, trouble};
 use crate::pb::{self, ListShardsRequest};
-
-/// Characters of an error in a column.
-const ERROR_CHARS: usize = 100;
 
 /// How to print.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished
-one is forgotten: a draining shard is empty after both, once workers have seen to the rest.
+one is forgotten: a draining shard is empty after both, once workers have seen to the rest. A shard
+that is ACTIVE, refusing serves the jobs that it has and takes no new ones; why follows the table.
 
 Examples:
   ringq shard list
@@ -45,6 +44,12 @@ impl List {
             list.end(&mut out)?;
         } else {
             table(&answer.shards).print(&mut out)?;
+            for (shard, why) in
+                answer.shards.iter().filter_map(|shard| Some((shard, trouble(shard)?)))
+            {
+                out.line(&one_line(&format!("{}: {why}", shard.name)))?;
+            }
+            out.flush()?;
         }
         match answer.shards.iter().filter(|shard| !answers(shard)).count() {
             0 => Ok(()),
@@ -73,7 +78,6 @@ fn table(shards: &[pb::Shard]) -> Table {
         "KEPT UNTIL",
         "SIZE",
         "ADDRESS",
-        "LAST ERROR",
     ]);
     for shard in shards {
         // What is not known is left out: a 0 would say that there is nothing.
@@ -93,7 +97,6 @@ fn table(shards: &[pb::Shard]) -> Table {
             now.relative(shard.latest_forget_time),
             if answers(shard) { bytes(shard.used_memory_bytes) } else { String::new() },
             shard.address.clone(),
-            shorten(&shard.last_error, ERROR_CHARS),
         ]);
     }
     table

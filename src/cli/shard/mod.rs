@@ -8,7 +8,7 @@ mod wait;
 use clap::Subcommand;
 
 use super::exit::Failure;
-use super::{connect, exit, info, output, times, values};
+use super::{connect, exit, info, output, text, times, values};
 
 /// What about shards.
 #[derive(Debug, Subcommand)]

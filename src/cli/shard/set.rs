@@ -5,8 +5,9 @@ use clap::Args;
 use super::connect::{Connect, Connection};
 use super::exit::Failure;
 use super::output::{Out, OutputArgs, print_json};
+use super::text::one_line;
 use super::values;
-use super::view::{answers, content, until};
+use super::view::{answers, content, trouble, until};
 use super::wait::emptied;
 use crate::pb::{SetShardStateRequest, Shard, ShardState};
 
@@ -96,7 +97,12 @@ impl Activate {
         if self.output.is_json() {
             return print_json(&mut out, &shard);
         }
-        out.line(&format!("{} ACTIVE: it takes new jobs", self.name))?;
+        // It is again one that new jobs are meant for; whether it takes them is up to its store.
+        let news = match trouble(&shard) {
+            Some(why) => format!(", but refusing: {why}"),
+            None => ": it takes new jobs".to_owned(),
+        };
+        out.line(&one_line(&format!("{} ACTIVE{news}", self.name)))?;
         out.flush()
     }
 }

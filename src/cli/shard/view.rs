@@ -1,6 +1,7 @@
 //! How a shard reads.
 
 use super::info::word;
+use super::text::jobs;
 use super::times::Now;
 use crate::pb::{Shard, ShardState};
 
@@ -14,7 +15,16 @@ pub(super) fn state(shard: &Shard) -> String {
     if !answers(shard) && shard.role() == ShardState::Draining {
         return format!("{state} (DRAINING)");
     }
+    if shard.state() == ShardState::Active && trouble(shard).is_some() {
+        return format!("{state}, refusing");
+    }
     state.to_owned()
+}
+
+/// What is wrong with it, in full: its end says what to do. A shard that answers has a last error as long
+/// as it takes no new jobs.
+pub(super) fn trouble(shard: &Shard) -> Option<&str> {
+    Some(&*shard.last_error).filter(|why| !why.is_empty())
 }
 
 /// What lies on it: `3 jobs: 2 ready, 1 dead`.
@@ -31,8 +41,7 @@ pub(super) fn content(shard: &Shard) -> String {
     let counts: Vec<String> = counts.map(|(count, name)| format!("{count} {name}")).collect();
     match shard.jobs {
         0 => "no jobs".to_owned(),
-        1 => format!("1 job: {}", counts.join(", ")),
-        jobs => format!("{jobs} jobs: {}", counts.join(", ")),
+        count => format!("{}: {}", jobs(count), counts.join(", ")),
     }
 }
 
@@ -72,5 +81,17 @@ mod tests {
         assert_eq!(of(Draining, Draining), "DRAINING");
         assert_eq!(of(Unreachable, Active), "UNREACHABLE");
         assert_eq!(of(Unreachable, Draining), "UNREACHABLE (DRAINING)");
+    }
+
+    #[test]
+    fn an_active_shard_that_takes_no_new_jobs_does_not_look_well() {
+        let with = |health: ShardState, last_error: &str| {
+            let last_error = last_error.to_owned();
+            state(&Shard { state: health.into(), last_error, ..Shard::default() })
+        };
+        assert_eq!(with(ShardState::Active, ""), "ACTIVE");
+        assert_eq!(with(ShardState::Active, "it evicts"), "ACTIVE, refusing");
+        assert_eq!(with(ShardState::Draining, "it evicts"), "DRAINING");
+        assert_eq!(with(ShardState::Unreachable, "gone"), "UNREACHABLE");
     }
 }

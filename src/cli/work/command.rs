@@ -4,7 +4,6 @@
 //! dies with it, unless the shell has ended by itself: what it left in the background is then left
 //! alone, and keeps nobody waiting.
 
-use std::fs;
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::pin::{Pin, pin};
@@ -14,16 +13,16 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::FusedFuture;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use super::group::lives;
 use super::output::{Grouped, Shared, Writing};
 use super::result::Captured;
 use super::stderr::Stderr;
-use super::stop::Stop;
 
 /// Not looked for in PATH: system(3) does not, either.
 const SHELL: &str = "/bin/sh";
@@ -43,7 +42,6 @@ pub(super) struct Order<'a> {
     pub(super) stdin: &'a [u8],
     pub(super) timeout: Option<Duration>,
     pub(super) stdout: Stdout<'a>,
-    pub(super) stop: &'a Stop,
 }
 
 /// Where standard output goes.
@@ -101,8 +99,8 @@ pub(super) async fn probe() -> io::Result<()> {
     shell.args(["-c", ":"]).stdin(Stdio::null()).status().await.map(drop)
 }
 
-/// Runs it to its end. Dropping the future kills it.
-pub(super) async fn run(order: Order<'_>) -> Finished {
+/// Runs it to its end, or until `killed` ends. Dropping the future kills it.
+pub(super) async fn run(order: Order<'_>, killed: impl Future<Output = ()>) -> Finished {
     let grouped = match order.stdout {
         Stdout::Shared(shared) => Some(Grouped::new(shared)),
         Stdout::Ours | Stdout::Result => None,
@@ -112,7 +110,7 @@ pub(super) async fn run(order: Order<'_>) -> Finished {
     let end = match Process::spawn(&order) {
         Ok(mut process) => {
             let streams = process.streams(order.stdin, &mut written);
-            process.end(pin!(streams.fuse()), &order, &writing).await
+            process.end(pin!(streams.fuse()), order.timeout, killed, &writing).await
         }
         Err(error) => End::NotStarted(error),
     };
@@ -167,14 +165,15 @@ impl Process {
     async fn end(
         &mut self,
         mut streams: Pin<&mut impl FusedFuture<Output = ()>>,
-        order: &Order<'_>,
+        limit: Option<Duration>,
+        killed: impl Future<Output = ()>,
         writing: &Writing,
     ) -> End {
         let end = tokio::select! {
             biased;
             status = self.exit(streams.as_mut()) => status.map_or_else(End::NotStarted, End::Exited),
-            () = order.stop.killed() => End::Killed,
-            () = after(order.timeout) => End::TimedOut,
+            () = killed => End::Killed,
+            () = after(limit) => End::TimedOut,
         };
         match end {
             End::TimedOut => self.terminate(streams.as_mut()).await,
@@ -242,35 +241,6 @@ impl Drop for Process {
     }
 }
 
-/// Whether any process of a group lives. One that has ended still counts for kill(2) until its parent
-/// has heard of it, and who adopts orphans may take its time.
-fn lives(group: Pid) -> bool {
-    if test_kill_process_group(group).is_err() {
-        return false;
-    }
-    let Ok(processes) = fs::read_dir("/proc") else { return true };
-    let mut any = false;
-    for process in processes.flatten() {
-        let Ok(stat) = fs::read_to_string(process.path().join("stat")) else { continue };
-        any = true;
-        if is_living_member(&stat, group) {
-            return true;
-        }
-    }
-    // Not that of Linux.
-    !any
-}
-
-/// Whether this `/proc/PID/stat` is of a process of the group that has not ended: `7 (sh) S 1 7 …`.
-fn is_living_member(stat: &str, group: Pid) -> bool {
-    // A name may have brackets of its own.
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return false };
-    let mut fields = rest.split(' ');
-    let (state, number) = (fields.next(), fields.nth(1));
-    let is_member = number.and_then(|number| number.parse().ok()) == Some(group.as_raw_pid());
-    is_member && !matches!(state, Some("Z" | "X"))
-}
-
 /// A payload that a pipe takes at once is written before the command starts: no task and no wake-up
 /// is needed for most jobs.
 fn stdin(payload: &[u8]) -> io::Result<Stdio> {
@@ -319,24 +289,5 @@ impl End {
         let End::Exited(status) = self else { return false };
         let signal = Signal::PIPE.as_raw();
         status.signal() == Some(signal) || status.code() == Some(128 + signal)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_has_ended_lives_no_more() {
-        let group = Pid::from_raw(7).unwrap();
-        for (stat, want) in [
-            ("8 (sleep) S 1 7 7 0 -1", true),
-            ("8 (sleep) Z 1 7 7 0 -1", false),
-            ("8 (a) Z 1 7) R 1 7 7 0 -1", true),
-            ("7 (sh) S 1 9 9 0 -1", false),
-            ("", false),
-        ] {
-            assert_eq!(is_living_member(stat, group), want, "{stat}");
-        }
     }
 }

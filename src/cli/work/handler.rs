@@ -81,15 +81,14 @@ impl Handler {
     }
 
     async fn run(&self, jobs: &[Delivery]) -> Finished {
-        command::run(Order {
+        let order = Order {
             exec: &self.exec,
             variables: environment::variables(jobs, self.batch, self.timeout),
             stdin: &self.stdin(jobs),
             timeout: self.timeout,
             stdout: self.stdout(),
-            stop: &self.stop,
-        })
-        .await
+        };
+        command::run(order, self.stop.killed()).await
     }
 
     async fn verdict(&self, finished: Finished) -> Verdict {

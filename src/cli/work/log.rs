@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use super::super::output::printable;
+use super::super::text::printable;
 use crate::telemetry;
 
 /// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.

@@ -6,6 +6,7 @@
 
 mod command;
 mod environment;
+mod group;
 mod handler;
 mod log;
 mod output;

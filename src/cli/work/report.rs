@@ -13,11 +13,11 @@ use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use super::super::exit::{complain, note};
-use super::super::output::printable;
-use super::stop::{self, Reason};
-use super::verdict::{Verdict, words};
+use super::super::text::printable;
+use super::verdict::Verdict;
 use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
+use crate::config::reason;
 
 /// The reporter of one process.
 #[derive(Debug)]
@@ -69,12 +69,9 @@ impl Report {
         Running { report: Arc::clone(self), what, attempt, begin: Instant::now(), over: false }
     }
 
-    /// No more jobs are taken.
-    pub(super) fn stopping(&self, reason: Reason) {
-        let why = match reason {
-            Reason::Closed => format!("{}: ", stop::CLOSED),
-            _ => String::new(),
-        };
+    /// No more jobs are taken; `why` is for people who did not ask for it.
+    pub(super) fn stopping(&self, why: Option<&str>) {
+        let why = why.map(|why| format!("{why}: ")).unwrap_or_default();
         let hint = "a second signal kills";
         note(&match self.running.load(Ordering::Relaxed) {
             0 => format!("ringq: {why}stopping"),
@@ -87,12 +84,11 @@ impl Report {
 
     /// Standard output takes no more.
     pub(super) fn unwritable(&self, error: &io::Error) {
-        complain(&format!("cannot write to standard output: {}", words(error)));
+        complain(&format!("cannot write to standard output: {}", reason(error)));
     }
 
-    /// What runs is killed.
-    pub(super) fn killing(&self, first: Reason) {
-        let signal = if first == Reason::Killed { "SIGQUIT" } else { "second signal" };
+    /// What runs is killed, because of this signal.
+    pub(super) fn killing(&self, signal: &str) {
         note(&match self.running.load(Ordering::Relaxed) {
             1 => format!("ringq: {signal}: killing the command"),
             n => format!("ringq: {signal}: killing {n} commands"),

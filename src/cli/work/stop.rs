@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::exit::{self, Failure};
 use super::report::Report;
-use super::verdict::words;
+use crate::config::reason;
 
 /// How long giving back the jobs of killed commands may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -113,7 +113,7 @@ impl Stop {
     pub(super) async fn unwritable(&self, error: io::Error) -> String {
         let why = match error.kind() {
             io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
-            _ => format!("its output could not be written: {}", words(&error)),
+            _ => format!("its output could not be written: {}", reason(&error)),
         };
         // Full: it is known already.
         let _ = self.unwritable.try_send(error);
@@ -136,7 +136,7 @@ async fn hear(
     mut signals: Signals,
     stdout: Option<Stdout>,
     mut errors: mpsc::Receiver<io::Error>,
-    reason: watch::Sender<Option<Reason>>,
+    sender: watch::Sender<Option<Reason>>,
     report: Arc<Report>,
 ) {
     let first = tokio::select! {
@@ -150,13 +150,14 @@ async fn hear(
             }
         },
     };
-    if first != Reason::Killed {
-        report.stopping(first);
-        reason.send_replace(Some(first));
+    let quits = first == Reason::Killed;
+    if !quits {
+        report.stopping((first == Reason::Closed).then_some(CLOSED));
+        sender.send_replace(Some(first));
         signals.next().await;
     }
-    report.killing(first);
-    reason.send_replace(Some(Reason::Killed));
+    report.killing(if quits { "SIGQUIT" } else { "second signal" });
+    sender.send_replace(Some(Reason::Killed));
     // Somebody is in a hurry: a third signal waits for nothing.
     signals.next().await;
     std::process::exit(exit::INTERRUPTED.into());

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::command::{End, Finished};
 use crate::client::Outcome;
-use crate::config::show_duration;
+use crate::config::{reason, show_duration};
 
 /// The exit code that gives a job back: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY: i32 = 75;
@@ -48,12 +48,6 @@ fn is_exhausted(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| EXHAUSTED.iter().any(|e| e.raw_os_error() == code))
 }
 
-/// Why the system refused, without its number.
-pub(super) fn words(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
 // === impl Verdict ===
 
 impl Verdict {
@@ -87,7 +81,7 @@ impl Verdict {
             }
             End::Killed => Verdict::released("the worker was told to stop at once"),
             End::NotStarted(error) if is_exhausted(&error) => {
-                Verdict::released(format!("the command could not be started: {}", words(&error)))
+                Verdict::released(format!("the command could not be started: {}", reason(&error)))
             }
             end if end.is_too_big() => {
                 let why = "the command could not be started: its variables, headers among them, \
@@ -95,7 +89,7 @@ impl Verdict {
                 Verdict::failed(why.to_owned(), "")
             }
             End::NotStarted(error) => {
-                Verdict::failed(format!("the command could not be started: {}", words(&error)), "")
+                Verdict::failed(format!("the command could not be started: {}", reason(&error)), "")
             }
         }
     }

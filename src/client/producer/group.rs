@@ -12,7 +12,7 @@ use tonic::Code;
 use super::super::{Client, Error, call};
 use super::{Answer, Enqueued, Terms};
 use crate::backoff::Backoff;
-use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueResult, JobSpec};
+use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, EnqueueResult, JobSpec};
 
 /// Jobs per call; the contract takes 1000.
 pub(super) const CALL_JOBS: usize = 500;
@@ -46,6 +46,8 @@ struct Item<K> {
     /// When the first call began after which it may be written. Never forgotten: a later call that
     /// surely did nothing says nothing about that one.
     unknown_since: Option<Instant>,
+    /// The id is the server's, told with an answer that left the outcome open.
+    is_named: bool,
     /// Why the last call failed.
     error: Option<Error>,
 }
@@ -108,7 +110,7 @@ impl<K> Group<K> {
         if terms.request_id.is_none() && !self.request_id.is_empty() {
             self.names.insert(name(&job));
         }
-        self.items.push(Item { key, job, unknown_since: None, error: None });
+        self.items.push(Item { key, job, unknown_since: None, is_named: false, error: None });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -132,7 +134,7 @@ impl<K> Group<K> {
         let mut pause = self.backoff.pause();
         let got = self.call(client, terms, start).await;
         for (mut item, answer) in std::mem::take(&mut self.items).into_iter().zip(got) {
-            match answer.map_err(|error| item.failed(error, start)) {
+            match item.answered(answer, start, terms) {
                 Err(error) if may_repeat(&item.job, &error) => {
                     pause = pause.max(error.retry_after().unwrap_or_default());
                     item.error = Some(error);
@@ -216,12 +218,32 @@ impl Terms {
 // === impl Item ===
 
 impl<K> Item<K> {
-    /// The error of a call that began at `start`, with what is known from those before.
-    fn failed(&mut self, error: Error, start: Instant) -> Error {
-        if error.outcome_unknown() {
-            self.unknown_since.get_or_insert(start);
+    /// The answer of a call that began at `start`, with what is known from those before.
+    fn answered(&mut self, answer: Answer, start: Instant, terms: &Terms) -> Answer {
+        match answer {
+            // Nobody else has this id: it was a call before that made the job.
+            Ok(job) if self.is_named && job.outcome == EnqueueOutcome::Unchanged => {
+                Ok(Enqueued { outcome: EnqueueOutcome::Created, ..job })
+            }
+            Ok(job) => Ok(job),
+            Err(error) => Err(self.failed(error, start, terms)),
         }
-        error.or_unknown(self.unknown_since.is_some())
+    }
+
+    fn failed(&mut self, error: Error, start: Instant, terms: &Terms) -> Error {
+        if !error.outcome_unknown() && self.unknown_since.is_none() {
+            return error;
+        }
+        self.unknown_since.get_or_insert(start);
+        // Under a policy that changes jobs the server does not recall an id of its own.
+        if let Some(id) = error.metadata("id")
+            && self.job.id.is_empty()
+            && !terms.changes()
+        {
+            self.is_named = true;
+            id.clone_into(&mut self.job.id);
+        }
+        error.or_unknown(true).about(&self.job.id)
     }
 
     /// When it may have been written, carried out and forgotten, so that a repeat would make another.
@@ -269,7 +291,7 @@ fn may_repeat(job: &JobSpec, error: &Error) -> bool {
 /// What one row says.
 fn answer(result: EnqueueResult) -> Answer {
     if let Some(error) = result.error {
-        return Err(error.into());
+        return Err(Error::from(error).about(&result.id));
     }
     Ok(Enqueued {
         outcome: result.outcome(),

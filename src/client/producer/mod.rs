@@ -29,10 +29,13 @@ const BATCH_CALLS: usize = 4;
 /// - as long as it is known that it was not written;
 /// - once it may have been written, only if it has an id, and no longer than that id is surely kept:
 ///   for the job's retention, or 60 s if it names none, from the first call that may have written it.
-///   A repeat of what had been written is answered `UNCHANGED`, under any conflict policy.
+///   A repeat of what had been written is answered `UNCHANGED`, under any conflict policy;
+/// - without an id, with the one that the server has made and named in such an answer, unless the
+///   policy changes jobs. What had been written is then answered `CREATED`.
 ///
 /// Otherwise the error says [`Error::outcome_unknown`], also if only an earlier call than the last one
-/// may have written the job.
+/// may have written the job, and names the id that makes a repeat safe, if there is one
+/// (`error.metadata("id")`).
 ///
 /// What the producer cannot know: a topic may have a retention that is shorter than 60 s and holds for
 /// jobs that name none, and a job that somebody deletes frees its id at once. Give jobs a retention, or

@@ -60,8 +60,61 @@ async fn flags_of_other_programs_lead_to_ours() {
         ("--port=1", "--listen"),
         ("--db", "--data-dir"),
         ("-p", "--listen"),
+        ("--redis", "--shard"),
+        ("--workers", "--threads"),
     ] {
         alone(&["serve", flag, "7700"]).await.fails(2, &[&format!("'{ours}'")]);
+    }
+    for (args, ours) in [
+        (&["enqueue", "mail", "x", "--host", "h"][..], "--server"),
+        (&["enqueue", "mail", "x", "--url=http://h"], "--server"),
+        (&["enqueue", "mail", "x", "--in", "5m"], "--delay"),
+        (&["enq", "mail", "x", "--eta", "5m"], "--at"),
+        (&["enqueue", "mail", "x", "--retries", "3"], "--max-attempts"),
+        (&["enqueue", "mail", "x", "--prio", "3"], "--priority"),
+        (&["jobs", "list", "mail", "-n", "5"], "--limit"),
+        (&["job", "reschedule", "mail", "a", "--in", "5m"], "--delay"),
+        (&["work", "mail", "--workers", "3"], "--concurrency"),
+        (&["work", "mail", "--timeout", "3s"], "--run-timeout"),
+        (&["bench", "--queue", "x"], "--topic"),
+    ] {
+        let ran = alone(args).await.fails(2, &[&format!("'{ours}'")]);
+        assert!(!ran.stderr.contains("as a value"), "{}", ran.stderr);
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_flag_here_is_told_in_words() {
+    for (args, says) in [
+        (&["enqueue", "mail", "--payload", "x"][..], "as in: ringq enqueue TOPIC 'hello'"),
+        (&["enqueue", "mail", "--body=x"], "the payload stands by itself"),
+        (&["enqueue", "mail", "--data", "x"], "the payload stands by itself"),
+        (&["enqueue", "--queue", "mail", "x"], "as in: ringq enqueue TOPIC"),
+        (&["job", "ls", "--topic", "mail"], "as in: ringq job list TOPIC"),
+        (&["enqueue", "mail", "--file", "x"], "--lines FILE"),
+        (&["enqueue", "mail", "x", "--json"], "-o json"),
+        (&["info", "--json"], "-o json"),
+        (&["topic", "list", "--redis", "x"], "--server names the server"),
+        (&["enqueue", "mail", "hello", "world"], "stands in quotes"),
+        (&["enqueue", "mail", "x", "--wait", "5s"], "--wait --wait-timeout 5s"),
+        (&["serve", "redis://h"], "ringq serve --shard s0=redis://h"),
+    ] {
+        alone(args).await.fails(2, &[says]);
+    }
+}
+
+/// No tip is better than one that leads astray.
+#[tokio::test]
+async fn what_is_only_spelled_alike_is_not_offered() {
+    for args in [
+        &["enqueue", "mail", "x", "--group", "g"][..],
+        &["work", "mail", "--once"],
+        &["demo", "--port", "1"],
+        &["topic", "delete", "mail"],
+        &["shard", "add", "s1"],
+    ] {
+        let ran = alone(args).await.fails(2, &["Usage: ringq"]);
+        assert!(!ran.stderr.contains("similar"), "{}", ran.stderr);
     }
 }
 

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringq::pb::BatchEnqueueRequest;
@@ -418,4 +419,81 @@ async fn ctrl_c_loses_no_answer_behind_one_that_is_missing() {
         ["ringq: interrupted", "1000 lines (1-500, 1001-1500); not enqueued: lines 501-1000\n"];
     let ran = finish(child).await.fails(130, &says);
     assert_eq!(told_lines(&ran, "exactly the rest: "), (501..=1_000).collect::<Vec<_>>());
+}
+
+/// A server that has all jobs, but does not say so of those in these lines as long as it is `unsure`.
+async fn doubting(
+    unsure: Arc<AtomicBool>,
+    lines: impl Fn(u64) -> bool + Send + Sync + 'static,
+) -> (Fake, SocketAddr) {
+    let doubt = move |job: &ringq::pb::JobSpec| {
+        let line = std::str::from_utf8(job.payload.as_ref().unwrap().bytes()).unwrap();
+        unsure.load(Ordering::SeqCst) && lines(line.parse().unwrap())
+    };
+    let (fake, client) = Fake::start(Script::doubting(doubt)).await;
+    (fake, client.url().trim_start_matches("http://").parse().unwrap())
+}
+
+/// A shard that does not answer holds up the lines that it may have, and no others. They are named, and
+/// what is told to be done with them doubles none.
+#[tokio::test]
+async fn lines_in_doubt_are_named_and_the_others_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 2_000);
+    let unsure = Arc::new(AtomicBool::new(true));
+    let is_unsure = |line| (65..=128).contains(&line) || line == 700;
+    let (fake, address) = doubting(Arc::clone(&unsure), is_unsure).await;
+    let args = ["enqueue", "mail", "--timeout", "1s", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    let says = [
+        "line 65 of ",
+        " may be enqueued: its shard does not answer\n",
+        "surely enqueued: 1935 lines (1-64, 129-699, 701-2000); may be enqueued: lines 65-128, 700\n",
+    ];
+    let ran = ran.fails(4, &says);
+    assert_eq!(ran.stdout.lines().count(), 1_935, "an id for each that is in");
+    let all = (1..=2_000).collect::<Vec<_>>();
+    assert_eq!(taken(&fake), all, "each once, however often it was repeated");
+
+    unsure.store(false, Ordering::SeqCst);
+    let (_, told) = ran.stderr.split_once("while read").expect("a loop for the shell");
+    let repeat = format!("while read{}", told.replace(" …; done", "; done"));
+    let ringq = Path::new(env!("CARGO_BIN_EXE_ringq")).parent().unwrap();
+    let path = format!("{}:{}", ringq.display(), std::env::var("PATH").unwrap());
+    let mut shell = tokio::process::Command::new("sh");
+    shell.args(["-c", &repeat]).env("PATH", path).env("RINGQ_SERVER", format!("http://{address}"));
+    let output = within("the loop", shell.output()).await.unwrap();
+    let ids = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(ids.lines().count(), 65, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(taken(&fake), all, "none is doubled");
+}
+
+#[tokio::test]
+async fn a_doubt_that_is_cleared_up_is_not_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 100);
+    let calls = AtomicUsize::new(0);
+    let first = move |_| calls.fetch_add(1, Ordering::SeqCst) < 100;
+    let (fake, address) = doubting(Arc::new(AtomicBool::new(true)), first).await;
+    let args = ["enqueue", "mail", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, "100 enqueued\n"));
+    assert_eq!(taken(&fake), (1..=100).collect::<Vec<_>>());
+}
+
+/// Where nothing gets in any more, there is no point in going on.
+#[tokio::test]
+async fn a_server_that_is_unsure_of_everything_is_not_sent_the_whole_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 20_000);
+    let (fake, address) = doubting(Arc::new(AtomicBool::new(true)), |_| true).await;
+    let args = ["enqueue", "mail", "--timeout", "1s", "-o", "json", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    let ran = ran.fails(4, &["surely enqueued: 0 lines; may be enqueued: lines 1-", "not sent: "]);
+    assert!(taken(&fake).len() < 20_000);
+    let rows: Vec<Value> = serde_json::from_str(&ran.stdout).unwrap();
+    let unknown: Vec<_> =
+        rows.iter().filter(|row| row["error"]["reason"] == "OUTCOME_UNKNOWN").collect();
+    let is_named = |row: &&Value| row["id"].as_str().is_some_and(|id| id.starts_with("s1~"));
+    assert!(unknown.len() > 500 && unknown.iter().all(is_named), "{:?}", rows[0]);
 }

@@ -160,6 +160,32 @@ async fn colours_are_for_terminals() {
     assert!(ran.stdout.starts_with("NAME"), "{:?}", ran.stdout);
 }
 
+/// Whatever the command does, and no reason for it to fail.
+#[tokio::test]
+async fn a_variable_that_nobody_reads_is_told() {
+    let server = Server::start().await;
+    let with = async |name: &str, value: &str| {
+        let mut command = command(server.grpc, &["topic", "list"]);
+        finish(command.env(name, value).spawn().unwrap()).await
+    };
+    for (name, says) in [
+        ("RINGQ_SERVR", "unknown variable RINGQ_SERVR, did you mean RINGQ_SERVER"),
+        ("RINGQ_TOKENS", "unknown variable RINGQ_TOKENS, did you mean RINGQ_TOKEN"),
+        ("RINGQ_URL", "unknown variable RINGQ_URL; commands read RINGQ_SERVER and RINGQ_TOKEN"),
+    ] {
+        let ran = with(name, "x").await;
+        let told: Vec<_> = ran.stderr.lines().filter(|line| line.contains("variable")).collect();
+        assert_eq!((ran.code, told), (0, vec![&*format!("ringq: {says}")]));
+    }
+    // Those of a server, of a command of `ringq work`, and of a Kubernetes service called ringq.
+    for name in ["RINGQ_LISTEN", "RINGQ_SHARDS", "RINGQ_HEADER_A", "RINGQ_ID", "RINGQ_SERVICE_HOST"]
+    {
+        with(name, "x").await.ok();
+    }
+    let mut alone = command(server.grpc, &["completions", "bash"]);
+    finish(alone.env("RINGQ_SERVR", "x").spawn().unwrap()).await.ok();
+}
+
 #[tokio::test]
 async fn a_server_that_leaves_is_unavailable() {
     let mut server = Setup::new().restartable().start().await;

@@ -2,7 +2,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::{command, finish, ringq, rows};
 use crate::harness::{
-    Server, Setup, eventually, job, millis, nack, receipts, tells_of_lock, within,
+    Redis, Server, Setup, eventually, job, millis, nack, receipts, tells_of_lock, within,
 };
 
 #[tokio::test]
@@ -35,8 +35,8 @@ async fn a_shard_that_does_not_answer_has_no_numbers() {
     let table = rows(&ran.stdout);
     assert_eq!(table[1][..4], ["s0", "ACTIVE", "1", "0"]);
     assert_eq!(table[2][..3], ["s1", "UNREACHABLE", "1"]);
-    let why = table[2].last().unwrap();
-    assert!(tells_of_lock(why), "{why}");
+    let why = ran.stdout.lines().last().unwrap();
+    assert!(why.starts_with("s1: ") && tells_of_lock(why), "{why}");
 }
 
 #[tokio::test]
@@ -118,4 +118,26 @@ async fn what_cannot_be_drained_is_told_with_what_to_do() {
     let ran = ringq(&server, &["shard", "drain", "S 0"]).await;
     ran.fails(2, &["a shard is named by 1 to 8 of a-z and 0-9"]);
     ringq(&server, &["drain", "s0"]).await.fails(2, &["shard drain"]);
+}
+
+#[tokio::test]
+async fn a_shard_that_takes_no_new_jobs_is_shown_with_what_to_do() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::new().shard(format!("s0={}", redis.url())).start().await;
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    // Seen on the next connection, and without one within seconds.
+    redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let table = eventually("it refuses", async || {
+        let table = ringq(&server, &["shard", "list"]).await.ok();
+        Some(table).filter(|table| table.contains("refusing"))
+    })
+    .await;
+    assert_eq!(rows(&table)[1][..3], ["s0", "ACTIVE, refusing", "1"]);
+    let why = table.lines().last().unwrap();
+    assert!(
+        why.starts_with("s0: ") && why.ends_with("; set maxmemory-policy to noeviction"),
+        "{table}"
+    );
+    let text = ringq(&server, &["shard", "activate", "s0"]).await.ok();
+    assert_eq!(text, why.replace("s0:", "s0 ACTIVE, but refusing:") + "\n");
 }

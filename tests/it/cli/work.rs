@@ -338,7 +338,7 @@ async fn output_that_cannot_be_written_ends_the_worker_and_loses_no_job() {
     let args = ["t", "--server", &url, "--exec", "cat", "-c", "4"];
     let done = Work::spawn_to(full.into(), &args).done().await;
     assert_eq!(done.code, Some(1), "{}", done.stderr);
-    let why = "ringq: cannot write to standard output: No space left on device\n";
+    let why = "ringq: cannot write to standard output: no space left on device\n";
     assert!(done.stderr.contains(why), "{}", done.stderr);
     assert!(done.stderr.contains("ringq: 0 acked, "), "{}", done.stderr);
     let stats = client.stats("t").await;

@@ -20,11 +20,16 @@ use crate::harness::proto;
 /// What a call fails with, if it does.
 type Verdict = Box<dyn Fn(&BatchEnqueueRequest) -> Option<Status> + Send + Sync>;
 
+/// Of which jobs it says that it does not know what became of them.
+type Doubt = Box<dyn Fn(&JobSpec) -> bool + Send + Sync>;
+
 /// What it does, and what it has seen.
 #[derive(Default)]
 pub(crate) struct Script {
     /// Asked for each call of BatchEnqueue.
     pub(super) verdict: Option<Verdict>,
+    /// With this, jobs get ids. The ones in doubt are accepted, and the answer is OUTCOME_UNKNOWN.
+    pub(super) doubt: Option<Doubt>,
     /// Items whose topic or receipt is `down` fail with UNAVAILABLE.
     pub(super) down: AtomicBool,
     /// The first stream brings jobs with these receipts.
@@ -63,6 +68,11 @@ impl Script {
     ) -> Script {
         Script { verdict: Some(Box::new(verdict)), ..Script::default() }
     }
+
+    /// Jobs get ids, and what became of those that are in doubt is not told.
+    pub(crate) fn doubting(doubt: impl Fn(&JobSpec) -> bool + Send + Sync + 'static) -> Script {
+        Script { doubt: Some(Box::new(doubt)), ..Script::default() }
+    }
 }
 
 impl Fake {
@@ -80,7 +90,35 @@ impl Fake {
         name == "down" && self.0.down.load(Ordering::SeqCst)
     }
 
+    /// One job, where answers can be in doubt.
+    fn doubted(&self, doubt: &Doubt, mut job: JobSpec) -> EnqueueResult {
+        let mut jobs = self.0.jobs.lock().unwrap();
+        if job.id.is_empty() {
+            job.id = format!("s1~{}", jobs.len());
+        }
+        let id = job.id.clone();
+        let error = doubt(&job).then(|| ItemError {
+            code: Code::Unavailable.into(),
+            reason: "OUTCOME_UNKNOWN".to_owned(),
+            message: "the shard did not answer".to_owned(),
+            ..Default::default()
+        });
+        let is_there = jobs.iter().any(|known| known.id == id);
+        if !is_there {
+            jobs.push(job);
+        }
+        let outcome = match is_there {
+            _ if error.is_some() => EnqueueOutcome::Unspecified,
+            true => EnqueueOutcome::Unchanged,
+            false => EnqueueOutcome::Created,
+        };
+        EnqueueResult { id, error, outcome: outcome.into(), ..Default::default() }
+    }
+
     fn enqueued(&self, job: JobSpec) -> EnqueueResult {
+        if let Some(doubt) = &self.0.doubt {
+            return self.doubted(doubt, job);
+        }
         let reason = match job.topic.as_str() {
             topic if self.is_down(topic) => "SHARD_UNAVAILABLE",
             "unknown" => "OUTCOME_UNKNOWN",
@@ -154,8 +192,13 @@ impl QueueService for Fake {
         Ok(Response::new(ExtendResponse::default()))
     }
 
-    async fn enqueue(&self, _: Request<EnqueueRequest>) -> Answer<EnqueueResponse> {
-        Err(Status::unimplemented(""))
+    async fn enqueue(&self, request: Request<EnqueueRequest>) -> Answer<EnqueueResponse> {
+        let EnqueueResult { id, outcome, error, .. } =
+            self.enqueued(request.into_inner().job.unwrap_or_default());
+        match error {
+            Some(error) => Err(Status::new(Code::from_i32(error.code), error.message)),
+            None => Ok(Response::new(EnqueueResponse { id, outcome, ..Default::default() })),
+        }
     }
 
     async fn get(&self, _: Request<GetRequest>) -> Answer<GetResponse> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ringq::pb::{BatchEnqueueRequest, ConflictPolicy, JobSpec};
+use ringq::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, JobSpec};
 
 use super::fake::{Fake, Script, not_done, unknown};
 use crate::harness::{millis, within};
@@ -77,4 +77,28 @@ async fn what_surely_was_not_written_is_repeated_whatever_its_retention() {
         within("the answer", replace.enqueue(job)).await.unwrap();
     }
     assert_eq!(fake.0.jobs.lock().unwrap().len(), 2);
+}
+
+/// A job without an id is repeated under the one that the server has made for it, unless the policy
+/// would change what is there.
+#[tokio::test]
+async fn what_the_server_has_named_is_repeated_by_that_name() {
+    let script = || {
+        let calls = AtomicUsize::new(0);
+        Script::doubting(move |_| calls.fetch_add(1, Ordering::SeqCst) < 2)
+    };
+    let (fake, client) = Fake::start(script()).await;
+    let producer = client.producer().repeat_for(Duration::from_secs(20));
+    let job = within("the job", producer.enqueue(JobSpec::new("t"))).await.unwrap();
+    assert_eq!((job.id.as_str(), job.outcome), ("s1~0", EnqueueOutcome::Created));
+    assert_eq!(fake.0.jobs.lock().unwrap().len(), 1, "one job");
+    let sent = std::mem::take(&mut *fake.0.enqueues.lock().unwrap());
+    let ids: Vec<_> = sent.iter().map(|call| call.jobs[0].id.as_str()).collect();
+    assert_eq!(ids, ["", "s1~0", "s1~0"]);
+
+    let (fake, client) = Fake::start(script()).await;
+    let producer = client.producer().on_conflict(ConflictPolicy::Replace);
+    let error = producer.enqueue(JobSpec::new("t")).await.unwrap_err();
+    assert!(error.outcome_unknown(), "{error:?}");
+    assert_eq!(fake.0.enqueues.lock().unwrap().len(), 1);
 }
