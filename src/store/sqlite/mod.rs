@@ -13,6 +13,8 @@ mod claim;
 mod delete;
 mod enqueue;
 mod fault;
+mod finish;
+mod generation;
 mod info;
 mod lifecycle;
 mod prune;

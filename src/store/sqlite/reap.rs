@@ -65,7 +65,7 @@ pub(super) fn unclaim(session: &mut Session<'_>, what: &Unclaim) -> Done<u64> {
 
 /// A running job's lease.
 pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
-    let topic = lifecycle::topic_name(session, row.topic)?;
+    let topic = session.topic_name(row.topic)?;
     Ok(Lease {
         record: Record {
             failures: row.failures,
