@@ -20,6 +20,7 @@ mod hints;
 mod info;
 mod keys;
 mod link;
+mod observe;
 mod query;
 mod record;
 mod reply;
@@ -107,12 +108,12 @@ impl RedisStore {
         match shard.identify().await {
             Err(error) if error.is_certain() => return Err(error),
             Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
-            Ok(()) => watch::look(&shard).await,
+            Ok(()) => observe::look(&shard).await,
         }
         let hints = Arc::new(Hints::new());
         let mut tasks = vec![
             watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
-            watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
+            observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
         ];
         let sentinels = 0..shard.link.route().sentinels();
         tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
