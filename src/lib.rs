@@ -14,7 +14,7 @@
 //! └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //! Imports run downwards only; [`metrics`] and [`clock`] lie beside all of them. [`app`] wires everything and is the
-//! only module that knows all.
+//! only module that knows all. `tests/modules` holds this, and that no modules import each other in a circle.
 //!
 //! # A job's way
 //! [`grpc`] checks a request and makes it a value of [`domain`]; [`scheduler`] gives the job an id
