@@ -156,37 +156,23 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(metrics.clone())));
-        let streams = dispatch::Config {
-            streams_max: config.max_streams,
-            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
-        };
-        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), of_streams(&config));
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
-        let store = config.shards.first().map_or("", |shard| shard.url.kind());
-        let about = grpc::About { store, start_time: scheduler.clock().now() };
         let services = grpc::Services {
             scheduler: scheduler.clone(),
             dispatcher: dispatcher.clone(),
             health: health.clone(),
-            about,
-        };
-        let bounds = grpc::Config {
-            max_concurrent_requests: config.max_concurrent_requests,
-            request_timeout: config.request_timeout,
+            about: about(&config, &scheduler),
         };
         let all = scheduler.shards().all().len();
         let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
         let router = http::router(metrics, is_ready, refresh);
         let serve_http =
             http::serve(http_listener.socket, router, http_stop.clone().cancelled_owned());
-        let serve_grpc = grpc::serve(
-            grpc_listener.socket,
-            services,
-            bounds,
-            grpc_stop.clone().cancelled_owned(),
-        );
+        let told = grpc_stop.clone().cancelled_owned();
+        let serve_grpc = grpc::serve(grpc_listener.socket, services, of_calls(&config), told);
         let serve_until_told = async {
             let down = scheduler.shards().down();
             if readiness::begin(*down.borrow(), all) {
@@ -223,6 +209,26 @@ impl App {
         tracing::info!("stopped");
         Ok(())
     }
+}
+
+fn of_streams(config: &Config) -> dispatch::Config {
+    dispatch::Config {
+        streams_max: config.max_streams,
+        age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+    }
+}
+
+fn of_calls(config: &Config) -> grpc::Config {
+    grpc::Config {
+        max_concurrent_requests: config.max_concurrent_requests,
+        request_timeout: config.request_timeout,
+    }
+}
+
+/// What the server says of itself.
+fn about(config: &Config, scheduler: &Scheduler) -> grpc::About {
+    let store = config.shards.first().map_or("", |shard| shard.url.kind());
+    grpc::About { store, start_time: scheduler.clock().now() }
 }
 
 /// Opens the store of a shard; `owner`: the nonce of this replica.
