@@ -27,7 +27,7 @@ use crate::scheduler::{Replica, Scheduler};
 use crate::shards::{Member, Shards};
 use crate::store::Store;
 use crate::store::redis::{self, RedisStore};
-use crate::store::sqlite::{self, Place, SqliteStore};
+use crate::store::sqlite::{self, Database, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
 
@@ -249,16 +249,16 @@ async fn open_store(
     clock: Clock,
     owner: u32,
 ) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
-    let place = match url {
-        ShardUrl::SqliteFile(path) => Place::File(path.clone()),
-        ShardUrl::SqliteMemory => Place::Memory,
+    let database = match url {
+        ShardUrl::SqliteFile(path) => Database::File(path.clone()),
+        ShardUrl::SqliteMemory => Database::Memory,
         ShardUrl::Redis(address) => {
             let address = address.clone();
             let config = redis::Config { name, address, clock, owner };
             return Ok(Arc::new(RedisStore::open(config).await?));
         }
     };
-    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))
+    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, database, clock })?))
 }
 
 async fn upkeep(metrics: Metrics) {

@@ -197,7 +197,7 @@ fn is_orphan(lease: &Lease, alive: Time, broke: Time, grace: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::lifecycle::Record;
+    use crate::domain::lifecycle::Standing;
     use crate::domain::{JobId, JobKey, RetryOverrides, Token, TopicName};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -205,7 +205,7 @@ mod tests {
     /// Extended so many milliseconds after zero.
     fn lease(extended: Option<i64>) -> Lease {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
-        let record = Record {
+        let standing = Standing {
             failures: 0,
             deliveries: 0,
             first_start: Time(0),
@@ -219,7 +219,7 @@ mod tests {
             owner: 1,
             stream: 1,
             grace: Some(5 * SECOND),
-            record,
+            standing,
             now: at(10),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use rusqlite::params;
 
-use crate::domain::lifecycle::Record;
+use crate::domain::lifecycle::Standing;
 use crate::domain::{JobId, JobKey, Time, Token};
 use crate::store::{Lease, Reaped, Unclaim};
 
@@ -67,7 +67,7 @@ pub(super) fn unclaim(session: &mut Session<'_>, what: &Unclaim) -> Done<u64> {
 pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
     let topic = session.topic_name(row.topic)?;
     Ok(Lease {
-        record: Record {
+        standing: Standing {
             failures: row.failures,
             deliveries: row.deliveries,
             first_start: row.first_start.unwrap_or(row.started),
