@@ -39,7 +39,6 @@
 
 #[cfg(feature = "server")]
 pub mod app;
-mod backoff;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod client;
@@ -57,6 +56,7 @@ pub mod grpc;
 pub mod http;
 #[cfg(feature = "server")]
 pub mod metrics;
+mod pauses;
 pub mod pb;
 #[cfg(feature = "server")]
 pub mod scheduler;

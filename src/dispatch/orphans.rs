@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
+use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::{self, Lease, LeaseRef};
@@ -164,7 +164,7 @@ impl Orphans<'_> {
         call: impl Fn() -> F,
     ) -> Option<T> {
         let clock: &Clock = self.scheduler.clock();
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
             match call().await {
                 Ok(answer) => return Some(answer),
@@ -172,7 +172,7 @@ impl Orphans<'_> {
                 Err(_) => {}
             }
             tokio::select! {
-                () = self.shard.wait_out(backoff.pause()) => {}
+                () = self.shard.wait_out(pauses.pause()) => {}
                 () = self.stop.cancelled() => return None,
             }
         }

@@ -13,7 +13,7 @@ use imports::{Import, Module};
 /// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
 const LAYERS: [(&str, &[&str]); 18] = [
     // Beside all layers: each does one thing, for whoever wants it.
-    ("backoff", &[]),
+    ("pauses", &[]),
     ("metrics", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
@@ -22,13 +22,13 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("domain", &[]),
     ("clock", &["domain"]),
     // The layers, from below.
-    ("store", &["backoff", "clock", "domain"]),
-    ("shards", &["backoff", "clock", "domain", "metrics", "store"]),
-    ("scheduler", &["backoff", "clock", "domain", "metrics", "shards", "store"]),
-    ("dispatch", &["backoff", "clock", "domain", "metrics", "scheduler", "shards", "store"]),
-    ("timer", &["backoff", "clock", "domain", "scheduler", "shards", "store"]),
+    ("store", &["clock", "domain", "pauses"]),
+    ("shards", &["clock", "domain", "metrics", "pauses", "store"]),
+    ("scheduler", &["clock", "domain", "metrics", "pauses", "shards", "store"]),
+    ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
+    ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
-    ("grpc", &["backoff", "dispatch", "domain", "metrics", "pb", "scheduler", "store"]),
+    ("grpc", &["dispatch", "domain", "metrics", "pauses", "pb", "scheduler", "store"]),
     ("http", &["metrics"]),
     ("config", &["domain", "store", "telemetry"]),
     (
@@ -48,10 +48,10 @@ const LAYERS: [(&str, &[&str]); 18] = [
         ],
     ),
     // Clients: they know the public API, and what a value of it may be.
-    ("client", &["backoff", "pb"]),
+    ("client", &["pauses", "pb"]),
     (
         "cli",
-        &["app", "backoff", "client", "clock", "config", "domain", "pb", "shutdown", "telemetry"],
+        &["app", "client", "clock", "config", "domain", "pauses", "pb", "shutdown", "telemetry"],
     ),
 ];
 

@@ -71,8 +71,8 @@ struct Facts {
     replicated: bool,
 }
 
-/// A look at a Redis, from which nothing has been concluded yet.
-pub(super) struct Look {
+/// What a Redis said when it was looked at, from which nothing has been concluded yet.
+pub(super) struct Survey {
     facts: Facts,
     /// What was observed before.
     before: State,
@@ -130,18 +130,18 @@ impl Observed {
     }
 
     /// What a Redis says of itself by INFO and the settings that could be read.
-    pub(super) fn read(&self, info: &str, settings: &[(String, String)]) -> Look {
+    pub(super) fn read(&self, info: &str, settings: &[(String, String)]) -> Survey {
         let facts = Facts::read(info, settings);
         let before = self.state().clone();
         let same = before.run == facts.run;
         let complete = facts.aof && (!facts.rewriting || same && before.complete);
         let believed = before.believed.filter(|_| same);
-        Look { facts, before, complete, believed }
+        Survey { facts, before, complete, believed }
     }
 
-    /// Takes over what a look has shown.
-    pub(super) fn learn(&self, shard: &ShardName, look: Look) {
-        let Look { facts, before, complete, believed } = look;
+    /// Takes over what a survey has shown.
+    pub(super) fn learn(&self, shard: &ShardName, survey: Survey) {
+        let Survey { facts, before, complete, believed } = survey;
         if self.state().met != facts.run {
             // What was looked at is gone; its successor is next.
             self.changed.notify_one();
@@ -162,9 +162,9 @@ impl Observed {
     }
 }
 
-// === impl Look ===
+// === impl Survey ===
 
-impl Look {
+impl Survey {
     /// Whether what a write reaches hangs on a WAITAOF that was not found to be true.
     pub(super) fn needs_trial(&self) -> bool {
         self.complete && self.facts.needs_waitaof() && self.believed != Some(true)

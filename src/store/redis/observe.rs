@@ -6,9 +6,9 @@ use std::time::Duration;
 use deadpool_redis::redis::{self, FromRedisValue as _};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
 use crate::domain::Time;
 use crate::domain::limit::CONFIRM_MAX;
+use crate::pauses::Pauses;
 use crate::store::Result;
 
 use super::durability::Wait;
@@ -32,7 +32,7 @@ const CONFIRMED_MAX: usize = 1;
 /// was never reached is tried more often.
 pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
             let was_known = shard.contact.is_known();
             let pause = if was_known { OBSERVE_EVERY } else { PAUSES.1 };
@@ -45,8 +45,8 @@ pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle
             hints.upkeep(Some(Time(0)));
             match changed {
                 // While lanes lead to two processes, a look at the one says that it is not the other.
-                true => tokio::time::sleep(backoff.pause()).await,
-                false => backoff.reset(),
+                true => tokio::time::sleep(pauses.pause()).await,
+                false => pauses.reset(),
             }
         }
     }))
@@ -86,15 +86,15 @@ pub(super) async fn look(shard: &Shard) {
 /// # Errors
 /// The shard does not answer; what was observed before stands.
 async fn look_at_durability(shard: &Shard, info: &str) -> Result<()> {
-    let mut look = shard.durability.read(info, &settings(shard).await?);
-    if look.needs_trial() && look.tried(waitaof_is_true(shard).await?) {
+    let mut survey = shard.durability.read(info, &settings(shard).await?);
+    if survey.needs_trial() && survey.tried(waitaof_is_true(shard).await?) {
         tracing::warn!(
             shard = %shard.name,
             "redis confirms writes that are not synced yet (WAITAOF), so they count as held in \
              memory; set appendfsync to always, or use Redis 7.4.3 or newer"
         );
     }
-    shard.durability.learn(&shard.name, look);
+    shard.durability.learn(&shard.name, survey);
     Ok(())
 }
 

@@ -8,8 +8,8 @@ use deadpool_redis::redis::{self, Client, Msg, RedisError};
 use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
 use crate::domain::{Time, Token, TopicName};
+use crate::pauses::Pauses;
 use crate::store::{Error, Hint, Revoked};
 
 use super::address::Host;
@@ -34,17 +34,17 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
         false => None,
     };
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(subscription) = subscription.take() {
-                backoff.reset();
+                pauses.reset();
                 tokio::select! {
                     () = hear(subscription, &hints) => {}
                     _ = left.changed() => {}
                 }
                 tracing::warn!(shard = %shard.name, "the subscription to wake-ups is lost");
             }
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(pauses.pause()).await;
             left.mark_unchanged();
             subscription = join(&shard).await.ok();
             if subscription.is_some() {
@@ -71,7 +71,7 @@ async fn join(shard: &Shard) -> Result<PubSub, Error> {
 /// more: that one may not know it yet, and what is written to it is lost.
 pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let (mut backoff, link) = (Backoff::new(PAUSES.0, PAUSES.1), &shard.link);
+        let (mut pauses, link) = (Pauses::new(PAUSES.0, PAUSES.1), &shard.link);
         loop {
             let leave = |old: &Host| {
                 if link.way().is_some_and(|way| link.route().is_at(&way, old)) {
@@ -80,9 +80,9 @@ pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()
                 }
             };
             if link.route().news(sentinel, leave).await {
-                backoff.reset();
+                pauses.reset();
             }
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(pauses.pause()).await;
         }
     }))
 }
