@@ -2,7 +2,7 @@
 //!
 //! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
 //! precondition, moves the job, and answers what it found. Scripts live in `.lua` files named like their
-//! verb; the keys are described in [`keys`], the layouts in [`record`].
+//! verb; the keys are described in `keys.rs`, the layouts in `record.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 

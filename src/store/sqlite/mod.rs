@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file is one shard.
 //!
 //! One thread writes; whatever all verbs have waiting goes into one transaction and one fsync
-//! ([`writer`]). Reads run beside it on connections of their own ([`reader`]). Statements live in
+//! (`writer.rs`). Reads run beside it on connections of their own (`reader.rs`). Statements live in
 //! `.sql` files beside the code that runs them. The schema is in `migrations/`.
 //!
 //! What is due is decided by the process's clock; see [`crate::clock::Clock`].
