@@ -14,7 +14,7 @@
 //! └───────────────────────────────────────────────────────────────────────┘
 //! ```
 //! Imports run downwards only; [`metrics`] and [`clock`] lie beside all of them. [`app`] wires everything and is the
-//! only module that knows all.
+//! only module that knows all. `tests/modules` holds this, and that no modules import each other in a circle.
 //!
 //! # A job's way
 //! [`grpc`] checks a request and makes it a value of [`domain`]; [`scheduler`] gives the job an id
@@ -39,7 +39,6 @@
 
 #[cfg(feature = "server")]
 pub mod app;
-mod backoff;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod client;
@@ -57,6 +56,7 @@ pub mod grpc;
 pub mod http;
 #[cfg(feature = "server")]
 pub mod metrics;
+mod pauses;
 pub mod pb;
 #[cfg(feature = "server")]
 pub mod scheduler;

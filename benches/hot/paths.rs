@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use ringq::domain::credit::Credit;
-use ringq::domain::lifecycle::{Cause, Record, lease_end};
+use ringq::domain::lifecycle::{Cause, Standing, lease_end};
 use ringq::domain::{
     JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
     Token, TopicName,
@@ -107,7 +107,7 @@ fn credit_grant_release() -> impl FnMut() {
 
 /// What follows when an attempt has failed.
 fn lifecycle_lease_end() -> impl FnMut() {
-    let record = Record {
+    let standing = Standing {
         failures: 3,
         deliveries: 4,
         first_start: Time(1_800_000_000_000_000),
@@ -116,7 +116,7 @@ fn lifecycle_lease_end() -> impl FnMut() {
     let (policy, now) = (RetryPolicy::default(), Time(1_800_000_060_000_000));
     move || {
         let cause = Cause::Failed { delay: None, error: "it did not answer".to_owned() };
-        black_box(lease_end(cause, black_box(&record), black_box(&policy), now, 0.5));
+        black_box(lease_end(cause, black_box(&standing), black_box(&policy), now, 0.5));
     }
 }
 

@@ -27,7 +27,7 @@ use crate::scheduler::{Replica, Scheduler};
 use crate::shards::{Member, Shards};
 use crate::store::Store;
 use crate::store::redis::{self, RedisStore};
-use crate::store::sqlite::{self, Place, SqliteStore};
+use crate::store::sqlite::{self, Database, SqliteStore};
 use crate::timer::Timer;
 use crate::{grpc, http};
 
@@ -156,37 +156,23 @@ impl App {
         let (ready, is_ready) = watch::channel(false);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(metrics.clone())));
-        let streams = dispatch::Config {
-            streams_max: config.max_streams,
-            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
-        };
-        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), of_streams(&config));
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
-        let store = config.shards.first().map_or("", |shard| shard.url.kind());
-        let about = grpc::About { store, start_time: scheduler.clock().now() };
         let services = grpc::Services {
             scheduler: scheduler.clone(),
             dispatcher: dispatcher.clone(),
             health: health.clone(),
-            about,
-        };
-        let bounds = grpc::Config {
-            max_concurrent_requests: config.max_concurrent_requests,
-            request_timeout: config.request_timeout,
+            about: about(&config, &scheduler),
         };
         let all = scheduler.shards().all().len();
         let refresh = gauges::refresh(scheduler.clone(), dispatcher.clone());
         let router = http::router(metrics, is_ready, refresh);
         let serve_http =
             http::serve(http_listener.socket, router, http_stop.clone().cancelled_owned());
-        let serve_grpc = grpc::serve(
-            grpc_listener.socket,
-            services,
-            bounds,
-            grpc_stop.clone().cancelled_owned(),
-        );
+        let told = grpc_stop.clone().cancelled_owned();
+        let serve_grpc = grpc::serve(grpc_listener.socket, services, of_calls(&config), told);
         let serve_until_told = async {
             let down = scheduler.shards().down();
             if readiness::begin(*down.borrow(), all) {
@@ -229,6 +215,26 @@ impl App {
     }
 }
 
+fn of_streams(config: &Config) -> dispatch::Config {
+    dispatch::Config {
+        streams_max: config.max_streams,
+        age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+    }
+}
+
+fn of_calls(config: &Config) -> grpc::Config {
+    grpc::Config {
+        max_concurrent_requests: config.max_concurrent_requests,
+        request_timeout: config.request_timeout,
+    }
+}
+
+/// What the server says of itself.
+fn about(config: &Config, scheduler: &Scheduler) -> grpc::About {
+    let store = config.shards.first().map_or("", |shard| shard.url.kind());
+    grpc::About { store, start_time: scheduler.clock().now() }
+}
+
 /// Opens the store of a shard; `owner`: the nonce of this replica.
 async fn open(shard: &Shard, clock: &Clock, owner: u32) -> Result<Member, Error> {
     let Shard { name, url, weight, state } = shard;
@@ -247,16 +253,16 @@ async fn open_store(
     clock: Clock,
     owner: u32,
 ) -> Result<Arc<dyn Store>, Box<dyn std::error::Error + Send + Sync>> {
-    let place = match url {
-        ShardUrl::SqliteFile(path) => Place::File(path.clone()),
-        ShardUrl::SqliteMemory => Place::Memory,
+    let database = match url {
+        ShardUrl::SqliteFile(path) => Database::File(path.clone()),
+        ShardUrl::SqliteMemory => Database::Memory,
         ShardUrl::Redis(address) => {
             let address = address.clone();
             let config = redis::Config { name, address, clock, owner };
             return Ok(Arc::new(RedisStore::open(config).await?));
         }
     };
-    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, place, clock })?))
+    Ok(Arc::new(SqliteStore::open(sqlite::Config { name, database, clock })?))
 }
 
 async fn upkeep(metrics: Metrics) {

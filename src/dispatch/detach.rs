@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::backoff::Backoff;
 use crate::domain::limit;
+use crate::pauses::Pauses;
 use crate::shards::Shard;
 use crate::store::LeaseRef;
 
@@ -32,13 +32,13 @@ pub(super) async fn run(shard: Shard, leases: Vec<Loose>) {
 
 /// Whether the shard has taken it in.
 async fn detach(shard: &Shard, refs: &[LeaseRef]) -> bool {
-    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
     for tried in 1..=TRIES {
         if shard.detach(refs.to_vec()).await.is_ok() {
             return true;
         }
         if tried < TRIES {
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(pauses.pause()).await;
         }
     }
     false

@@ -13,8 +13,8 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::domain::{Time, TopicName, limit};
+use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{About, Ask, Claim, Event, Rest, Unclaim};
@@ -55,7 +55,7 @@ pub(super) struct Feed {
     asked: u32,
     /// Streams that ask for globs and wait for that.
     waiting: Vec<Arc<Stream>>,
-    backoff: Backoff,
+    pauses: Pauses,
     stop: CancellationToken,
 }
 
@@ -83,7 +83,7 @@ impl Feed {
             lost: None,
             unread: false,
             waiting: Vec::new(),
-            backoff: Backoff::new(PAUSES.0, PAUSES.1),
+            pauses: Pauses::new(PAUSES.0, PAUSES.1),
             stop,
         }
     }
@@ -96,7 +96,7 @@ impl Feed {
             self.hear_events();
             self.board.wake_due(self.shard_now());
             match self.step().await {
-                Ok(()) => self.backoff.reset(),
+                Ok(()) => self.pauses.reset(),
                 Err(_) => self.sit_out().await,
             }
         }
@@ -192,7 +192,7 @@ impl Feed {
     /// anybody, and whoever wants to know is told so instead of waiting for it.
     async fn sit_out(&mut self) {
         let (shard, stop) = (self.shard.clone(), self.stop.clone());
-        let mut pause = pin!(shard.wait_out(self.backoff.pause()));
+        let mut pause = pin!(shard.wait_out(self.pauses.pause()));
         loop {
             self.hear_waiting();
             self.board.answer_all();

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
+use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{Lease, LeaseRef};
@@ -164,7 +164,7 @@ impl Orphans<'_> {
         call: impl Fn() -> F,
     ) -> Option<T> {
         let clock: &Clock = self.scheduler.clock();
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
             match call().await {
                 Ok(answer) => return Some(answer),
@@ -172,7 +172,7 @@ impl Orphans<'_> {
                 Err(_) => {}
             }
             tokio::select! {
-                () = self.shard.wait_out(backoff.pause()) => {}
+                () = self.shard.wait_out(pauses.pause()) => {}
                 () = self.stop.cancelled() => return None,
             }
         }
@@ -197,7 +197,7 @@ fn is_orphan(lease: &Lease, alive: Time, broke: Time, grace: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::lifecycle::Record;
+    use crate::domain::lifecycle::Standing;
     use crate::domain::{JobId, JobKey, RetryOverrides, Token, TopicName};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -205,7 +205,7 @@ mod tests {
     /// Extended so many milliseconds after zero.
     fn lease(extended: Option<i64>) -> Lease {
         let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored("1") };
-        let record = Record {
+        let standing = Standing {
             failures: 0,
             deliveries: 0,
             first_start: Time(0),
@@ -219,7 +219,7 @@ mod tests {
             owner: 1,
             stream: 1,
             grace: Some(5 * SECOND),
-            record,
+            standing,
             now: at(10),
         }
     }

@@ -21,15 +21,15 @@ use super::{Batch, StreamOptions};
 pub struct Outbox {
     hub: Arc<Hub>,
     stream: Arc<Stream>,
-    quiet: Silence,
-    idle: Option<Silence>,
+    quiet: Countdown,
+    idle: Option<Countdown>,
     age: Option<Pin<Box<Sleep>>>,
     ended: bool,
     _place: OwnedSemaphorePermit,
 }
 
-/// A timer that runs out after so long without [`Silence::broken`].
-struct Silence {
+/// A timer that runs out after so long without [`Countdown::restart`].
+struct Countdown {
     after: Duration,
     since: Instant,
     sleep: Pin<Box<Sleep>>,
@@ -43,8 +43,8 @@ impl Outbox {
         let (quiet, idle) = (options.heartbeat, options.idle_timeout);
         let age = hub.config.age_max.mul_f64(rand::rng().random_range(0.9..=1.1));
         Outbox {
-            quiet: Silence::new(quiet),
-            idle: idle.map(Silence::new),
+            quiet: Countdown::new(quiet),
+            idle: idle.map(Countdown::new),
             age: (!age.is_zero()).then(|| Box::pin(tokio::time::sleep(age))),
             ended: false,
             _place: place,
@@ -76,11 +76,11 @@ impl Outbox {
         if taken.jobs.is_empty() && taken.revocations.is_empty() && !taken.draining {
             return None;
         }
-        self.quiet.broken();
+        self.quiet.restart();
         if !taken.jobs.is_empty()
             && let Some(idle) = &mut self.idle
         {
-            idle.broken();
+            idle.restart();
         }
         if taken.complete || taken.draining {
             self.end();
@@ -123,7 +123,7 @@ impl futures::Stream for Outbox {
             return Poll::Ready(None);
         }
         if this.quiet.poll(cx).is_ready() {
-            this.quiet.broken();
+            this.quiet.restart();
             let in_flight = this.stream.ledger().in_flight();
             return Poll::Ready(Some(Batch { in_flight, ..Batch::default() }));
         }
@@ -140,15 +140,15 @@ impl Drop for Outbox {
     }
 }
 
-// === impl Silence ===
+// === impl Countdown ===
 
-impl Silence {
-    fn new(after: Duration) -> Silence {
-        Silence { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
+impl Countdown {
+    fn new(after: Duration) -> Countdown {
+        Countdown { after, since: Instant::now(), sleep: Box::pin(tokio::time::sleep(after)) }
     }
 
     /// There was something. The timer itself is moved only when it runs out, not for each message.
-    fn broken(&mut self) {
+    fn restart(&mut self) {
         self.since = Instant::now();
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backoff::Backoff;
 use crate::domain::{Time, limit};
+use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::{LeaseRef, Unclaim};
@@ -68,20 +68,20 @@ async fn give_back(
     mut leases: Vec<(LeaseRef, Time)>,
     stop: &CancellationToken,
 ) {
-    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
     while !leases.is_empty() {
         let part = leases.len().min(limit::CALL_JOBS_MAX);
         let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
         match shard.unclaim(Unclaim::Leases(refs)).await {
             Ok(undone) => {
                 tracing::debug!(shard = %shard.name(), undone, "claims given back");
-                backoff.reset();
+                pauses.reset();
                 leases.drain(..part);
             }
             Err(_) if stop.is_cancelled() => return,
             Err(_) => {
                 tokio::select! {
-                    () = shard.wait_out(backoff.pause()) => {}
+                    () = shard.wait_out(pauses.pause()) => {}
                     () = stop.cancelled() => {}
                 }
                 let now = scheduler.clock().now();

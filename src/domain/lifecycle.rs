@@ -110,9 +110,9 @@ pub enum Cause {
     Broken,
 }
 
-/// What a decision about a running lease needs to know of it, as the store counts.
+/// How a job stands while its lease runs: what a decision about its end needs to know, as the store counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Record {
+pub struct Standing {
     /// Counted failures, this attempt not included.
     pub failures: u32,
     /// Finished hand-overs, this one not included.
@@ -151,7 +151,7 @@ pub enum Step {
 #[must_use]
 pub fn lease_end(
     cause: Cause,
-    record: &Record,
+    standing: &Standing,
     policy: &RetryPolicy,
     now: Time,
     entropy: f64,
@@ -173,9 +173,9 @@ pub fn lease_end(
             return LeaseEnd { step, outcome, counted, dead_lettered, error };
         }
     };
-    let failures = record.failures + u32::from(counted);
-    let deliveries = record.deliveries + 1;
-    let step = if gives_up(failures, deliveries, counted, record, policy, now) {
+    let failures = standing.failures + u32::from(counted);
+    let deliveries = standing.deliveries + 1;
+    let step = if gives_up(failures, deliveries, counted, standing, policy, now) {
         Step::Die
     } else if counted {
         Step::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
@@ -194,13 +194,13 @@ fn gives_up(
     failures: u32,
     deliveries: u32,
     counted: bool,
-    record: &Record,
+    standing: &Standing,
     policy: &RetryPolicy,
     now: Time,
 ) -> bool {
     let attempts_used = policy.max_attempts.is_some_and(|max| failures >= max);
     let time_used =
-        policy.max_retry_duration.is_some_and(|max| now.since(record.first_start) >= max);
+        policy.max_retry_duration.is_some_and(|max| now.since(standing.first_start) >= max);
     counted && (attempts_used || time_used)
         || policy.max_deliveries.is_some_and(|max| deliveries >= max)
 }
@@ -209,8 +209,8 @@ fn gives_up(
 mod tests {
     use super::*;
 
-    fn record(failures: u32, deliveries: u32) -> Record {
-        Record { failures, deliveries, first_start: Time(0), retry: RetryOverrides::default() }
+    fn standing(failures: u32, deliveries: u32) -> Standing {
+        Standing { failures, deliveries, first_start: Time(0), retry: RetryOverrides::default() }
     }
 
     fn failed() -> Cause {
@@ -259,7 +259,7 @@ mod tests {
     fn a_failure_waits_by_policy_until_attempts_are_used_up() {
         let policy = RetryPolicy { max_attempts: Some(3), ..Default::default() };
         let end =
-            |failures| lease_end(failed(), &record(failures, failures), &policy, Time(0), 0.0);
+            |failures| lease_end(failed(), &standing(failures, failures), &policy, Time(0), 0.0);
         assert_eq!(end(0).step, Step::Wait(Some(Duration::from_secs(1))));
         assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(2))));
         assert_eq!(end(2).step, Step::Die);
@@ -269,7 +269,8 @@ mod tests {
     #[test]
     fn a_release_counts_no_failure_and_dies_only_by_deliveries() {
         let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
-        let end = |deliveries| lease_end(released(), &record(0, deliveries), &policy, Time(0), 0.0);
+        let end =
+            |deliveries| lease_end(released(), &standing(0, deliveries), &policy, Time(0), 0.0);
         assert_eq!(end(0).step, Step::Wait(None));
         assert_eq!(end(1).step, Step::Wait(Some(Duration::from_secs(1))));
         assert_eq!(end(98).step, Step::Wait(Some(Duration::from_secs(60))));
@@ -281,7 +282,7 @@ mod tests {
     fn retry_stops_at_max_retry_duration_to_the_microsecond() {
         let limit = Duration::from_secs(10);
         let policy = RetryPolicy { max_retry_duration: Some(limit), ..Default::default() };
-        let end = |now| lease_end(failed(), &record(0, 0), &policy, now, 0.0).step;
+        let end = |now| lease_end(failed(), &standing(0, 0), &policy, now, 0.0).step;
         assert_ne!(end(Time(9_999_999)), Step::Die);
         assert_eq!(end(Time(10_000_000)), Step::Die);
     }
@@ -290,7 +291,7 @@ mod tests {
     fn an_expired_lease_counts_unless_the_policy_ignores_it() {
         let counts = RetryPolicy::default();
         let ignores = RetryPolicy { ignore_expired_leases: true, ..Default::default() };
-        let end = |policy| lease_end(Cause::Expired, &record(0, 0), policy, Time(0), 0.0);
+        let end = |policy| lease_end(Cause::Expired, &standing(0, 0), policy, Time(0), 0.0);
         assert!(end(&counts).counted);
         assert!(!end(&ignores).counted);
         assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
@@ -301,7 +302,7 @@ mod tests {
     fn a_delay_of_the_worker_overrides_the_policy() {
         let policy = RetryPolicy::default();
         let cause = Cause::Failed { delay: Some(Duration::ZERO), error: String::new() };
-        let end = lease_end(cause, &record(4, 4), &policy, Time(0), 0.0);
+        let end = lease_end(cause, &standing(4, 4), &policy, Time(0), 0.0);
         assert_eq!(end.step, Step::Wait(Some(Duration::ZERO)));
     }
 }

@@ -5,8 +5,7 @@ use prost::Message as _;
 
 use crate::domain::limit;
 use crate::pb;
-use crate::scheduler::{JobsPage, ListJobs, ListedJob, Places};
-use crate::shards;
+use crate::scheduler::{JobsPage, ListJobs, ListedJob, Places, ShardError};
 
 use super::convert::enums::View;
 use super::convert::job;
@@ -31,9 +30,9 @@ pub(super) async fn jobs_page<F>(
     list: ListJobs,
     view: View,
     read: impl Fn(ListJobs) -> F,
-) -> shards::Result<Page>
+) -> Result<Page, ShardError>
 where
-    F: Future<Output = shards::Result<JobsPage>>,
+    F: Future<Output = Result<JobsPage, ShardError>>,
 {
     let (mut page, mut after, mut bytes) = (Page::default(), list.after.clone(), 0);
     loop {
@@ -70,7 +69,9 @@ mod tests {
     use crate::store::Cursor;
 
     /// Jobs of these payload sizes, in order; the cursor is the index of the last one returned.
-    fn shelf(sizes: &[usize]) -> impl Fn(ListJobs) -> std::future::Ready<shards::Result<JobsPage>> {
+    fn shelf(
+        sizes: &[usize],
+    ) -> impl Fn(ListJobs) -> std::future::Ready<Result<JobsPage, ShardError>> {
         let (sizes, shard) = (sizes.to_vec(), ShardName::try_new("s0").unwrap());
         move |list| {
             let from = match list.after.0.get(&shard) {

@@ -30,9 +30,10 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
 use crate::metrics::Metrics;
-use crate::shards::{self, Shard, ShardError, Shards};
+use crate::shards::{self, Shard, Shards};
 use crate::store::Hint;
 
+pub use crate::shards::ShardError;
 pub use crate::store::Revoked;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
 pub use enqueue::{Draft, EnqueueError, Enqueued};

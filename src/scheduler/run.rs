@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
 use crate::domain::{Durability, JobKey, OnConflict, Outcome, ShardName};
+use crate::pauses::Pauses;
 use crate::shards::{Shard, ShardError};
 use crate::store::{self, Enqueue, NewJob, Prior};
 
@@ -133,7 +133,7 @@ impl Scheduler {
         }
         let awaited = asked.filter(|&asked| asked > reach.plain);
         let repeat_until = until.filter(|_| run.is_repeatable());
-        let (mut backoff, mut unknown) = (Backoff::new(PAUSES.0, PAUSES.1), None);
+        let (mut pauses, mut unknown) = (Pauses::new(PAUSES.0, PAUSES.1), None);
         loop {
             let jobs = run.attempt(unknown.is_some());
             let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
@@ -154,7 +154,7 @@ impl Scheduler {
                 return Err(Refusal::Failed(error));
             }
             // From here on nobody knows, whatever the shard says of a repeat.
-            let pause = run.shard.wait_out(backoff.pause());
+            let pause = run.shard.wait_out(pauses.pause());
             let waited = match repeat_until {
                 Some(until) => tokio::time::timeout_at(until, pause).await.is_ok(),
                 None => false,

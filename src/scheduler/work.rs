@@ -248,9 +248,9 @@ impl Scheduler {
 
     /// What ends `lease` for `cause`.
     fn decide(&self, lease: &Lease, cause: Cause, deadline: Option<Time>) -> Settle {
-        let policy = self.retry_policy(&lease.record.retry);
+        let policy = self.retry_policy(&lease.standing.retry);
         let entropy = rand::rng().random();
-        let end = lease_end(cause, &lease.record, &policy, lease.now, entropy);
+        let end = lease_end(cause, &lease.standing, &policy, lease.now, entropy);
         Settle {
             lease: LeaseRef { key: lease.key.clone(), token: lease.token },
             owner: lease.owner,
@@ -262,14 +262,14 @@ impl Scheduler {
     /// A nack whose lease is gone: the store recognizes it when it was applied before, and refuses
     /// it otherwise, whatever the decision in it.
     fn repeat(&self, item: &NackItem) -> Settle {
-        let record = crate::domain::lifecycle::Record {
+        let standing = crate::domain::lifecycle::Standing {
             failures: 0,
             deliveries: 0,
             first_start: Time(0),
             retry: crate::domain::RetryOverrides::default(),
         };
-        let policy = self.retry_policy(&record.retry);
-        let end = lease_end(item.cause.clone(), &record, &policy, Time(0), 0.0);
+        let policy = self.retry_policy(&standing.retry);
+        let end = lease_end(item.cause.clone(), &standing, &policy, Time(0), 0.0);
         Settle {
             lease: lease_ref(&item.receipt),
             owner: item.receipt.owner,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::backoff::Backoff;
+use crate::pauses::Pauses;
 
 /// Failures in a row that open a breaker: more than one lost connection takes with it.
 const FAILURES_MAX: u32 = 5;
@@ -30,7 +30,7 @@ struct State {
     /// call.
     failures: [u32; 2],
     error: String,
-    pauses: Backoff,
+    pauses: Pauses,
     /// When it was closed last.
     closed: Option<Instant>,
 }
@@ -59,7 +59,7 @@ impl Breaker {
         let state = State {
             failures: [0; 2],
             error: String::new(),
-            pauses: Backoff::new(pauses.0, pauses.1),
+            pauses: Pauses::new(pauses.0, pauses.1),
             closed: None,
         };
         Breaker { state: Mutex::new(state), open: watch::Sender::new(false) }

@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, watch};
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
-use crate::store::sqlite::{Config, Place, SqliteStore};
+use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
     LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
@@ -42,7 +42,7 @@ impl Faulty {
     /// A shard that works.
     pub(crate) fn new(name: &str, clock: &Clock) -> Arc<Faulty> {
         let name = ShardName::try_new(name).unwrap();
-        let config = Config { name, place: Place::Memory, clock: clock.clone() };
+        let config = Config { name, database: Database::Memory, clock: clock.clone() };
         let store = SqliteStore::open(config).unwrap();
         let (fault, calls) = (watch::Sender::new(Fault::None), AtomicUsize::new(0));
         Arc::new(Faulty { store, fault, calls })

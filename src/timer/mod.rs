@@ -13,9 +13,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::domain::Time;
+use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards;
 use crate::store::Event;
@@ -63,18 +63,18 @@ async fn tend<F: Future<Output = shards::Result<Option<Time>>>, P: Future<Output
     piece: impl Fn() -> F,
     pause: impl Fn(Duration) -> P,
 ) {
-    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
     let rest = async {
         loop {
             match piece().await {
                 Ok(next) => {
-                    backoff.reset();
+                    pauses.reset();
                     tokio::time::sleep(BREATH).await;
                     if sleep(clock, &mut events, next).await.is_none() {
                         return;
                     }
                 }
-                Err(_) => pause(backoff.pause()).await,
+                Err(_) => pause(pauses.pause()).await,
             }
         }
     };

@@ -8,7 +8,7 @@ use ringq::clock::{Clock, ManualClock};
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::{Mark, Members, Records};
 use ringq::domain::{JobId, JobKey, Payload, ShardName, State, Time, Token, TopicName};
-use ringq::store::sqlite::{Config, OpenError, Place, SqliteStore};
+use ringq::store::sqlite::{Config, Database, OpenError, SqliteStore};
 use ringq::store::{Ask, Beat, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
 
 /// The schema of version 1, as it was when the migration after it came.
@@ -70,8 +70,8 @@ const COPIED_MAX: usize = 10_000;
 
 fn open(path: &Path) -> Arc<dyn Store> {
     let name = ShardName::try_new("s0").unwrap();
-    let (place, clock) = (Place::File(path.to_owned()), Clock::Manual(ManualClock::new(NOW)));
-    let config = Config { name, place, clock };
+    let (database, clock) = (Database::File(path.to_owned()), Clock::Manual(ManualClock::new(NOW)));
+    let config = Config { name, database, clock };
     // A process that another test starts at this moment has a copy of the lock until it becomes another program.
     let free = (0..COPIED_MAX).find_map(|_| match SqliteStore::open(config.clone()) {
         Err(OpenError::Locked(_)) => {

@@ -10,9 +10,9 @@ use super::exit::{self, Failure, note};
 use super::output::{Out, print_json};
 use super::text::{one_line, printable};
 use super::{Enqueue, state};
-use crate::backoff::Backoff;
 use crate::client::Error;
 use crate::config::show_duration;
+use crate::pauses::Pauses;
 use crate::pb::{EnqueueResponse, GetRequest, GetTopicStatsRequest, Job, JobState};
 
 /// How long the job is kept for this command to find it, unless --retention says otherwise: without
@@ -75,7 +75,7 @@ async fn ended(
     connection: &Connection,
     seen: &Cell<JobState>,
 ) -> Result<Job, Failure> {
-    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut pauses = Pauses::new(PAUSE.0, PAUSE.1);
     let mut unreachable_since = None;
     let mut ready_since = None;
     // That nobody takes such jobs is told at most once, and in time.
@@ -107,7 +107,7 @@ async fn ended(
             }
             Err(error) => return Err(gone(&error, connection.failure(&what, &error))),
         }
-        let pause = backoff.pause();
+        let pause = pauses.pause();
         tokio::time::sleep(if told { pause } else { pause.min(LONELY / 4) }).await;
     }
 }

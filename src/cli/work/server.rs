@@ -8,7 +8,7 @@ use tonic::Code;
 
 use super::super::connect::Connect;
 use super::super::exit::{Failure, note};
-use crate::backoff::Backoff;
+use crate::pauses::Pauses;
 use crate::pb::GetServerInfoRequest;
 
 /// How long a server is waited for, which may be starting at the same time.
@@ -20,7 +20,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 pub(super) async fn reach(connect: &Connect) -> Result<(), Failure> {
     let connection = connect.connection()?;
     let until = Instant::now() + PATIENCE;
-    let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
+    let mut pauses = Pauses::new(PAUSE.0, PAUSE.1);
     let mut told = false;
     loop {
         let mut admin = connection.client().admin();
@@ -29,7 +29,7 @@ pub(super) async fn reach(connect: &Connect) -> Result<(), Failure> {
             Ok(_) => return Ok(()),
             Err(error) => error,
         };
-        let pause = backoff.pause();
+        let pause = pauses.pause();
         if !error.is_unavailable() || Instant::now() + pause > until {
             let failure = connection.failure("cannot take jobs", &error);
             return Err(match error.code() {

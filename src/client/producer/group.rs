@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::super::{Client, Error, call};
 use super::{Answer, Enqueued, Terms};
-use crate::backoff::Backoff;
+use crate::pauses::Pauses;
 use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, EnqueueResult, JobSpec};
 
 /// Jobs per call; the contract takes 1000.
@@ -37,7 +37,7 @@ pub(super) struct Group<K> {
     names: HashSet<(String, String)>,
     /// The end of repeats, counted from the first call.
     until: Option<Instant>,
-    backoff: Backoff,
+    pauses: Pauses,
 }
 
 struct Item<K> {
@@ -94,7 +94,7 @@ impl<K> Group<K> {
             request_id,
             names: HashSet::new(),
             until: None,
-            backoff: Backoff::new(PAUSE.0, PAUSE.1),
+            pauses: Pauses::new(PAUSE.0, PAUSE.1),
         }
     }
 
@@ -131,7 +131,7 @@ impl<K> Group<K> {
         if self.items.is_empty() {
             return Sent { answers, again: None };
         }
-        let mut pause = self.backoff.pause();
+        let mut pause = self.pauses.pause();
         let got = self.call(client, terms, start).await;
         for (mut item, answer) in std::mem::take(&mut self.items).into_iter().zip(got) {
             match item.answered(answer, start, terms) {

@@ -9,7 +9,7 @@ use tonic::{Status, Streaming};
 use super::super::job::proto;
 use super::super::{Client, Error};
 use super::{for_good, is_refusal};
-use crate::backoff::Backoff;
+use crate::pauses::Pauses;
 use crate::pb::{StreamRequest, StreamResponse};
 
 /// The longest silence of the server; after three of them it is taken for dead.
@@ -25,7 +25,7 @@ pub(super) struct Source {
     client: Client,
     request: StreamRequest,
     state: State,
-    backoff: Backoff,
+    pauses: Pauses,
     /// Nothing was heard yet, not even a failure.
     first: bool,
 }
@@ -58,7 +58,7 @@ impl Source {
     pub(super) fn new(client: Client, request: StreamRequest) -> Source {
         let request = StreamRequest { heartbeat_interval: Some(proto(HEARTBEAT)), ..request };
         let state = State::Pausing(Instant::now());
-        Source { client, request, state, backoff: Backoff::new(PAUSE.0, PAUSE.1), first: true }
+        Source { client, request, state, pauses: Pauses::new(PAUSE.0, PAUSE.1), first: true }
     }
 
     /// How many jobs the next stream may bring; 0: any number.
@@ -107,12 +107,12 @@ impl Source {
                     };
                     *heard = Instant::now();
                     if *heard >= *opened + PAUSE.1 {
-                        self.backoff.reset();
+                        self.pauses.reset();
                     }
                     return match message {
                         Ok(Some(message)) => self.message(message),
                         Ok(None) => {
-                            self.state = State::Pausing(Instant::now() + self.backoff.pause());
+                            self.state = State::Pausing(Instant::now() + self.pauses.pause());
                             Event::Ended
                         }
                         Err(status) => self.failed(status),
@@ -125,7 +125,7 @@ impl Source {
     fn message(&mut self, message: StreamResponse) -> Event {
         self.first = false;
         if !message.deliveries.is_empty() {
-            self.backoff.reset();
+            self.pauses.reset();
         }
         Event::Message(Box::new(message))
     }
@@ -138,7 +138,7 @@ impl Source {
             self.state = State::Closed;
             return Event::Refused(error);
         }
-        let pause = self.backoff.pause().max(error.retry_after().unwrap_or_default());
+        let pause = self.pauses.pause().max(error.retry_after().unwrap_or_default());
         self.state = State::Pausing(Instant::now() + pause);
         Event::Broke(error, pause)
     }

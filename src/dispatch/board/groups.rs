@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
-use super::{Board, Place, Status, Topic, WIDTH_MIN};
+use super::{Board, Position, Status, Topic, WIDTH_MIN};
 
 /// The streams that share a pattern, and the topics that match it.
 pub(super) struct Group {
@@ -105,8 +105,8 @@ impl Board {
         if let Some(group) = self.groups.get_mut(&id) {
             group.awake += 1;
         }
-        if topic.place == Place::Parked {
-            topic.place = Place::Ready;
+        if topic.position == Position::Parked {
+            topic.position = Position::Ready;
             self.ready.push_back(name.clone());
         }
     }

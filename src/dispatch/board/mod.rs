@@ -74,7 +74,7 @@ pub(super) struct Board {
 
 struct Topic {
     status: Status,
-    place: Place,
+    position: Position,
     /// The number of its last wake-up.
     wakes: u64,
     groups: Vec<u32>,
@@ -90,7 +90,7 @@ enum Status {
 
 /// Where an awake topic is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Nowhere,
     Ready,
     Asked,
@@ -245,9 +245,9 @@ impl Board {
             group.line.push(id);
             for name in group.parked.drain() {
                 if let Some(topic) = self.topics.get_mut(&name)
-                    && topic.place == Place::Parked
+                    && topic.position == Position::Parked
                 {
-                    topic.place = Place::Ready;
+                    topic.position = Position::Ready;
                     self.ready.push_back(name);
                 }
             }
@@ -276,7 +276,7 @@ impl Board {
             }
         }
         topic.width = WIDTH_MIN;
-        topic.place = if is { Place::Ready } else { Place::Nowhere };
+        topic.position = if is { Position::Ready } else { Position::Nowhere };
         if is {
             self.ready.push_back(name.clone());
         }
@@ -288,8 +288,8 @@ impl Board {
 impl Topic {
     /// It becomes awake when it has its groups.
     fn new() -> Topic {
-        let (status, place) = (Status::Asleep(None), Place::Nowhere);
-        Topic { status, place, wakes: 0, groups: Vec::new(), width: WIDTH_MIN }
+        let (status, position) = (Status::Asleep(None), Position::Nowhere);
+        Topic { status, position, wakes: 0, groups: Vec::new(), width: WIDTH_MIN }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::store::{Claimed, Leased, Rest};
 
 use super::super::ledger::{Loose, Origin, Share};
 use super::super::stream::Stream;
-use super::{Board, Place, Status, Sub};
+use super::{Board, Position, Status, Sub};
 
 /// Topics of one claim at most: with a handful of jobs each the call is full.
 const ASKS_MAX: usize = 64;
@@ -81,7 +81,7 @@ impl Board {
             }
             budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
             let Some(topic) = self.topics.get_mut(&name) else { continue };
-            topic.place = Place::Asked;
+            topic.position = Position::Asked;
             asks.push(Asked { wakes: topic.wakes, topic: name, takers });
         }
         (!asks.is_empty()).then_some(Plan { asks })
@@ -131,7 +131,8 @@ impl Board {
     /// Hungry streams of the topic's groups, for `slice` jobs together; and whether there are others
     /// that only have to ask elsewhere first.
     fn takers(&mut self, name: &TopicName, slice: u32) -> (Vec<Asker>, bool) {
-        let Some(topic) = self.topics.get(name).filter(|topic| topic.place == Place::Ready) else {
+        let Some(topic) = self.topics.get(name).filter(|topic| topic.position == Position::Ready)
+        else {
             return (Vec::new(), false);
         };
         let (groups, width) = (topic.groups.clone(), topic.width.min(slice as usize));
@@ -284,9 +285,9 @@ impl Board {
 
     fn ready_again(&mut self, name: &TopicName) {
         if let Some(topic) = self.topics.get_mut(name)
-            && topic.place == Place::Asked
+            && topic.position == Position::Asked
         {
-            topic.place = Place::Ready;
+            topic.position = Position::Ready;
             self.ready.push_back(name.clone());
         }
     }
@@ -304,10 +305,10 @@ impl Board {
     /// Nobody takes anything of the topic until somebody is hungry again.
     fn park(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
-        if topic.place != Place::Ready {
+        if topic.position != Position::Ready {
             return;
         }
-        topic.place = Place::Parked;
+        topic.position = Position::Parked;
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
                 group.parked.insert(name.clone());

@@ -216,7 +216,7 @@ impl Worker {
 pub(super) fn store(time: &Clock) -> Arc<Flaky> {
     let config = sqlite::Config {
         name: ShardName::try_new("s0").unwrap(),
-        place: sqlite::Place::Memory,
+        database: sqlite::Database::Memory,
         clock: time.clone(),
     };
     Arc::new(Flaky::new(SqliteStore::open(config).unwrap()))

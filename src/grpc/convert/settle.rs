@@ -152,7 +152,7 @@ mod tests {
     use super::super::tests::refused;
     use super::*;
     use crate::domain::{JobId, JobKey, ShardName, Time, Token, TopicName};
-    use crate::shards::ShardError;
+    use crate::scheduler::ShardError;
     use prost_types::Duration;
 
     const CONTEXT: Context<'static> = Context { now: Time(0), trace: None };

@@ -5,8 +5,7 @@ use tonic::Status;
 
 use crate::dispatch::OpenError;
 use crate::domain::JobId;
-use crate::scheduler::{EnqueueError, SetShardStateError};
-use crate::shards::ShardError;
+use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
 use crate::store;
 
 use super::super::convert::enums::{from_durability, from_state};

@@ -1,8 +1,7 @@
 use super::*;
 use crate::dispatch::OpenError;
 use crate::domain::{Durability, JobId, ShardName};
-use crate::scheduler::{EnqueueError, SetShardStateError};
-use crate::shards::ShardError;
+use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
 use crate::store;
 
 fn key() -> JobKey {

@@ -20,7 +20,7 @@ const SENTINEL: &str = "redis+sentinel://[user:password@]host[:port],host[:port]
 /// Where a Redis is and who asks it, checked.
 #[derive(Clone)]
 pub struct Address {
-    pub(super) place: Place,
+    pub(super) endpoint: Endpoint,
     /// Certificates are checked, host names too.
     pub(super) secure: bool,
     pub(super) tls: Tls,
@@ -39,7 +39,7 @@ pub struct Tls {
 
 /// The parts of a url that say where.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     Host(Host),
     Socket(PathBuf),
     /// Whoever the sentinels say is the primary of that name.
@@ -78,9 +78,9 @@ impl Address {
             "redis+unix" => (SOCKET, socket(url)),
             _ => (SENTINEL, sentinels(url)),
         };
-        let (place, login) = found.ok_or(InvalidAddress(form))?;
+        let (endpoint, login) = found.ok_or(InvalidAddress(form))?;
         let secure = scheme.starts_with("rediss");
-        Ok(Address { place, secure, tls: Tls::default(), login })
+        Ok(Address { endpoint, secure, tls: Tls::default(), login })
     }
 
     /// The same with these files, if it is one of the `rediss` schemes.
@@ -95,7 +95,7 @@ impl Address {
     pub fn has_credentials(&self) -> bool {
         let has =
             |login: &RedisConnectionInfo| login.username().is_some() || login.password().is_some();
-        let sentinels = matches!(&self.place, Place::Sentinel { login, .. } if has(login));
+        let sentinels = matches!(&self.endpoint, Endpoint::Sentinel { login, .. } if has(login));
         sentinels || has(&self.login)
     }
 
@@ -109,12 +109,12 @@ impl Address {
     /// they are written; what hides behind them, the shard's name on the Redis tells at start.
     #[must_use]
     pub fn is_same_place(&self, other: &Address) -> bool {
-        let is_same = match (&self.place, &other.place) {
-            (Place::Host(a), Place::Host(b)) => a == b,
-            (Place::Socket(a), Place::Socket(b)) => a == b,
+        let is_same = match (&self.endpoint, &other.endpoint) {
+            (Endpoint::Host(a), Endpoint::Host(b)) => a == b,
+            (Endpoint::Socket(a), Endpoint::Socket(b)) => a == b,
             (
-                Place::Sentinel { sentinels: a, primary: p, .. },
-                Place::Sentinel { sentinels: b, primary: q, .. },
+                Endpoint::Sentinel { sentinels: a, primary: p, .. },
+                Endpoint::Sentinel { sentinels: b, primary: q, .. },
             ) => p == q && a.iter().any(|host| b.contains(host)),
             _ => false,
         };
@@ -125,17 +125,17 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, db) = (if self.secure { "rediss" } else { "redis" }, self.login.db());
-        match &self.place {
-            Place::Host(host) => write!(f, "{scheme}://{host}")?,
-            Place::Socket(path) => write!(f, "redis+unix://{}", path.display())?,
-            Place::Sentinel { sentinels, primary, .. } => {
+        match &self.endpoint {
+            Endpoint::Host(host) => write!(f, "{scheme}://{host}")?,
+            Endpoint::Socket(path) => write!(f, "redis+unix://{}", path.display())?,
+            Endpoint::Sentinel { sentinels, primary, .. } => {
                 let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
                 write!(f, "{scheme}+sentinel://{}/{primary}", hosts.join(","))?;
             }
         }
-        match (&self.place, db) {
+        match (&self.endpoint, db) {
             (_, 0) => Ok(()),
-            (Place::Socket(_), db) => write!(f, "?db={db}"),
+            (Endpoint::Socket(_), db) => write!(f, "?db={db}"),
             (_, db) => write!(f, "/{db}"),
         }
     }
@@ -152,11 +152,11 @@ impl PartialEq for Address {
         let login = |login: &RedisConnectionInfo| {
             (login.username().map(str::to_owned), login.password().map(str::to_owned))
         };
-        let of_sentinels = |place: &Place| match place {
-            Place::Sentinel { login: of, .. } => Some(login(of)),
+        let of_sentinels = |endpoint: &Endpoint| match endpoint {
+            Endpoint::Sentinel { login: of, .. } => Some(login(of)),
             _ => None,
         };
-        let parts = |a: &Address| (a.to_string(), login(&a.login), of_sentinels(&a.place));
+        let parts = |a: &Address| (a.to_string(), login(&a.login), of_sentinels(&a.endpoint));
         parts(self) == parts(other) && self.tls == other.tls
     }
 }
@@ -176,7 +176,7 @@ impl fmt::Display for Host {
 
 // === parts of urls ===
 
-type Found = Option<(Place, RedisConnectionInfo)>;
+type Found = Option<(Endpoint, RedisConnectionInfo)>;
 
 /// `redis://…` and `rediss://…`. A query or a fragment means something that would be ignored here, or
 /// asks for certificates to be ignored.
@@ -186,14 +186,14 @@ fn host(url: &str) -> Found {
         return None;
     }
     let info = parsed.into_connection_info().ok()?;
-    let place = match info.addr() {
+    let endpoint = match info.addr() {
         ConnectionAddr::Tcp(name, port)
         | ConnectionAddr::TcpTls { host: name, port, insecure: false, .. } => {
-            Place::Host(Host { name: name.clone(), port: *port })
+            Endpoint::Host(Host { name: name.clone(), port: *port })
         }
         _ => return None,
     };
-    Some((place, login(info.redis_settings())?))
+    Some((endpoint, login(info.redis_settings())?))
 }
 
 fn socket(url: &str) -> Found {
@@ -205,7 +205,7 @@ fn socket(url: &str) -> Found {
     let info = parsed.into_connection_info().ok()?;
     match info.addr() {
         ConnectionAddr::Unix(path) if path.file_name().is_some() => {
-            Some((Place::Socket(path.clone()), login(info.redis_settings())?))
+            Some((Endpoint::Socket(path.clone()), login(info.redis_settings())?))
         }
         _ => None,
     }
@@ -223,9 +223,12 @@ fn sentinels(url: &str) -> Found {
     let at = if user.is_empty() { "" } else { "@" };
     let (_, login) = host(&format!("redis://{user}{at}host/{database}"))?;
     let sentinels = hosts.split(',').map(sentinel).collect::<Option<Vec<_>>>()?;
-    let place =
-        Place::Sentinel { sentinels, primary: primary.to_owned(), login: sentinel_login(query)? };
-    Some((place, login))
+    let endpoint = Endpoint::Sentinel {
+        sentinels,
+        primary: primary.to_owned(),
+        login: sentinel_login(query)?,
+    };
+    Some((endpoint, login))
 }
 
 /// What Sentinel allows in the name of a primary.
@@ -236,7 +239,7 @@ fn is_of_a_name(byte: u8) -> bool {
 fn sentinel(text: &str) -> Option<Host> {
     let port = parse_redis_url(&format!("redis://{text}"))?.port().unwrap_or(SENTINEL_PORT);
     match host(&format!("redis://{text}"))? {
-        (Place::Host(host), login) if login.password().is_none() => Some(Host { port, ..host }),
+        (Endpoint::Host(host), login) if login.password().is_none() => Some(Host { port, ..host }),
         _ => None,
     }
 }
@@ -305,8 +308,8 @@ mod tests {
             );
         }
         let url = "redis+sentinel://h/main?sentinel_user=s&sentinel_password=a%26b";
-        match address(url).place {
-            Place::Sentinel { login, .. } => {
+        match address(url).endpoint {
+            Endpoint::Sentinel { login, .. } => {
                 assert_eq!((login.username(), login.password()), (Some("s"), Some("a&b")));
             }
             _ => panic!("no sentinel"),

@@ -27,7 +27,8 @@ for a = 2, #ARGV, 3 do
   local name, id, r = ARGV[a], ARGV[a + 1], #reply
   local k = topic_or_create(name)
   if not find(k, id) and is_recalled(name, id) then
-    reply[r + 1], reply[r + 2], reply[r + 3] = 'L', 4, now
+    -- Left as it is.
+    reply[r + 1], reply[r + 2], reply[r + 3] = 'L', state_in(SUCCEEDED), now
   else
     local seq = call('HINCRBY', k.key, 'arrived', '1')
     reply[r + 1], reply[r + 2], reply[r + 3] = arrive(k, id, ARGV[a + 2], seq)

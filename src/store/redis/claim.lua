@@ -14,6 +14,10 @@ local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string
 local tokens, counts = ARGV[2], nil
 local void = sub(tokens, 1, 5)
 
+-- Flags of records (`record.lua`) are numbers here, as every name would cost. Of the first byte f1: 0 nothing
+-- hangs on the job, 1 it is kept, 2 it has a story, 4 its payload lies apart; of the second one f2: from 4 on it
+-- may have an expire time or a lease duration of its own. 255 is the mark of a job that runs.
+
 -- The commonest case: one job for one taker. For one alone every table counts.
 if #tokens == 9 and #ARGV == 4 then
   local name, seat = ARGV[3], ARGV[4]

@@ -9,6 +9,8 @@
 --#include recall
 --#include lifecycle
 local reply = { 0 }
+-- How the attempt is remembered: `codec.rs`.
+local REVOKED = 5
 
 local function delete(j)
   local before, lease = state(j), j.lease
@@ -22,9 +24,9 @@ local function delete(j)
     forget(j)
   else
     if lease and j.keep ~= 0 then
-      remember(j, lease, { outcome = 5, code = 5, counted = 0, error = '' })
+      remember(j, lease, { outcome = REVOKED, code = REVOKED, counted = 0, error = '' })
     end
-    finish(j, 4, now)
+    finish(j, CANCELLED, now)
   end
   return before, lease and lease.raw or false
 end

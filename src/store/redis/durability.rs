@@ -12,28 +12,21 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use deadpool_redis::redis::{self, FromRedisValue, RedisError};
+use deadpool_redis::redis::{self, RedisError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::domain::Durability;
 use crate::domain::limit::CONFIRM_MAX;
-use crate::store::{Reach, Result};
+use crate::domain::{Durability, ShardName};
+use crate::store::Reach;
 
-use super::link::{Connection, Lane};
-use super::shard::Shard;
+use super::link::Connection;
 use super::start::{field, version};
 
 /// The first version with WAITAOF.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);
 /// A replica that was not heard of for longer does not count.
 const LAG_MAX: u64 = 10;
-/// How often a Redis that syncs every second is asked to confirm a write, right after it has synced.
-const TRIALS: usize = 5;
-/// How long each time: all of it far shorter than a second.
-const TRIAL: Duration = Duration::from_millis(40);
-/// More confirmations than that cannot be true.
-const CONFIRMED_MAX: usize = 1;
 
 /// What was observed last.
 pub(super) struct Observed {
@@ -76,6 +69,17 @@ struct Facts {
     has_waitaof: bool,
     /// A replica is connected and up to date.
     replicated: bool,
+}
+
+/// What a Redis said when it was looked at, from which nothing has been concluded yet.
+pub(super) struct Survey {
+    facts: Facts,
+    /// What was observed before.
+    before: State,
+    /// Its append-only file holds everything.
+    complete: bool,
+    /// Its WAITAOF was found to be true, or not.
+    believed: Option<bool>,
 }
 
 /// What a batch waits for once it is written.
@@ -125,44 +129,50 @@ impl Observed {
         (reach.plain < asked && asked <= reach.most).then_some(wait)
     }
 
-    /// Looks again, given the INFO of `shard`.
-    ///
-    /// # Errors
-    /// The shard does not answer; what was observed before stands.
-    pub(super) async fn look(&self, shard: &Shard, info: &str) -> Result<()> {
-        let facts = Facts::read(info, &settings(shard).await?);
+    /// What a Redis says of itself by INFO and the settings that could be read.
+    pub(super) fn read(&self, info: &str, settings: &[(String, String)]) -> Survey {
+        let facts = Facts::read(info, settings);
         let before = self.state().clone();
         let same = before.run == facts.run;
         let complete = facts.aof && (!facts.rewriting || same && before.complete);
-        let mut believed = before.believed.filter(|_| same);
-        if complete && facts.needs_waitaof() && believed != Some(true) {
-            let known = believed.replace(is_true(shard).await?);
-            if believed == Some(false) && known.is_none() {
-                tracing::warn!(
-                    shard = %shard.name,
-                    "redis confirms writes that are not synced yet (WAITAOF), so they count as held in \
-                     memory; set appendfsync to always, or use Redis 7.4.3 or newer"
-                );
-            }
-        }
+        let believed = before.believed.filter(|_| same);
+        Survey { facts, before, complete, believed }
+    }
+
+    /// Takes over what a survey has shown.
+    pub(super) fn learn(&self, shard: &ShardName, survey: Survey) {
+        let Survey { facts, before, complete, believed } = survey;
         if self.state().met != facts.run {
             // What was looked at is gone; its successor is next.
             self.changed.notify_one();
-            return Ok(());
+            return;
         }
         let reach = facts.reach(complete, believed == Some(true));
         if reach != before.reach && before.run.is_empty() {
-            tracing::info!(shard = %shard.name, ?reach, "what a write reaches");
+            tracing::info!(%shard, ?reach, "what a write reaches");
         } else if reach != before.reach {
-            tracing::warn!(shard = %shard.name, before = ?before.reach, now = ?reach, "what a write reaches has changed");
+            tracing::warn!(%shard, before = ?before.reach, now = ?reach, "what a write reaches has changed");
         }
         let met = facts.run.clone();
         *self.state() = State { reach, run: facts.run, complete, believed, met };
-        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Survey ===
+
+impl Survey {
+    /// Whether what a write reaches hangs on a WAITAOF that was not found to be true.
+    pub(super) fn needs_trial(&self) -> bool {
+        self.complete && self.facts.needs_waitaof() && self.believed != Some(true)
+    }
+
+    /// WAITAOF was tried; whether this is news, and bad ones.
+    pub(super) fn tried(&mut self, is_true: bool) -> bool {
+        self.believed.replace(is_true).is_none() && !is_true
     }
 }
 
@@ -227,37 +237,12 @@ fn is_up_to_date(replica: &str) -> bool {
     part("state") == Some("online") && lag.is_some_and(|lag| lag <= LAG_MAX)
 }
 
-/// The settings that decide; none where it is forbidden to read them.
-async fn settings(shard: &Shard) -> Result<Vec<(String, String)>> {
-    let mut connection = shard.connection(Lane::Read).await?;
-    let mut settings = redis::cmd("CONFIG");
-    settings.arg("GET").arg("*append*");
-    let value = settings.query_async::<redis::Value>(&mut connection).await;
-    Ok(value.ok().and_then(|value| Vec::from_redis_value(value).ok()).unwrap_or_default())
-}
-
-/// Whether this Redis confirms a write no sooner than it is synced, seen from outside: one that syncs every
-/// second has not synced again right after it has done so.
-async fn is_true(shard: &Shard) -> Result<bool> {
-    let mut connection = shard.own_connection().await?;
-    let disk = Wait { disk: true, replica: false };
-    let mut trial = async |limit| {
-        let kept = shard.mark(&mut connection).await;
-        kept.is_ok() && matches!(disk.until(&mut connection, limit).await, Ok(Some(_)))
-    };
-    if !trial(CONFIRM_MAX).await {
-        return Ok(false);
-    }
-    let mut confirmed = 0;
-    for _ in 0..TRIALS {
-        confirmed += usize::from(trial(TRIAL).await);
-    }
-    Ok(confirmed <= CONFIRMED_MAX)
-}
-
 // === impl Wait ===
 
 impl Wait {
+    /// For the disk alone.
+    pub(super) const DISK: Wait = Wait { disk: true, replica: false };
+
     /// Waits for what `connection` has written; what that has reached, none when it is not more than every
     /// write reaches.
     ///
@@ -270,7 +255,11 @@ impl Wait {
         self.until(connection, CONFIRM_MAX).await
     }
 
-    async fn until(
+    /// The same, for as long as `limit`.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub(super) async fn until(
         self,
         connection: &mut Connection,
         limit: Duration,

@@ -1,4 +1,5 @@
-//! Enqueue: write jobs, or do to those that have their ids what [`conflict::resolve`] says.
+//! Enqueue: write jobs, or do to those that have their ids what
+//! [`crate::domain::conflict::resolve`] says.
 //!
 //! A new job travels as a blob. The usual one (due at once, kept by what is there, its payload with it) is
 //! its record from the flags on. Any other has in front: a byte of mode (128, and 1 due in so long, 2 due

@@ -9,13 +9,14 @@
 --#include recall
 --#include lifecycle
 local reply = { now, 0 }
+local NOT_FOUND, STALE = -2, -3
 
 local function extend(name, id, token, micros, note)
   local k = topic_of(name)
   local j = k and find(k, id)
-  if not j or j.phase == 4 then return -2 end
+  if not j or j.phase == CANCELLED then return NOT_FOUND end
   local l = j.lease
-  if not l or l.token ~= token then return -3 end
+  if not l or l.token ~= token then return STALE end
   l.extended = now
   if note ~= '' then
     story(j).progress = sub(note, 2)

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::domain::lifecycle::Record as Facts;
+use crate::domain::lifecycle::Standing;
 use crate::domain::{Job, JobKey, State, Time};
 use crate::store::{Lease, LeaseRef, Refused, Result};
 
@@ -92,7 +92,7 @@ pub(super) fn lease_of(key: JobKey, held: Held, record: &Record, now: Time) -> R
         owner: held.owner,
         stream: held.stream,
         grace: held.grace,
-        record: Facts {
+        standing: Standing {
             failures: record.failures,
             deliveries: record.deliveries,
             first_start: held.first_start,

@@ -10,6 +10,7 @@ for _, name in ipairs(names) do
   -- A time, and then the orders that may have jobs.
   local ranks = string.sub(call('HGET', P .. 'claims', name) or '', 8)
   for i = 1, #ranks do
+    -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
     local letter = string.byte(ranks, i)
     local failed = letter >= 97
     local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
@@ -22,6 +23,7 @@ for _, name in ipairs(names) do
     end
   end
   records = records + call('HLEN', P .. 'jobs:' .. name)
+  -- Phases: 3 dead, 2 succeeded, 4 cancelled, 5 expired.
   dead = dead + call('ZCARD', P .. 'done:3:' .. name)
   for _, phase in ipairs({ '2:', '4:', '5:' }) do
     finished = finished + call('ZCARD', P .. 'done:' .. phase .. name)

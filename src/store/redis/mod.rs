@@ -2,7 +2,7 @@
 //!
 //! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
 //! precondition, moves the job, and answers what it found. Scripts live in `.lua` files named like their
-//! verb; the keys are described in [`keys`], the layouts in [`record`].
+//! verb; the keys are described in `keys.rs`, the layouts in `record.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
@@ -20,6 +20,7 @@ mod hints;
 mod info;
 mod keys;
 mod link;
+mod observe;
 mod query;
 mod record;
 mod reply;
@@ -107,12 +108,12 @@ impl RedisStore {
         match shard.identify().await {
             Err(error) if error.is_certain() => return Err(error),
             Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
-            Ok(()) => watch::look(&shard).await,
+            Ok(()) => observe::look(&shard).await,
         }
         let hints = Arc::new(Hints::new());
         let mut tasks = vec![
             watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
-            watch::observe(Arc::clone(&shard), Arc::clone(&hints)),
+            observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
         ];
         let sentinels = 0..shard.link.route().sentinels();
         tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));

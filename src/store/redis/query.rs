@@ -12,8 +12,8 @@ use super::reply::Reply;
 use super::script::Verb;
 use super::{Lane, RedisStore};
 
-/// Where a job lies in a list.
-type Place = (Cursor, JobKey);
+/// A job of a list: where it stands there, and which it is.
+type Spot = (Cursor, JobKey);
 
 impl RedisStore {
     /// [`Store::list`](crate::store::Store::list).
@@ -50,16 +50,16 @@ impl RedisStore {
         Ok(Ids { ids, next })
     }
 
-    async fn list_running(&self, list: &List) -> Result<Vec<Place>> {
+    async fn list_running(&self, list: &List) -> Result<Vec<Spot>> {
         let runs = self.running_in(&list.topic).await?.into_iter();
         let places = runs.map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
-        let after = |(cursor, _): &Place| {
+        let after = |(cursor, _): &Spot| {
             list.after.is_none_or(|a| (a.due, a.sequence) < (cursor.due, cursor.sequence))
         };
         Ok(places.filter(after).take(list.limit + 1).collect())
     }
 
-    async fn list_places(&self, list: &List) -> Result<Vec<Place>> {
+    async fn list_places(&self, list: &List) -> Result<Vec<Spot>> {
         let mut call = self.call(Verb::List);
         call.arg(list.topic.as_str()).arg(state_letter(list.state));
         match list.after {

@@ -18,7 +18,7 @@ local function candidate(id)
   if not j then return nil end
   met[id] = true
   local at = state(j)
-  local tombstone = at ~= 5 and j.keep < 0
+  local tombstone = at ~= state_in(DEAD) and j.keep < 0
   if tombstone or sub(takes, at + 1, at + 1) ~= '1' then return nil end
   if target ~= name and to and find(to, id) then return nil end
   return j

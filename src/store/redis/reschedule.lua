@@ -11,7 +11,7 @@
 local movable, reply = ARGV[2], { now, 0 }
 
 local function move(j, due, prio)
-  local dead = j.phase == 3
+  local dead = j.phase == DEAD
   leave(j)
   local micros = tonumber(sub(due, 2))
   if sub(due, 1, 1) == '+' then

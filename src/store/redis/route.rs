@@ -13,7 +13,7 @@ use deadpool_redis::redis::{
 };
 use tokio::time::Instant;
 
-use super::address::{Address, Host, Place, Tls};
+use super::address::{Address, Endpoint, Host, Tls};
 use super::{OpenError, fault};
 
 /// Data that is not acknowledged for so long breaks the connection.
@@ -49,10 +49,10 @@ impl Route {
     /// # Errors
     /// [`OpenError::Unreachable`], when no sentinel knows.
     pub(super) async fn ways(&self) -> Result<Vec<ConnectionInfo>, OpenError> {
-        let places = match &self.address.place {
-            Place::Host(host) => vec![self.to_host(host)],
-            Place::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
-            Place::Sentinel { sentinels, primary, login } => {
+        let places = match &self.address.endpoint {
+            Endpoint::Host(host) => vec![self.to_host(host)],
+            Endpoint::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
+            Endpoint::Sentinel { sentinels, primary, login } => {
                 let hosts = self.ask(sentinels, primary, login).await?;
                 hosts.iter().map(|host| self.to_host(host)).collect()
             }
@@ -63,8 +63,8 @@ impl Route {
 
     /// How many sentinels there are.
     pub(super) fn sentinels(&self) -> usize {
-        match &self.address.place {
-            Place::Sentinel { sentinels, .. } => sentinels.len(),
+        match &self.address.endpoint {
+            Endpoint::Sentinel { sentinels, .. } => sentinels.len(),
             _ => 0,
         }
     }

@@ -11,7 +11,7 @@ use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::OpenError;
-use super::address::{Host, Place};
+use super::address::{Endpoint, Host};
 use super::route::Route;
 
 /// How long a sentinel may take to answer, and to connect before that.
@@ -131,7 +131,7 @@ impl Route {
     /// take over the one follows the other within a tenth of a second, and who misses the second avoids for
     /// [`NEWS_SPREAD`] a primary that stays.
     pub(super) async fn news(&self, nth: usize, leave: impl Fn(&Host)) -> bool {
-        let Place::Sentinel { sentinels, primary, login } = &self.address.place else {
+        let Endpoint::Sentinel { sentinels, primary, login } = &self.address.endpoint else {
             return false;
         };
         let Ok(subscription) = self.listen(&sentinels[nth], login).await else { return false };

@@ -121,8 +121,10 @@ local function bury(name, acks)
         times, till = struct.pack('>I7I7', now, till), string.format('%d', till)
         if soonest == 0 or till + 0 < soonest then soonest = till + 0 end
       end
+      -- The greatest flag of the second byte.
       local extended = byte(record, 22) >= 4
-      -- What is left of the record: no headers, no payload, one delivery, succeeded.
+      -- What is left of the record: no headers, no payload, one delivery, succeeded (2); flagged as kept and with
+      -- a story (3), extended or not (4).
       records[n + 1], records[n + 2] = id, sub(record, 1, 20) .. (extended and '\3\4' or '\3\0')
         .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
         .. sub(record, 41, extended and 78 or 48)
@@ -172,19 +174,22 @@ if #slow > 0 then
   --#include lifecycle
   --#include actions
   --#include arrive
+  -- What became of a settle, as the reply has it.
+  local DONE, REPEATED, NOT_FOUND, STALE = 0, 1, 2, 3
 
   -- The job that this token leases; or nothing, and what is there instead.
   local function leased(k, id, token)
     local j = find(k, id)
-    if not j or j.phase == 4 then return nil, 2 end
+    if not j or j.phase == CANCELLED then return nil, NOT_FOUND end
     if j.lease and j.lease.token == token then return j end
-    return nil, 3, j
+    return nil, STALE, j
   end
 
   -- A settle that was applied before is success, as far back as the job remembers.
   local function repeated(j, token, code)
     local past = story(j).past
-    for at = 1, j.lease and 90 or 99, 9 do
+    local last = j.lease and PAST_BYTES_MAX - PAST_BYTES or PAST_BYTES_MAX
+    for at = 1, last, PAST_BYTES do
       if sub(past, at, at + 7) == token and byte(past, at + 8) == code then return true end
     end
     return false
@@ -199,11 +204,11 @@ if #slow > 0 then
       -- A tombstone keeps nothing but how it ended.
       local s = story(j)
       j.deliv = j.deliv + 1
-      s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, 99)
+      s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, PAST_BYTES_MAX)
     elseif j.keep > 0 then
       remember(j, lease, ended)
     end
-    finish(j, 2, now, result)
+    finish(j, SUCCEEDED, now, result)
   end
 
   local function die(j, ended, retention)
@@ -212,7 +217,7 @@ if #slow > 0 then
     if j.next then return hand_on(j, lease, ended.code) end
     call('HINCRBY', j.k.key, 'dead', '1')
     remember(j, lease, ended)
-    conclude(j, 3, now, plus(now, retention))
+    conclude(j, DEAD, now, plus(now, retention))
   end
 
   local function again(j, ended, delay)
@@ -226,20 +231,20 @@ if #slow > 0 then
 
   local function settle(item)
     local k = topic_of(item[2])
-    if not k then return { 2, 0 } end
+    if not k then return { NOT_FOUND, 0 } end
     local ended = { outcome = tonumber(item[7]), code = tonumber(item[8]),
                     counted = tonumber(item[9]), error = item[10] }
     local j, refused, other = leased(k, item[3], item[4])
     if not j then
-      if other and repeated(other, item[4], ended.code) then return { 1, state(other) } end
+      if other and repeated(other, item[4], ended.code) then return { REPEATED, state(other) } end
       return { refused, 0 }
     end
-    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { 3, 0 } end
+    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { STALE, 0 } end
     tell(j.lease.raw, item[6] ~= '' and 'expired' or 'settled')
-    local step, gone = item[5], 7
+    local step, gone = item[5], state_in(EXPIRED)
     if step == 'a' then
       ack(j, ended, item[13] ~= '' and sub(item[13], 2))
-      gone = 4
+      gone = state_in(SUCCEEDED)
     elseif step == 'w' then
       again(j, ended, item[11])
     else
@@ -251,7 +256,7 @@ if #slow > 0 then
       local to = topic_or_create(ARGV[place])
       arrive(to, ARGV[place + 1], ARGV[place + 2], call('HINCRBY', to.key, 'arrived', '1'))
     end
-    return { 0, at }
+    return { DONE, at }
   end
 
   for _, item in ipairs(slow) do reply[item[1]] = settle(item) end

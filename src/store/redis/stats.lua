@@ -12,6 +12,7 @@ local reply = { now }
 local function count(name, ranks)
   local ahead, ready, oldest = { 0, 0 }, 0, 0
   for i = 1, #ranks do
+    -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
     local letter = string.byte(ranks, i)
     local failed = letter >= 97
     local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
@@ -36,6 +37,7 @@ for a = 2, #ARGV do
     stats[2] = stats[2] - (topic[5] or 0)
     stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, 8))
     stats[7] = call('ZCARD', P .. 'ends:' .. name)
+    -- Phase 3.
     stats[9] = call('ZCARD', P .. 'done:3:' .. name)
   end
   reply[#reply + 1] = stats

@@ -1,4 +1,4 @@
-//! What goes on beside the calls: hearing what other replicas do, and observing what the shard can promise.
+//! What goes on beside the calls: hearing what other replicas do, and what sentinels say.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use deadpool_redis::redis::{self, Client, Msg, RedisError};
 use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
 use crate::domain::{Time, Token, TopicName};
+use crate::pauses::Pauses;
 use crate::store::{Error, Hint, Revoked};
 
 use super::address::Host;
@@ -17,16 +17,12 @@ use super::hints::Hints;
 use super::keys;
 use super::link::Lane;
 use super::shard::Shard;
-use super::start::{evicts, is_replica};
 
-/// How often the shard is asked what it can promise.
-const OBSERVE_EVERY: Duration = Duration::from_secs(10);
 /// How often a silent subscription is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(5);
 /// How long subscribing may take, or the answer to such a question.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Pauses between attempts to subscribe, and between looks that bring each other about: the first and the
-/// longest.
+/// Pauses between attempts to subscribe: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 /// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the subscription is lost or leads to a Redis that
@@ -38,17 +34,17 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
         false => None,
     };
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
             if let Some(subscription) = subscription.take() {
-                backoff.reset();
+                pauses.reset();
                 tokio::select! {
                     () = hear(subscription, &hints) => {}
                     _ = left.changed() => {}
                 }
                 tracing::warn!(shard = %shard.name, "the subscription to wake-ups is lost");
             }
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(pauses.pause()).await;
             left.mark_unchanged();
             subscription = join(&shard).await.ok();
             if subscription.is_some() {
@@ -75,7 +71,7 @@ async fn join(shard: &Shard) -> Result<PubSub, Error> {
 /// more: that one may not know it yet, and what is written to it is lost.
 pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
-        let (mut backoff, link) = (Backoff::new(PAUSES.0, PAUSES.1), &shard.link);
+        let (mut pauses, link) = (Pauses::new(PAUSES.0, PAUSES.1), &shard.link);
         loop {
             let leave = |old: &Host| {
                 if link.way().is_some_and(|way| link.route().is_at(&way, old)) {
@@ -84,9 +80,9 @@ pub(super) fn follow(shard: Arc<Shard>, sentinel: usize) -> AbortOnDropHandle<()
                 }
             };
             if link.route().news(sentinel, leave).await {
-                backoff.reset();
+                pauses.reset();
             }
-            tokio::time::sleep(backoff.pause()).await;
+            tokio::time::sleep(pauses.pause()).await;
         }
     }))
 }
@@ -157,59 +153,6 @@ fn leases(message: &[u8]) -> impl Iterator<Item = Hint> {
 fn wake_up(message: &[u8]) -> Option<(TopicName, Time)> {
     let (due, topic) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     Some((TopicName::stored(topic), Time(due.parse().ok()?)))
-}
-
-/// Reads every now and then what a write reaches, and whether the shard can still be written to. A shard that
-/// was never reached is tried more often.
-pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-        loop {
-            let was_known = shard.contact.is_known();
-            let pause = if was_known { OBSERVE_EVERY } else { PAUSES.1 };
-            let changed = tokio::select! {
-                () = tokio::time::sleep(pause) => false,
-                () = shard.durability.changed() => true,
-            };
-            look(&shard).await;
-            // Leases of a replica that is no more are nobody's alarm: whoever lives looks for them.
-            hints.upkeep(Some(Time(0)));
-            match changed {
-                // While lanes lead to two processes, a look at the one says that it is not the other.
-                true => tokio::time::sleep(backoff.pause()).await,
-                false => backoff.reset(),
-            }
-        }
-    }))
-}
-
-/// One look.
-pub(super) async fn look(shard: &Shard) {
-    if shard.link.is_astray().await {
-        tracing::warn!(shard = %shard.name, "sentinel names another primary");
-        shard.link.leave();
-    }
-    // Notes the time, too, so that a clock that goes back is seen.
-    if let Err(error) = shard.identify().await {
-        tracing::debug!(shard = %shard.name, %error, "the shard does not answer");
-        return;
-    }
-    let Ok(mut connection) = shard.connection(Lane::Read).await else { return };
-    let info: String = match redis::cmd("INFO").query_async(&mut connection).await {
-        Ok(info) => info,
-        Err(error) => {
-            shard.link.failed(Lane::Read, &error);
-            return;
-        }
-    };
-    if let Err(error) = shard.durability.look(shard, &info).await {
-        tracing::debug!(shard = %shard.name, %error, "what a write reaches cannot be read");
-    }
-    shard.contact.evicts(evicts(&info));
-    if is_replica(&info) {
-        tracing::error!(shard = %shard.name, "redis has become a read-only replica; its primary is looked for");
-        shard.link.leave();
-    }
 }
 
 #[cfg(test)]

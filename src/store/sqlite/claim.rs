@@ -12,7 +12,7 @@ use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit}
 use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
 
 use super::fault::Done;
-use super::lifecycle;
+use super::finish;
 use super::row::{self, BY_KEY, PAST_CHARS_MAX, Row, micros, signed};
 use super::session::Session;
 use super::sql::statement;
@@ -173,7 +173,7 @@ fn expire_all(session: &mut Session<'_>, keys: &[i64]) -> Done<()> {
     for key in keys {
         let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
         if let Some(row) = row {
-            lifecycle::expire(session, &row)?;
+            finish::expire(session, &row)?;
         }
     }
     Ok(())

@@ -8,9 +8,10 @@ use crate::domain::lifecycle::{Event, next};
 use crate::domain::{Job, State, TopicName};
 use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 
-use super::enqueue::rank_of;
 use super::fault::Done;
-use super::lifecycle::{self, Place};
+use super::finish;
+use super::generation::{Schedule, rank_of};
+use super::lifecycle;
 use super::row::{BY_ID, BY_KEY, Phase, Row};
 use super::session::Session;
 use super::sql::statement;
@@ -46,7 +47,7 @@ fn delete_row(session: &mut Session<'_>, row: &Row, previous: State) -> Done<Del
         session.prepare(DROP_NEXT)?.execute(params![row.key])?;
     }
     if previous.is_terminal() {
-        lifecycle::forget(session, row)?;
+        finish::forget(session, row)?;
     } else {
         lifecycle::cancel(session, row)?;
     }
@@ -81,8 +82,8 @@ fn reschedule_one(session: &mut Session<'_>, item: &Reschedule) -> Done<Reschedu
     };
     let rank = item.priority.map_or(row.rank, rank_of);
     if revived {
-        let place = Place { topic, rank, due, expire: row.expire };
-        lifecycle::revive(session, &row, &place, None)?;
+        let schedule = Schedule { rank, due, expire: row.expire };
+        lifecycle::revive(session, &row, topic, schedule, None)?;
     } else {
         lifecycle::relocate(session, &row, rank, due, None)?;
     }
@@ -153,8 +154,8 @@ fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64)
     let nth = u32::try_from(nth).unwrap_or(u32::MAX);
     let due = session.now.plus(redrive.delay + redrive.spacing.saturating_mul(nth));
     // The expire time goes: it has had its say, and who redrives the job wants it run.
-    let place = Place { topic, rank: row.rank, due, expire: None };
-    lifecycle::revive(session, &row, &place, None)?;
+    let schedule = Schedule { rank: row.rank, due, expire: None };
+    lifecycle::revive(session, &row, topic, schedule, None)?;
     if moves {
         arrive_anew(session, &row)?;
     }

@@ -1,53 +1,26 @@
 //! Enqueue: write a job, or do to the one that has its id what [`conflict::resolve`] says.
 
-use rusqlite::{CachedStatement, OptionalExtension as _, params};
+use rusqlite::{CachedStatement, params};
 
 use crate::domain::conflict::{self, Action};
-use crate::domain::{Durability, Outcome, State, Time, TopicName, limit};
+use crate::domain::{Durability, Outcome, State, Time};
 use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
-use super::lifecycle::{self, Place};
-use super::row::{self, BY_ID, INLINE_BYTES_MAX, Row, micros, signed};
+use super::generation::{self, Body, Schedule, Successor, due_of, overwrite, rank_of, waits};
+use super::lifecycle;
+use super::row::{BY_ID, Row, micros, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 
 const FILE: &str = include_str!("enqueue.sql");
 const INSERT: &str = statement(FILE, "insert");
-const INSERT_BODY: &str = statement(FILE, "insert_body");
-const DELETE_BODY: &str = statement(FILE, "delete_body");
-const OVERWRITE: &str = statement(FILE, "overwrite");
-const DEFER: &str = statement(FILE, "defer");
-const DEFERRED: &str = statement(FILE, "deferred");
-const NEXT: &str = statement(FILE, "next");
-const MOVE_NEXT: &str = statement(FILE, "move_next");
-const DELETE_NEXT: &str = statement(FILE, "delete_next");
-const PAYLOAD: &str = statement(FILE, "payload");
 
 /// A job with its blobs encoded, which happens before it reaches the writer.
 #[derive(Debug)]
 pub(super) struct Prepared {
     job: NewJob,
     body: Body,
-}
-
-/// What is stored of a spec.
-#[derive(Debug)]
-struct Body {
-    payload: Option<Vec<u8>>,
-    terms: Option<Vec<u8>>,
-    bytes: i64,
-    keep: i64,
-    own_lease: Option<i64>,
-    retention: Option<i64>,
-}
-
-/// When a job runs, as the store's clock has it.
-#[derive(Clone, Copy)]
-struct Schedule {
-    rank: u8,
-    due: Time,
-    expire: Option<Time>,
 }
 
 // === impl Prepared ===
@@ -76,19 +49,6 @@ impl Prepared {
 
     fn fresh_schedule(&self, now: Time) -> Schedule {
         self.schedule(now, rank_of(0))
-    }
-}
-
-// === impl Body ===
-
-impl Body {
-    fn is_large(&self) -> bool {
-        self.payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX)
-    }
-
-    /// The payload, if it lies in the row.
-    fn inline(&self) -> Option<&[u8]> {
-        self.payload.as_deref().filter(|_| !self.is_large())
     }
 }
 
@@ -164,9 +124,7 @@ fn insert_new(
         return Ok(false);
     }
     let key = session.connection.last_insert_rowid();
-    if body.is_large() {
-        session.prepare(INSERT_BODY)?.execute(params![key, body.payload])?;
-    }
+    generation::put_body(session, key, false, body)?;
     announce(session, topic, key, new, schedule)?;
     Ok(true)
 }
@@ -205,57 +163,6 @@ fn moved_failures(action: Action, row: &Row) -> u32 {
     if action == Action::Revive { 0 } else { row.failures }
 }
 
-/// The due time to name: of the waiting generation, if there is one.
-fn due_of(session: &Session<'_>, row: &Row) -> Done<Time> {
-    if !row.next {
-        return Ok(row.due);
-    }
-    let mut next = session.prepare(NEXT)?;
-    let due = next.query_row(params![row.key], |next| next.get(1)).optional()?;
-    Ok(due.map_or(row.due, Time))
-}
-
-/// What takes the place of a job that is not running any more.
-struct Successor<'a> {
-    body: &'a Body,
-    schedule: Schedule,
-    created: Time,
-    request: Option<u64>,
-    /// Whether it is one generation more, or one that was counted when it was deferred.
-    raises: bool,
-}
-
-fn overwrite(session: &mut Session<'_>, row: &Row, successor: &Successor<'_>) -> Done<()> {
-    let Successor { body, schedule, created, request, raises } = successor;
-    session.prepare(OVERWRITE)?.execute(params![
-        row.key,
-        schedule.rank,
-        schedule.due.0,
-        created.0,
-        schedule.expire.map(|expire| expire.0),
-        body.keep,
-        request.map(signed),
-        body.bytes,
-        body.is_large(),
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.inline(),
-        raises,
-    ])?;
-    put_body(session, row, body)
-}
-
-/// Brings the table of large payloads in line with what the row says now.
-fn put_body(session: &Session<'_>, row: &Row, body: &Body) -> Done<()> {
-    if body.is_large() {
-        session.prepare(INSERT_BODY)?.execute(params![row.key, body.payload])?;
-    } else if row.large {
-        session.prepare(DELETE_BODY)?.execute(params![row.key])?;
-    }
-    Ok(())
-}
-
 fn move_job(
     session: &mut Session<'_>,
     row: &Row,
@@ -265,8 +172,8 @@ fn move_job(
 ) -> Done<()> {
     let Schedule { rank, due, .. } = schedule;
     if action == Action::Revive {
-        let place = Place { topic: row.topic, rank, due, expire: row.expire };
-        lifecycle::revive(session, row, &place, new.job.request)
+        let schedule = Schedule { expire: row.expire, ..schedule };
+        lifecycle::revive(session, row, row.topic, schedule, new.job.request)
     } else {
         lifecycle::relocate(session, row, rank, due, new.job.request)
     }
@@ -276,95 +183,26 @@ fn move_job(
 fn defer(session: &mut Session<'_>, row: &Row, action: Action, new: &Prepared) -> Done<Time> {
     let schedule = match action {
         Action::MoveNext => {
-            let rank = next_rank(session, row)?;
+            let rank = generation::next_rank(session, row)?;
             let schedule = new.schedule(session.now, rank);
-            let mut move_next = session.prepare(MOVE_NEXT)?;
-            move_next.execute(params![row.key, schedule.due.0, schedule.rank])?;
+            generation::move_next(session, row, schedule)?;
             schedule
         }
         Action::DeferSame => {
             let schedule = new.schedule(session.now, row.rank);
             let same = Schedule { expire: None, ..schedule };
-            let body = body_of(session, row)?;
-            write_next(session, row, same, &body)?;
+            let body = generation::body_of(session, row)?;
+            generation::write_next(session, row, same, &body)?;
             same
         }
         _ => {
             let schedule = new.fresh_schedule(session.now);
-            write_next(session, row, schedule, &new.body)?;
+            generation::write_next(session, row, schedule, &new.body)?;
             schedule
         }
     };
-    let request = new.job.request.or(row.request).map(signed);
-    session.prepare(DEFERRED)?.execute(params![row.key, request])?;
+    generation::deferred(session, row, new.job.request.or(row.request))?;
     session.count(row.topic, Total::Enqueued);
-    Ok(schedule.due)
-}
-
-fn next_rank(session: &Session<'_>, row: &Row) -> Done<u8> {
-    let mut next = session.prepare(NEXT)?;
-    Ok(next.query_row(params![row.key], |next| next.get(0))?)
-}
-
-fn write_next(session: &Session<'_>, row: &Row, schedule: Schedule, body: &Body) -> Done<()> {
-    session.prepare(DEFER)?.execute(params![
-        row.key,
-        schedule.rank,
-        schedule.due.0,
-        session.now.0,
-        schedule.expire.map(|expire| expire.0),
-        body.keep,
-        body.bytes,
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.payload,
-    ])?;
-    Ok(())
-}
-
-/// The spec of a stored job, as if it were enqueued again.
-fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
-    let payload: Option<Vec<u8>> = if row.large {
-        row::body(session.connection, row.key)?
-    } else {
-        session.prepare(PAYLOAD)?.query_row(params![row.key], |found| found.get(0))?
-    };
-    Ok(Body {
-        payload,
-        terms: row.terms.clone(),
-        bytes: row.bytes,
-        keep: codec::keep_code(row.keep),
-        own_lease: row.own_lease.map(micros),
-        retention: row.retention.map(micros),
-    })
-}
-
-/// Puts the waiting generation in the place of the one whose lease has just ended.
-pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<Time> {
-    let mut next = session.prepare(NEXT)?;
-    let (schedule, created, body) = next.query_row(params![row.key], |next| {
-        let schedule = Schedule {
-            rank: next.get(0)?,
-            due: Time(next.get(1)?),
-            expire: next.get::<_, Option<i64>>(3)?.map(Time),
-        };
-        let body = Body {
-            keep: next.get(4)?,
-            bytes: next.get(5)?,
-            own_lease: next.get(6)?,
-            retention: next.get(7)?,
-            terms: next.get(8)?,
-            payload: next.get(9)?,
-        };
-        Ok((schedule, next.get::<_, i64>(2)?, body))
-    })?;
-    let (request, raises) = (row.request, false);
-    let successor = Successor { body: &body, schedule, created: Time(created), request, raises };
-    overwrite(session, row, &successor)?;
-    session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
-    let topic = lifecycle::topic_name(session, row.topic)?;
-    waits(session, row.key, &topic, schedule)?;
     Ok(schedule.due)
 }
 
@@ -379,18 +217,6 @@ fn announce(
     waits(session, key, &new.job.key.topic, schedule)
 }
 
-/// The job has just been written as waiting.
-fn waits(session: &mut Session<'_>, key: i64, topic: &TopicName, schedule: Schedule) -> Done<()> {
-    if let Some(expire) = schedule.expire {
-        if expire <= session.now {
-            return lifecycle::expire_late(session, key).map(drop);
-        }
-        session.prune_at(expire);
-    }
-    session.claimable(topic, schedule.rank, schedule.due);
-    Ok(())
-}
-
 /// The reply to a job that now waits and never failed.
 fn answer(session: &Session<'_>, outcome: Outcome, schedule: Schedule) -> Enqueue {
     let expired = schedule.expire.is_some_and(|expire| expire <= session.now);
@@ -398,9 +224,4 @@ fn answer(session: &Session<'_>, outcome: Outcome, schedule: Schedule) -> Enqueu
     let state = if expired { State::Expired } else { waiting };
     let (outcome, durability) = (Some(outcome), Durability::Memory);
     Enqueue { outcome, state, due: schedule.due, durability }
-}
-
-/// Priorities as ranks: what comes first sorts first.
-pub(super) fn rank_of(priority: u8) -> u8 {
-    limit::PRIORITY_MAX.saturating_sub(priority)
 }

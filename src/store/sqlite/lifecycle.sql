@@ -1,17 +1,4 @@
--- Steps that several verbs share: a job ends, is forgotten, or waits again.
--- :finish
--- The record stays until the alarm; a tombstone keeps no bodies.
-UPDATE jobs SET phase = ?2, finished = ?3, alarm = ?4, settled = ?5, deliveries = ?6,
-       failures = ?7, error = ?8, history = ?9, result = ?10, next = 0
-WHERE key = ?1;
--- :strip
-UPDATE jobs SET terms = NULL, payload = NULL, large = 0, history = NULL, result = NULL, error = NULL,
-       progress = NULL
-WHERE key = ?1;
--- :forget
-DELETE FROM jobs WHERE key = ?1;
--- :forget_body
-DELETE FROM bodies WHERE job = ?1;
+-- Steps that several verbs share: a lease ends, or a job waits again.
 -- :wait
 UPDATE jobs SET phase = 0, due = ?2, alarm = ?3, settled = ?4, deliveries = ?5, failures = ?6,
        error = ?7, history = ?8
@@ -32,7 +19,3 @@ UPDATE jobs SET phase = 0, due = ?2, rank = ?3, request = coalesce(?4, request),
        alarm = ?6, expire = ?6, failures = 0, deliveries = 0, first_start = NULL, finished = NULL,
        result = NULL
 WHERE key = ?1;
--- :history
-SELECT history FROM jobs WHERE key = ?1;
--- :topic_name
-SELECT name FROM topics WHERE key = ?1;

@@ -1,7 +1,7 @@
 //! The embedded store: one SQLite file is one shard.
 //!
 //! One thread writes; whatever all verbs have waiting goes into one transaction and one fsync
-//! ([`writer`]). Reads run beside it on connections of their own ([`reader`]). Statements live in
+//! (`writer.rs`). Reads run beside it on connections of their own (`reader.rs`). Statements live in
 //! `.sql` files beside the code that runs them. The schema is in `migrations/`.
 //!
 //! What is due is decided by the process's clock; see [`crate::clock::Clock`].
@@ -13,6 +13,8 @@ mod claim;
 mod delete;
 mod enqueue;
 mod fault;
+mod finish;
+mod generation;
 mod info;
 mod lifecycle;
 mod prune;
@@ -53,7 +55,7 @@ use writer::{Sync, Writer};
 
 /// Which database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Database {
     /// A file, made if it is not there. Beside it lie the log (`-wal`), its index (`-shm`), a
     /// lock (`.lock`) and 20 MiB kept free for settles (`.reserve`).
     File(PathBuf),
@@ -67,7 +69,7 @@ pub struct Config {
     /// The shard's name; a file that carries another one is refused.
     pub name: ShardName,
     /// Which database.
-    pub place: Place,
+    pub database: Database,
     /// Decides what is due.
     pub clock: Clock,
 }
@@ -126,7 +128,7 @@ fn hint(error: &rusqlite::Error) -> &'static str {
 /// A SQLite shard.
 pub struct SqliteStore {
     name: ShardName,
-    place: Place,
+    database: Database,
     clock: Clock,
     writer: Writer,
     readers: Option<Readers>,
@@ -145,36 +147,36 @@ impl SqliteStore {
     /// # Errors
     /// [`OpenError`]; nothing is changed then.
     pub fn open(config: Config) -> Result<SqliteStore, OpenError> {
-        let Config { name, place, clock } = config;
-        let lock = match &place {
-            Place::File(path) => Some(lock(path)?),
-            Place::Memory => None,
+        let Config { name, database, clock } = config;
+        let lock = match &database {
+            Database::File(path) => Some(lock(path)?),
+            Database::Memory => None,
         };
-        let path = match &place {
-            Place::File(path) => path.as_path(),
-            Place::Memory => Path::new(":memory:"),
+        let path = match &database {
+            Database::File(path) => path.as_path(),
+            Database::Memory => Path::new(":memory:"),
         };
         let mut connection = schema::open_writer(path)?;
         schema::prepare(&mut connection, &name, clock.now())?;
-        let readers = match &place {
-            Place::File(path) => {
+        let readers = match &database {
+            Database::File(path) => {
                 sync_folder(path)?;
                 Some(Readers::new(path.clone(), name.clone(), clock.clone()))
             }
-            Place::Memory => None,
+            Database::Memory => None,
         };
         let events = Events::new();
         let prune_at = Arc::new(AtomicI64::new(i64::MIN));
         let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at));
-        let reserve = match &place {
-            Place::File(path) => Reserve::new(path),
-            Place::Memory => None,
+        let reserve = match &database {
+            Database::File(path) => Reserve::new(path),
+            Database::Memory => None,
         };
         let (writer, _thread) = Writer::spawn(connection, clock.clone(), state, reserve)
             .map_err(|error| OpenError::Io { path: path.to_owned(), error })?;
         Ok(SqliteStore {
             name,
-            place,
+            database,
             clock,
             writer,
             readers,
@@ -224,16 +226,16 @@ impl Store for SqliteStore {
     }
 
     fn address(&self) -> String {
-        match &self.place {
-            Place::File(path) => format!("sqlite:{}", path.display()),
-            Place::Memory => "sqlite::memory:".to_owned(),
+        match &self.database {
+            Database::File(path) => format!("sqlite:{}", path.display()),
+            Database::Memory => "sqlite::memory:".to_owned(),
         }
     }
 
     fn reach(&self) -> Reach {
-        let plain = match self.place {
-            Place::File(_) => Durability::Fsynced,
-            Place::Memory => Durability::Memory,
+        let plain = match self.database {
+            Database::File(_) => Durability::Fsynced,
+            Database::Memory => Durability::Memory,
         };
         Reach { plain, most: plain }
     }

@@ -6,7 +6,7 @@ use crate::domain::Time;
 use crate::store::Pruned;
 
 use super::fault::Done;
-use super::lifecycle;
+use super::finish;
 use super::row::{Phase, Row};
 use super::session::Session;
 use super::sql::statement;
@@ -25,9 +25,9 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     for phase in PHASES {
         for row in due(session, phase, limit - pruned)? {
             if phase == Phase::Waiting {
-                lifecycle::expire(session, &row)?;
+                finish::expire(session, &row)?;
             } else {
-                lifecycle::forget_kept(session, &row)?;
+                finish::forget_kept(session, &row)?;
             }
             pruned += 1;
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use rusqlite::params;
 
-use crate::domain::lifecycle::Record;
+use crate::domain::lifecycle::Standing;
 use crate::domain::{JobId, JobKey, Time, Token};
 use crate::store::{Lease, Reaped, Unclaim};
 
@@ -65,9 +65,9 @@ pub(super) fn unclaim(session: &mut Session<'_>, what: &Unclaim) -> Done<u64> {
 
 /// A running job's lease.
 pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
-    let topic = lifecycle::topic_name(session, row.topic)?;
+    let topic = session.topic_name(row.topic)?;
     Ok(Lease {
-        record: Record {
+        standing: Standing {
             failures: row.failures,
             deliveries: row.deliveries,
             first_start: row.first_start.unwrap_or(row.started),

@@ -121,11 +121,13 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 12] = [
+    const FILES: [&str; 14] = [
         include_str!("beat.sql"),
         include_str!("claim.sql"),
         include_str!("delete.sql"),
         include_str!("enqueue.sql"),
+        include_str!("finish.sql"),
+        include_str!("generation.sql"),
         include_str!("info.sql"),
         include_str!("lifecycle.sql"),
         include_str!("prune.sql"),

@@ -16,6 +16,7 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");
 const FIND: &str = statement(FILE, "find");
+const NAME: &str = statement(FILE, "name");
 const CREATE: &str = statement(FILE, "create");
 const COUNT: &str = statement(FILE, "count");
 
@@ -179,6 +180,13 @@ impl<'c> Session<'c> {
         let key = self.connection.last_insert_rowid();
         self.state.topics.insert(name.clone(), Topic { key, ranks: 0 });
         Ok(key)
+    }
+
+    /// The name of the topic with this key.
+    pub(super) fn topic_name(&self, key: i64) -> Done<TopicName> {
+        let mut named = self.prepare(NAME)?;
+        let name: Option<String> = named.query_row(params![key], |row| row.get(0)).optional()?;
+        Ok(TopicName::stored(&name.unwrap_or_default()))
     }
 
     /// The ranks at which jobs of the topic may wait, as bits.

@@ -11,7 +11,8 @@ use crate::store::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled, codec
 
 use super::enqueue::{Prepared, enqueue};
 use super::fault::Done;
-use super::lifecycle::{self, Ended};
+use super::finish::Ended;
+use super::lifecycle;
 use super::reap::lease_of;
 use super::row::{self, BY_ID, BY_KEY, Phase, Row, past_end, signed};
 use super::session::{Session, Total};

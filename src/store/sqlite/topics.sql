@@ -1,6 +1,8 @@
 -- Topics: they come to be by the first enqueue and count what happened in them.
 -- :find
 SELECT key FROM topics WHERE name = ?1;
+-- :name
+SELECT name FROM topics WHERE key = ?1;
 -- :create
 INSERT INTO topics (name, created) VALUES (?1, ?2);
 -- :count

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::domain::lifecycle::{LeaseEnd, Record};
+use crate::domain::lifecycle::{LeaseEnd, Standing};
 use crate::domain::{JobKey, Payload, State, Time, Token};
 
 use super::NewJob;
@@ -34,7 +34,7 @@ pub struct Lease {
     /// Give-back after the stream breaks.
     pub grace: Option<Duration>,
     /// What deciding needs.
-    pub record: Record,
+    pub standing: Standing,
     /// The store's time of reading.
     pub now: Time,
 }

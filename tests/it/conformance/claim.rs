@@ -312,8 +312,8 @@ pub(crate) async fn a_lease_says_whose_it_is_and_what_deciding_needs(q: Fixture)
     assert_eq!((lease.owner, lease.stream, lease.grace), (u32::MAX - 1, u32::MAX, grace));
     assert_eq!((lease.key, lease.token), (leased.key, leased.token));
     assert_eq!((lease.deadline, lease.extend_time), (leased.deadline, None));
-    assert_eq!((lease.record.failures, lease.record.deliveries), (0, 0));
-    assert_eq!(lease.record.first_start, q.now().minus(Duration::from_secs(2)));
+    assert_eq!((lease.standing.failures, lease.standing.deliveries), (0, 0));
+    assert_eq!(lease.standing.first_start, q.now().minus(Duration::from_secs(2)));
     assert_eq!(lease.now, q.now());
 }
 
@@ -323,7 +323,7 @@ pub(crate) async fn the_first_start_is_that_of_the_first_attempt(q: Fixture) {
     q.end(&leased, failed_for(3)).await;
     q.sleep(3);
     let leased = q.claim_one().await;
-    assert_eq!(q.lease(&leased).await.unwrap().record.first_start, first);
+    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, first);
 }
 
 pub(crate) async fn a_delivery_tells_what_came_before_it(q: Fixture) {

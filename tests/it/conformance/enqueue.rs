@@ -119,7 +119,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
     let leased = q.run(NewJob { spec: spec.clone(), ..new_job("a") }).await;
     assert_eq!(leased.spec, spec);
     assert_eq!(q.job("a").await.spec, spec);
-    assert_eq!(q.lease(&leased).await.unwrap().record.retry, spec.retry);
+    assert_eq!(q.lease(&leased).await.unwrap().standing.retry, spec.retry);
 }
 
 pub(crate) async fn one_id_in_two_topics_is_two_jobs(q: Fixture) {

@@ -135,11 +135,11 @@ impl Backend {
             Place::Shared(url) => return on_redis(url).await,
             Place::Dir(dir) => dir,
         };
-        let place = match self {
-            Backend::SqliteFile => sqlite::Place::File(dir.path().join("ringq.db")),
-            _ => sqlite::Place::Memory,
+        let database = match self {
+            Backend::SqliteFile => sqlite::Database::File(dir.path().join("ringq.db")),
+            _ => sqlite::Database::Memory,
         };
-        opened(sqlite::SqliteStore::open(sqlite::Config { name, place, clock }))
+        opened(sqlite::SqliteStore::open(sqlite::Config { name, database, clock }))
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) async fn what_is_found_is_what_reading_the_lease_says(q: Fixture) {
     q.sleep(100);
     let reaped = one(q.store.reap(10).await.unwrap().leases);
     assert_eq!(reaped, q.lease(&leased).await.unwrap());
-    assert_eq!(reaped.record.deliveries, 1);
+    assert_eq!(reaped.standing.deliveries, 1);
 }
 
 pub(crate) async fn reading_ends_nothing(q: Fixture) {

@@ -62,7 +62,7 @@ pub(crate) async fn a_redriven_job_is_like_new_but_for_what_it_is(q: Fixture) {
     assert_eq!((job.generation, job.create_time), (before.generation, before.create_time));
     let leased = q.claim_one().await;
     assert_eq!((leased.failures, leased.deliveries), (0, 0));
-    assert_eq!(q.lease(&leased).await.unwrap().record.first_start, q.now());
+    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, q.now());
     q.ack(&leased).await;
     assert_eq!(q.job("a").await.spec.payload, Some(text("a")), "still kept as it asked");
 }

@@ -61,7 +61,7 @@ pub(crate) async fn an_undone_claim_is_not_the_first_attempt(q: Fixture) {
     q.unclaim(&leased).await;
     q.sleep(9);
     let leased = q.claim_one().await;
-    assert_eq!(q.lease(&leased).await.unwrap().record.first_start, q.now());
+    assert_eq!(q.lease(&leased).await.unwrap().standing.first_start, q.now());
 }
 
 pub(crate) async fn an_undone_later_claim_leaves_the_counters(q: Fixture) {

@@ -63,8 +63,8 @@ pub(crate) fn ack(leased: &Leased) -> Settle {
 
 /// The settle that ends a lease for `cause`, without jitter.
 pub(crate) fn decide(lease: &Lease, cause: Cause) -> Settle {
-    let policy = RetryPolicy::default().merge(&lease.record.retry);
-    let end = lease_end(cause, &lease.record, &policy, lease.now, 0.0);
+    let policy = RetryPolicy::default().merge(&lease.standing.retry);
+    let end = lease_end(cause, &lease.standing, &policy, lease.now, 0.0);
     Settle {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
         owner: lease.owner,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::conflict::Found;
-use ringq::domain::lifecycle::{Event, LeaseEnd, Record, Step};
+use ringq::domain::lifecycle::{Event, LeaseEnd, Standing, Step};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
 };
@@ -113,7 +113,7 @@ impl Held {
 
     pub(super) fn read_lease(&self, now: Time) -> Option<Lease> {
         let lease = self.lease.as_ref()?;
-        let record = Record {
+        let standing = Standing {
             failures: self.job.failures,
             deliveries: self.job.deliveries,
             first_start: self.first_start.unwrap(),
@@ -127,7 +127,7 @@ impl Held {
             owner: lease.owner,
             stream: lease.stream,
             grace: lease.grace,
-            record,
+            standing,
             now,
         })
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
-use ringq::domain::lifecycle::{Cause, Record, lease_end};
+use ringq::domain::lifecycle::{Cause, Standing, lease_end};
 use ringq::domain::{
     JobId, JobKey, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, ShardName, Spec, State,
     Time, Token, TopicName, When, limit,
@@ -314,12 +314,12 @@ impl Dice {
 
     fn decided(&mut self, held: Option<&Lease>, now: Time) -> End {
         let retry = RetryOverrides::default();
-        let unknown = Record { failures: 0, deliveries: 0, first_start: Time(0), retry };
-        let record = held.map_or(&unknown, |held| &held.record);
-        let policy = RetryPolicy::default().merge(&record.retry);
+        let unknown = Standing { failures: 0, deliveries: 0, first_start: Time(0), retry };
+        let standing = held.map_or(&unknown, |held| &held.standing);
+        let policy = RetryPolicy::default().merge(&standing.retry);
         let (cause, entropy) = (self.cause(), self.rng.random());
         End::Decided {
-            end: lease_end(cause, record, &policy, now, entropy),
+            end: lease_end(cause, standing, &policy, now, entropy),
             dead_retention: self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]),
         }
     }

@@ -57,7 +57,7 @@ impl Attempt {
         if items.is_empty() {
             return;
         }
-        let pause = pause.max(group.backoff.pause());
+        let pause = pause.max(group.pauses.pause());
         let next = Instant::now() + pause;
         for (item, error) in items {
             if next < item.expires {

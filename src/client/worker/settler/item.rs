@@ -12,7 +12,7 @@ use super::super::super::job::proto;
 use super::super::Outcome;
 use super::super::leases::Slot;
 use super::{Kind, Settled};
-use crate::backoff::Backoff;
+use crate::pauses::Pauses;
 use crate::pb::{AckItem, NackAction, NackItem};
 
 /// Receipts per call.
@@ -41,7 +41,7 @@ pub(super) struct Group {
     pub(super) items: Vec<Item>,
     /// It may have counted before.
     pub(super) repeated: bool,
-    pub(super) backoff: Backoff,
+    pub(super) pauses: Pauses,
 }
 
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Gathering {
         if self.items.is_empty() {
             self.until = None;
         }
-        Some(Group { items, repeated: false, backoff: Backoff::new(PAUSE.0, PAUSE.1) })
+        Some(Group { items, repeated: false, pauses: Pauses::new(PAUSE.0, PAUSE.1) })
     }
 }
 
@@ -107,7 +107,7 @@ impl Gathering {
 impl Group {
     /// The same call with other items.
     pub(super) fn with(&self, items: Vec<Item>) -> Group {
-        Group { items, repeated: self.repeated, backoff: self.backoff.clone() }
+        Group { items, repeated: self.repeated, pauses: self.pauses.clone() }
     }
 }
 

@@ -6,6 +6,7 @@
 local function arrival(k, id, blob, seq)
   local mode, due, expires, length = string.byte(blob, 1), now, 0, #blob
   local at = 1
+  -- The bits of the mode are told in `enqueue.rs`.
   if mode < 128 then
     mode = 0
   else
@@ -31,7 +32,7 @@ local function insert(j)
 end
 
 -- What a job that was just written reads as.
-local function state_now(j) return j.gone and 7 or state(j) end
+local function state_now(j) return j.gone and state_in(EXPIRED) or state(j) end
 
 local function defer(j, new, action)
   if action == 'N' then
@@ -59,9 +60,13 @@ end
 
 -- The id is taken by `j`. Answers the action, the state and the due time to name.
 local function meet(j, new)
+  -- The table has nine letters for each policy: one for each state, and one for a job that runs and is to run
+  -- again; for each of the four policies, and all that again for a request that is repeated.
   local found = j.next and 8 or state(j)
   local same = new.asked == 1 and j.asked == 1 and new.request == j.request
   local at = (same and 36 or 0) + new.policy * 9 + found + 1
+  -- L left, R refused, C created, P replaced, M moved, V revived, D deferred, S deferred with what is there, N its
+  -- next generation moved.
   local action = sub(actions, at, at)
   if action == 'L' or action == 'R' then
     local due = j.due
@@ -88,7 +93,7 @@ local function meet(j, new)
     end
     return action, state(j), j.due
   end
-  return action, 2, defer(j, new, action)
+  return action, RUNNING, defer(j, new, action)
 end
 
 -- Writes one job, which is counted as arrived; answers like `meet`.

@@ -1,6 +1,9 @@
 -- What several scripts do to a job: it finishes, waits again, is forgotten, makes way for its next
 -- generation. Needs `record.lua` and `recall.lua`. A job that is given here has left its place (`leave`) already.
 
+-- Attempts in a history.
+local ATTEMPTS_KEPT = 10
+
 -- Removes the job and everything of it.
 local function forget(j)
   call('HDEL', j.k.jobs, j.id)
@@ -21,12 +24,12 @@ local function remember(j, lease, ended)
   local s = story(j)
   j.deliv, j.fail = j.deliv + 1, j.fail + ended.counted
   if ended.error ~= '' then s.error = ended.error end
-  s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, 99)
+  s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, PAST_BYTES_MAX)
   local attempt = spack('>I4I7I7BBc0', j.deliv, lease.started, now, ended.outcome, #lease.worker,
     lease.worker) .. ended.error
   local stored = j.has_history and call('HGET', j.k.more, 'h' .. j.id) or ''
   local kept, stop = 1, 1
-  while kept < 10 and stop <= #stored do
+  while kept < ATTEMPTS_KEPT and stop <= #stored do
     stop = stop + 4 + sunpack('>I4', stored, stop)
     kept = kept + 1
   end
@@ -35,9 +38,9 @@ local function remember(j, lease, ended)
   j.has_history = true
 end
 
--- The job is finished and stays until `till`. phase: 2 succeeded, 3 dead, 4 cancelled, 5 expired.
+-- The job is finished and stays until `till`.
 local function conclude(j, phase, finished, till, result)
-  local s, tombstone = story(j), phase ~= 3 and j.keep < 0
+  local s, tombstone = story(j), phase ~= DEAD and j.keep < 0
   j.phase, s.finished, s.alarm = phase, finished, till
   if tombstone then
     drop(j, 'p', j.large)
@@ -61,14 +64,14 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
-    if phase == 2 then note_done(j.k.name, j.id) end
+    if phase == SUCCEEDED then note_done(j.k.name, j.id) end
     forget(j)
   end
 end
 
 -- The job waits from now on, unless its expire time has passed: then it is kept from now on.
 local function wait(j)
-  if j.expire ~= 0 and j.expire <= now then return finish(j, 5, now) end
+  if j.expire ~= 0 and j.expire <= now then return finish(j, EXPIRED, now) end
   save(j)
   join(j)
 end
@@ -105,7 +108,7 @@ end
 -- As `begin_next`; of the old generation only the way its lease ended is remembered.
 local function hand_on(j, lease, code)
   local s = story(j)
-  s.past = sub(lease.token .. string.char(code) .. s.past, 1, 99)
+  s.past = sub(lease.token .. string.char(code) .. s.past, 1, PAST_BYTES_MAX)
   begin_next(j)
 end
 
@@ -123,7 +126,7 @@ end
 -- A job that waits has passed its expire time: it finished then, not now.
 local function expire(j)
   leave(j)
-  finish(j, 5, j.expire)
+  finish(j, EXPIRED, j.expire)
 end
 
 -- The job of that id after everything that its clock has brought about.
@@ -132,7 +135,7 @@ local function find(k, id)
   if not j then return nil end
   if j.phase ~= 0 and story(j).alarm <= now then
     leave(j)
-    if j.phase == 2 then note_done(j.k.name, j.id) end
+    if j.phase == SUCCEEDED then note_done(j.k.name, j.id) end
     forget(j)
     return nil
   end

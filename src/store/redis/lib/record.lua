@@ -7,6 +7,16 @@ local RUNS, RUNS_BYTES = 255, 3
 local NEVER = 9007199254740991
 local NO_LEASE = '\31\255\255\255\255\255\255'
 local NO_REQUEST = string.rep('\0', 8)
+-- Phases of a job that is finished; one that waits or runs is in phase 0.
+local SUCCEEDED, DEAD, CANCELLED, EXPIRED = 2, 3, 4, 5
+-- States, as replies have them; for those of finished jobs see `state_in`.
+local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
+-- Flags of a record, in its first byte: what there is of the job apart from it, and whether it is kept.
+local IS_KEPT, HAS_STORY, IS_LARGE, HAS_NEXT, HAS_HISTORY, HAS_RESULT = 1, 2, 4, 8, 16, 32
+-- In its second byte: what lies in the tail, and whether there is the middle part.
+local HOLDS, EXTENDED = 3, 4
+-- Of a former lease the token and how it ended; as many of them as are remembered.
+local PAST_BYTES, PAST_BYTES_MAX = 9, 99
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
 
@@ -52,21 +62,23 @@ local function parse(k, id, raw)
   j.due, j.seq, j.created, f1, f2, j.bytes, j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep =
     sunpack(HEAD, raw)
   local at = 49
-  if band(f2, 4) ~= 0 then
+  if band(f2, EXTENDED) ~= 0 then
     j.expire, j.asked, j.request, j.own, j.retention = sunpack(EXT, raw, at)
     at = at + EXT_BYTES
   end
-  j.has_story, j.large, j.next = band(f1, 2) ~= 0, band(f1, 4) ~= 0, band(f1, 8) ~= 0
-  j.has_history, j.has_result = band(f1, 16) ~= 0, band(f1, 32) ~= 0
-  j.holds, j.tail = band(f2, 3), sub(raw, at)
+  j.has_story, j.large = band(f1, HAS_STORY) ~= 0, band(f1, IS_LARGE) ~= 0
+  j.next = band(f1, HAS_NEXT) ~= 0
+  j.has_history, j.has_result = band(f1, HAS_HISTORY) ~= 0, band(f1, HAS_RESULT) ~= 0
+  j.holds, j.tail = band(f2, HOLDS), sub(raw, at)
   return j
 end
 
 local function format(j)
-  local f1 = (j.keep ~= 0 and 1 or 0) + (j.has_story and 2 or 0) + (j.large and 4 or 0)
-    + (j.next and 8 or 0) + (j.has_history and 16 or 0) + (j.has_result and 32 or 0)
+  local f1 = (j.keep ~= 0 and IS_KEPT or 0) + (j.has_story and HAS_STORY or 0)
+    + (j.large and IS_LARGE or 0) + (j.next and HAS_NEXT or 0)
+    + (j.has_history and HAS_HISTORY or 0) + (j.has_result and HAS_RESULT or 0)
   local extended = j.expire ~= 0 or j.asked ~= 0 or j.own ~= 0 or j.retention ~= 0
-  local head = spack(HEAD, j.due, j.seq, j.created, f1, j.holds + (extended and 4 or 0), j.bytes,
+  local head = spack(HEAD, j.due, j.seq, j.created, f1, j.holds + (extended and EXTENDED or 0), j.bytes,
     j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep)
   if extended then
     head = head .. spack(EXT, j.expire, j.asked, j.request, j.own, j.retention)
@@ -137,12 +149,14 @@ local function load(k, id)
   return j
 end
 
--- 0 scheduled, 1 ready, 2 running, 3 backoff, 4 succeeded, 5 dead, 6 cancelled, 7 expired
+-- The state of a job in this phase, which is finished: 4 succeeded, 5 dead, 6 cancelled, 7 expired.
+local function state_in(phase) return phase + 2 end
+
 local function state(j)
-  if j.lease then return 2 end
-  if j.phase ~= 0 then return j.phase + 2 end
-  if j.due <= now then return 1 end
-  return j.fail == 0 and 0 or 3
+  if j.lease then return RUNNING end
+  if j.phase ~= 0 then return state_in(j.phase) end
+  if j.due <= now then return READY end
+  return j.fail == 0 and SCHEDULED or BACKOFF
 end
 
 -- === where a job lies ===

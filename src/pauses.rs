@@ -7,19 +7,19 @@ use rand::Rng as _;
 
 /// The pauses of one series of failures.
 #[derive(Clone, Debug)]
-pub(crate) struct Backoff {
+pub(crate) struct Pauses {
     min: Duration,
     max: Duration,
     next: Duration,
 }
 
-// === impl Backoff ===
+// === impl Pauses ===
 
-impl Backoff {
+impl Pauses {
     /// Pauses that begin at `min` and end at `max`.
     #[must_use]
-    pub(crate) fn new(min: Duration, max: Duration) -> Backoff {
-        Backoff { min, max, next: min }
+    pub(crate) fn new(min: Duration, max: Duration) -> Pauses {
+        Pauses { min, max, next: min }
     }
 
     /// The next pause: half of it fixed, half of it random.
@@ -42,12 +42,12 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_maximum_and_begin_anew() {
         let ms = Duration::from_millis;
-        let mut backoff = Backoff::new(ms(100), ms(350));
+        let mut pauses = Pauses::new(ms(100), ms(350));
         for longest in [100, 200, 350, 350] {
-            let pause = backoff.pause();
+            let pause = pauses.pause();
             assert!((ms(longest) / 2..=ms(longest)).contains(&pause), "{pause:?}");
         }
-        backoff.reset();
-        assert!(backoff.pause() <= ms(100));
+        pauses.reset();
+        assert!(pauses.pause() <= ms(100));
     }
 }

@@ -1,0 +1,184 @@
+//! Which module may import which: the layers of `src/lib.rs`, and no circles below them.
+//!
+//! What counts is the code without its tests: each `use`, and each path that begins with `crate`, `self` or
+//! `super`. A module and those inside it may know each other.
+#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod imports;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use imports::{Import, Module};
+
+/// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
+const LAYERS: [(&str, &[&str]); 18] = [
+    // Beside all layers: each does one thing, for whoever wants it.
+    ("pauses", &[]),
+    ("metrics", &[]),
+    ("pb", &[]),
+    ("shutdown", &[]),
+    ("telemetry", &[]),
+    // Pure: it calls nobody.
+    ("domain", &[]),
+    ("clock", &["domain"]),
+    // The layers, from below.
+    ("store", &["clock", "domain", "pauses"]),
+    ("shards", &["clock", "domain", "metrics", "pauses", "store"]),
+    ("scheduler", &["clock", "domain", "metrics", "pauses", "shards", "store"]),
+    ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
+    ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
+    // At the edge: they see no shard, and what is generated from the contract stays here.
+    ("grpc", &["dispatch", "domain", "metrics", "pauses", "pb", "scheduler", "store"]),
+    ("http", &["metrics"]),
+    ("config", &["domain", "store", "telemetry"]),
+    (
+        "app",
+        &[
+            "clock",
+            "config",
+            "dispatch",
+            "domain",
+            "grpc",
+            "http",
+            "metrics",
+            "scheduler",
+            "shards",
+            "store",
+            "timer",
+        ],
+    ),
+    // Clients: they know the public API, and what a value of it may be.
+    ("client", &["pauses", "pb"]),
+    (
+        "cli",
+        &["app", "client", "clock", "config", "domain", "pauses", "pb", "shutdown", "telemetry"],
+    ),
+];
+
+/// The two stores. Behind the trait nobody knows which it is, but those who choose one.
+const STORES: [&str; 2] = ["store::redis", "store::sqlite"];
+const CHOOSE_A_STORE: [&str; 2] = ["app", "config"];
+
+/// Modules in which there are circles still.
+const WITH_CIRCLES: &[&str] = &[];
+
+fn top(module: &str) -> &str {
+    module.split("::").next().unwrap()
+}
+
+/// Whether one is the other or lies in it.
+fn are_kin(a: &str, b: &str) -> bool {
+    let lies_in = |inner: &str, outer: &str| {
+        inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+    };
+    lies_in(a, b) || lies_in(b, a)
+}
+
+fn is_in(module: &str, tops: &[&str]) -> bool {
+    tops.contains(&top(module))
+}
+
+/// Every import of one module by another one that is no kin, by the one that imports.
+fn graph(modules: &[Module]) -> BTreeMap<&str, Vec<&Import>> {
+    let foreign = |module: &'_ Module, import: &&Import| !are_kin(&module.name, &import.of);
+    let of = |module| Module::imports(module).iter().filter(move |import| foreign(module, import));
+    modules.iter().map(|module| (module.name.as_str(), of(module).collect())).collect()
+}
+
+/// The shortest way from a module back to itself.
+fn circle<'a>(
+    graph: &BTreeMap<&'a str, Vec<&'a Import>>,
+    start: &'a str,
+) -> Option<Vec<&'a Import>> {
+    let mut came_by: BTreeMap<&str, (&str, &Import)> = BTreeMap::new();
+    let mut next = VecDeque::from([start]);
+    while let Some(module) = next.pop_front() {
+        for &import in graph.get(module).into_iter().flatten() {
+            if !came_by.contains_key(import.of.as_str()) {
+                came_by.insert(&import.of, (module, import));
+                next.push_back(&import.of);
+            }
+        }
+    }
+    let mut way = Vec::new();
+    let mut at = start;
+    while way.is_empty() || at != start {
+        let &(from, import) = came_by.get(at)?;
+        way.push(import);
+        at = from;
+    }
+    way.reverse();
+    Some(way)
+}
+
+#[test]
+fn no_modules_import_each_other_in_a_circle() {
+    let modules = imports::of_the_library();
+    let graph = graph(&modules);
+    let (mut seen, mut found) = (BTreeSet::new(), String::new());
+    for &module in graph.keys() {
+        if seen.contains(module) || is_in(module, WITH_CIRCLES) {
+            continue;
+        }
+        if let Some(circle) = circle(&graph, module) {
+            found += "\n";
+            for import in circle {
+                found += &format!("  {import}\n");
+                seen.insert(import.of.as_str());
+            }
+        }
+    }
+    assert!(
+        found.is_empty(),
+        "modules import each other in circles; move what one of them takes from the next to where it belongs, \
+         below both:\n{found}"
+    );
+}
+
+/// Whether what is imported lies in a store, and who imports it does not.
+fn names_a_store(imported: &str, importer: &str) -> bool {
+    let store = STORES.iter().find(|store| are_kin(store, imported) && imported != "store");
+    store.is_some_and(|store| !are_kin(store, importer))
+}
+
+#[test]
+fn imports_run_downwards_only() {
+    let layers = BTreeMap::from(LAYERS);
+    let mut found = String::new();
+    for module in imports::of_the_library() {
+        let importer = top(&module.name);
+        for import in module.imports().iter().filter(|import| !are_kin(&module.name, &import.of)) {
+            let (imported, Some(&allowed)) = (top(&import.of), layers.get(importer)) else {
+                continue;
+            };
+            if imported != importer && !allowed.contains(&imported) {
+                let allowed = match allowed {
+                    [] => "nothing".to_owned(),
+                    some => some.join(", "),
+                };
+                found += &format!("  {import}\n    {importer} may import {allowed}\n");
+            }
+            if names_a_store(&import.of, &module.name) && !is_in(importer, &CHOOSE_A_STORE) {
+                found += &format!("  {import}\n    one store is like the other: use the trait\n");
+            }
+        }
+    }
+    assert!(found.is_empty(), "imports against the layers of src/lib.rs:\n{found}");
+}
+
+#[test]
+fn every_module_has_its_layer_and_no_layer_names_one_above_it() {
+    let known: Vec<&str> = LAYERS.iter().map(|(name, _)| *name).collect();
+    for module in imports::of_the_library() {
+        let name = top(&module.name);
+        assert!(known.contains(&name), "{name} is new: say in LAYERS what it may import");
+    }
+    for (at, (name, allowed)) in LAYERS.iter().enumerate() {
+        for below in *allowed {
+            assert!(
+                known[..at].contains(below),
+                "{name} may import {below}, which is not below it"
+            );
+        }
+    }
+}
