@@ -68,7 +68,7 @@ pub struct Replica {
 }
 
 /// Hears what this replica has done to its own leases on a shard, synchronously and without blocking. What
-/// others did to them comes as [`store::Event::Lease`].
+/// others did to them comes as [`Event::Lease`](crate::store::Event::Lease).
 pub type Listener = Box<dyn Fn(&ShardName, Hint) + Send + Sync>;
 
 // === impl Scheduler ===
@@ -93,7 +93,7 @@ impl Scheduler {
         &self.inner.replica
     }
 
-    /// The replica's clock. What is due is decided by a store's own, see [`store::Claims::now`].
+    /// The replica's clock. What is due is decided by a store's own, see [`Claims::now`](crate::store::Claims::now).
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
