@@ -8,7 +8,7 @@ pub enum Error {
     #[error("it is full: {0}")]
     Full(String),
     /// The shard does not answer or refuses; nothing was written.
-    #[error("it is unavailable: {0}")]
+    #[error("{0}")]
     Unavailable(String),
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
