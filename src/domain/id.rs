@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::limit;
 use super::name::{InvalidName, ShardName, TopicName, check};
+use super::time::Time;
 
 /// A job's id within its topic; see [`JobId::try_chosen`] and [`JobId::server_made`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -87,6 +88,18 @@ impl JobId {
         self.0.split_once('~').map(|(shard, _)| ShardName::held(shard))
     }
 
+    /// When a server made it, by that server's clock, in whole milliseconds; none for an id that a client
+    /// chose.
+    #[must_use]
+    pub fn made_at(&self) -> Option<Time> {
+        let (_, uuid) = self.0.split_once('~')?;
+        let digit = |byte| BASE32.iter().position(|digit| *digit == byte);
+        let uuid =
+            uuid.bytes().try_fold(0u128, |uuid, byte| Some(uuid << 5 | digit(byte)? as u128))?;
+        // The first 48 bits of a UUIDv7 are milliseconds since the Unix epoch (RFC 9562, section 5.7).
+        Some(Time(i64::try_from(uuid >> 80).ok()?.saturating_mul(1_000)))
+    }
+
     /// The id.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -129,6 +142,18 @@ mod tests {
         for bad in ["", "a b", "a/b", "s0~short", "~", &"i".repeat(129)] {
             assert!(JobId::try_new(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_server_made_id_says_when() {
+        let shard = ShardName::try_new("s0").unwrap();
+        let id = JobId::server_made(&shard, (1_800_000_000_123 << 80) | u128::from(u64::MAX));
+        assert_eq!(id.made_at(), Some(Time(1_800_000_000_123_000)));
+        assert_eq!(
+            JobId::server_made(&shard, u128::MAX).made_at(),
+            Some(Time(((1 << 48) - 1) * 1_000))
+        );
+        assert_eq!(JobId::try_new("order-4").unwrap().made_at(), None);
     }
 
     #[test]

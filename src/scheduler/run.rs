@@ -170,10 +170,11 @@ impl Scheduler {
         let pairs: Vec<_> = run.keys().zip(written).collect();
         for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
             let (key, written) = &same[0];
-            let name = written.outcome.map_or("refused", Outcome::name);
+            let outcome = written.outcome.filter(|_| !written.unsure);
+            let name = outcome.map_or("refused", Outcome::name);
             let count = same.len() as u64;
             self.inner.metrics.enqueued(key.topic.as_str(), name, count);
-            if !matches!(written.outcome, None | Some(Outcome::Unchanged)) {
+            if !matches!(outcome, None | Some(Outcome::Unchanged)) {
                 self.inner.rates.enqueued(&key.topic, count, self.now());
             }
         }
@@ -225,13 +226,18 @@ async fn in_time<T>(
 
 /// A repeat found a job under an id that nobody else has: it was this call that created it.
 fn own_up(written: &mut Enqueue) {
-    if written.outcome == Some(Outcome::Unchanged) {
+    if written.outcome == Some(Outcome::Unchanged) && !written.unsure {
         written.outcome = Some(Outcome::Created);
     }
 }
 
 fn enqueued(shard: &Shard, job: NewJob, written: Enqueue) -> Result<Enqueued, EnqueueError> {
     let key = job.key;
+    if written.unsure {
+        let why = "it was opened after the id was made and cannot recall whether its job has run";
+        let error = ShardError::unknown(shard.name(), why);
+        return Err(EnqueueError::Store { error, id: Some(key.id) });
+    }
     let Some(outcome) = written.outcome else {
         return Err(EnqueueError::AlreadyExists { key, state: written.state });
     };

@@ -56,11 +56,12 @@ pub enum SettleError {
         "the lease is over: it ran out, was revoked or was settled otherwise; stop work on this delivery"
     )]
     Stale,
-    /// The shard did not answer; the same receipt may be settled again.
-    #[error("shard {0} did not take it; repeat with the same receipt")]
+    /// The shard did not answer or refused; the same receipt may be settled again.
+    #[error("shard {0} did not answer, or refused; repeat with the same receipt")]
     Unavailable(ShardName),
-    /// A follow-up that has to be written first was not, for this reason; the same receipt may be settled again.
-    #[error("a follow-up job was not written: {0}; repeat with the same receipt")]
+    /// A follow-up that has to be written first is not known to be, for this reason; the same receipt may be
+    /// settled again.
+    #[error("a follow-up job is not confirmed: {0}; repeat with the same receipt")]
     FollowUp(Box<EnqueueError>),
 }
 

@@ -1,6 +1,7 @@
 //! Where the lines of `--lines` are, in words, and how the rest is sent.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use super::Identity;
 use super::ledger::{Ledger, Lines, Place};
@@ -31,9 +32,11 @@ pub(super) struct Account<'a> {
     pub(super) repeat: Repeat,
     /// The whole input was read and sent.
     pub(super) all_sent: bool,
+    /// How long the ids that the server has named are surely known there; None: no longer.
+    pub(super) ids_live: Option<Duration>,
 }
 
-/// Until when the server knows an id.
+/// Until when the server knows an id that follows from the line.
 const NOT_DOUBLED: &str = "not doubled while their records live, 60s after their end unless \
                            --retention says otherwise";
 /// Lines that may be enqueued.
@@ -113,10 +116,13 @@ impl Account<'_> {
         }
         match self.repeat {
             Repeat::Doubles => hints.extend(self.look(&UNSURE)),
-            Repeat::DoublesWithoutId => {
-                hints.extend(self.look(&[Place::Unsure]));
-                hints.extend(self.by_id());
-            }
+            Repeat::DoublesWithoutId => match self.ids_live {
+                Some(live) => {
+                    hints.extend(self.look(&[Place::Unsure]));
+                    hints.extend(self.by_id(live));
+                }
+                None => hints.extend(self.look(&UNSURE)),
+            },
             Repeat::Harmless | Repeat::HarmlessByNumber => hints.extend(self.again()),
         }
         hints
@@ -144,15 +150,18 @@ impl Account<'_> {
         })
     }
 
-    /// About lines whose ids the server has named: a loop for the shell, with a line for each.
-    fn by_id(&self) -> Option<String> {
+    /// About lines whose ids the server has named: a loop for the shell, with a line for each. Of a line it
+    /// takes what `--lines` takes.
+    fn by_id(&self, live: Duration) -> Option<String> {
         let ids = self.ledger.ids();
         let list = ids.iter().map(|(line, id)| format!("{line} {id}\n")).collect::<String>();
-        let line = self.piped(r#"sed -n "${n}p""#);
+        let line = self.piped(r#"sed -n "${n}{s/$(printf '\r')\$//;p;}""#);
         (!ids.is_empty()).then(|| {
             format!(
-                "those whose ids are known are {NOT_DOUBLED}:\nwhile read -r n id; do {line} | \
-                 tr -d '\\r\\n' | ringq enqueue {} - --id \"$id\" …; done <<'END'\n{list}END",
+                "those whose ids are known are not doubled for {}s from now, later look first:\n\
+                 while read -r n id; do {line} | tr -d '\\n' | ringq enqueue {} - --id \"$id\" …; \
+                 done <<'END'\n{list}END",
+                live.as_secs(),
                 quoted(self.topic)
             )
         })
@@ -245,12 +254,21 @@ mod tests {
         ledger
     }
 
+    fn account<'a>(
+        ledger: &'a Ledger,
+        repeat: Repeat,
+        file: Option<&'a str>,
+        all_sent: bool,
+    ) -> Account<'a> {
+        let ids_live = Some(Duration::from_secs(40));
+        Account { ledger, topic: "t", file, repeat, all_sent, ids_live }
+    }
+
     #[test]
     fn it_says_what_is_where() {
         let ledger = ledger();
         let repeat = Repeat::Doubles;
-        let mut account =
-            Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        let mut account = account(&ledger, repeat, None, true);
         let state = "surely enqueued: 4 lines (1-4, 9, but for refused ones); refused: 1; \
                      may be enqueued: lines 6-7, 10-12; not enqueued: lines 8";
         assert_eq!(account.state(), state);
@@ -261,9 +279,7 @@ mod tests {
     #[test]
     fn it_says_how_to_send_the_rest() {
         let ledger = ledger();
-        let hints = |repeat, file, all_sent| {
-            Account { ledger: &ledger, topic: "t", file, repeat, all_sent }.hints()
-        };
+        let hints = |repeat, file, all_sent| account(&ledger, repeat, file, all_sent).hints();
         let doubles = hints(Repeat::Doubles, Some("my jobs"), false);
         let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - …";
         assert_eq!(doubles[0], format!("to send exactly the rest: {sed}"));
@@ -271,9 +287,15 @@ mod tests {
         assert!(doubles[1].contains("`ringq job list t`") && !doubles[1].contains("sed"));
         let by_id = hints(Repeat::DoublesWithoutId, Some("my jobs"), true);
         assert!(by_id[1].starts_with("lines 7, 10-12 would run twice"), "{by_id:?}");
-        let pipe = "sed -n \"${n}p\" 'my jobs' | tr -d '\\r\\n' | ringq enqueue t - --id \"$id\" …";
+        let line = r#"sed -n "${n}{s/$(printf '\r')\$//;p;}" 'my jobs' | tr -d '\n'"#;
+        let pipe = format!("{line} | ringq enqueue t - --id \"$id\" …");
         let wanted = format!(":\nwhile read -r n id; do {pipe}; done <<'END'\n6 s0~a\nEND");
         assert!(by_id[2].ends_with(&wanted), "{by_id:?}");
+        assert!(by_id[2].contains("not doubled for 40s from now"), "{by_id:?}");
+        let late = account(&ledger, Repeat::DoublesWithoutId, Some("my jobs"), true);
+        let late = Account { ids_live: None, ..late }.hints();
+        assert!(late[1].starts_with("lines 6-7, 10-12 would run twice"), "{late:?}");
+        assert_eq!(late.len(), 2, "nobody knows the ids any more");
         let harmless = hints(Repeat::Harmless, Some("-f"), true);
         assert!(harmless[0].contains(": sed -n '8p' ./-f |"), "{harmless:?}");
         assert!(harmless[1].contains(": sed -n '6,7p;10,12p' ./-f |"), "{harmless:?}");
@@ -291,7 +313,7 @@ mod tests {
             ledger.unsure(line + 1, None);
         }
         let repeat = Repeat::Doubles;
-        let account = Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        let account = account(&ledger, repeat, None, true);
         let state =
             "surely enqueued: 4 lines (all others up to 8); may be enqueued: lines 2, 4, 6, 8";
         assert_eq!(account.state(), state);
@@ -303,7 +325,7 @@ mod tests {
         ledger.sent(1);
         ledger.enqueued(1, false);
         let repeat = Repeat::Doubles;
-        let account = Account { ledger: &ledger, topic: "t", file: None, repeat, all_sent: true };
+        let account = account(&ledger, repeat, None, true);
         assert_eq!(account.hints(), [""; 0]);
     }
 }

@@ -8,6 +8,7 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::error::TryRecvError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Enqueue;
@@ -21,6 +22,7 @@ use super::output::{JsonList, Out};
 use super::progress::Progress;
 use super::times::remark_past;
 use crate::client::{Enqueued, Error, Producer};
+use crate::domain::limit;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
@@ -67,6 +69,7 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         out: Out::new(),
         is_mute: enqueue.quiet,
         doubt: None,
+        doubt_since: None,
         barren: 0,
         stop: None,
         no_more: CancellationToken::new(),
@@ -121,6 +124,8 @@ struct Import<'a> {
     is_mute: bool,
     /// Why it is not known of some lines whether they are in, though the server answers.
     doubt: Option<Failure>,
+    /// When that was heard first.
+    doubt_since: Option<Instant>,
     /// Calls in a row that have brought in no line.
     barren: usize,
     /// Why nothing more is sent.
@@ -205,7 +210,7 @@ impl Import<'_> {
         let mut jobs = Vec::with_capacity(lines.len());
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
-        let (producer, longest) = (self.producer.clone(), self.connection.timeout() + SLOW_ANSWER);
+        let (producer, longest) = (self.producer.clone(), self.longest());
         let no_more = self.no_more.clone();
         Box::pin(async move {
             let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
@@ -314,8 +319,13 @@ impl Import<'_> {
         if is_in_doubt(error) {
             // Not what was said last, which may be about a repeat alone.
             let problem = format!("{what} may be enqueued: its shard does not answer");
-            let doubt = || Failure::new(exit::UNAVAILABLE, problem);
-            self.doubt.get_or_insert_with(doubt);
+            if self.doubt_since.is_none() {
+                self.doubt_since = Some(Instant::now());
+                if !self.enqueue.quiet {
+                    self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
+                }
+            }
+            self.doubt.get_or_insert_with(|| Failure::new(exit::UNAVAILABLE, problem));
             return;
         }
         if self.stop.is_none() {
@@ -324,7 +334,21 @@ impl Import<'_> {
         }
     }
 
+    /// How long a call may take: a batch may be sent as two, one after the other.
+    fn longest(&self) -> Duration {
+        2 * self.connection.timeout() + SLOW_ANSWER
+    }
+
+    /// How long from now on the server surely knows the ids that it has named: from the first call in doubt on for
+    /// as long as jobs are kept, and at least as long as it recalls them.
+    fn ids_live(&self) -> Option<Duration> {
+        let since = self.doubt_since?.checked_sub(self.longest())?;
+        let kept = self.template.retention.and_then(|kept| Duration::try_from(kept).ok());
+        kept.unwrap_or(limit::TOMBSTONE).checked_sub(since.elapsed())
+    }
+
     fn end(mut self, all_sent: bool) -> Result<(), Failure> {
+        let ids_live = self.ids_live();
         if !self.is_mute {
             let list = self.list.take();
             let ended = list.map_or(Ok(()), |list| list.end(&mut self.out));
@@ -344,6 +368,7 @@ impl Import<'_> {
         }
         failure.tell();
         let account = Account {
+            ids_live,
             ledger: &self.ledger,
             topic: &self.enqueue.topic,
             file: self.file.as_deref(),

@@ -82,7 +82,7 @@ impl<K> Group<K> {
     /// An empty one for jobs like this.
     fn new(terms: &Terms, job: &JobSpec) -> Group<K> {
         let request_id = match &terms.request_id {
-            // What has no id is never repeated after it may have been written, and must not get one.
+            // What has no id must not get one of its request: the server makes and names it.
             _ if job.id.is_empty() => String::new(),
             Some(given) => given.to_string(),
             None if terms.changes() => format!("{:032x}", rand::rng().random::<u128>()),

@@ -136,12 +136,12 @@ fn failure(error: &SettleError) -> (pb::SettleError, String) {
         SettleError::FollowUp(why) => {
             let why = match &**why {
                 EnqueueError::Store { error, .. } => {
-                    format!("shard {} did not take it", error.shard)
+                    format!("shard {} did not answer, or refused", error.shard)
                 }
                 other => other.to_string(),
             };
             let message =
-                format!("a follow-up job was not written: {why}; repeat with the same receipt");
+                format!("a follow-up job is not confirmed: {why}; repeat with the same receipt");
             (pb::SettleError::Unavailable, message)
         }
     }

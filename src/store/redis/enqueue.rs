@@ -192,7 +192,8 @@ impl RedisStore {
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
         let durability = self.shard.durability.reach().plain;
-        let plain = Enqueue { outcome: None, state: State::Ready, due: now, durability };
+        let (outcome, state, unsure) = (None, State::Ready, false);
+        let plain = Enqueue { outcome, state, due: now, durability, unsure };
         jobs.iter().map(|_| exception(&mut reply, plain)).collect()
     }
 
@@ -228,7 +229,7 @@ impl RedisStore {
         let created = |job: &NewJob| {
             let due = job.due.due(now);
             let state = State::waiting(due, 0, now);
-            Enqueue { outcome: Some(Outcome::Created), state, due, durability }
+            Enqueue { outcome: Some(Outcome::Created), state, due, durability, unsure: false }
         };
         let mut answers: Vec<_> = jobs.iter().map(created).collect();
         while !reply.is_empty() {

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::domain::{Time, TopicName};
 use crate::store::{About, Event, Events, Hint};
 
-/// Without jobs for so long a shard counts as idle.
-const LULL: Duration = Duration::from_millis(1);
+/// Without jobs for so long a shard counts as idle. No shorter, because each job after one costs a claim more.
+const LULL: Duration = Duration::from_millis(2);
 
 /// Sends events to whoever listens.
 pub(super) struct Hints {
@@ -93,7 +93,8 @@ impl Hints {
     /// Jobs are on their way to the shard, and this one among them is due at once. After a lull that is said
     /// before the shard has answered: a claim that follows on its heels meets the job there, and a way to the
     /// shard and back is saved, which is what takes longest in an idle system. One that comes too early finds
-    /// nothing, and the shard's own word follows. A busy shard is not asked in vain: see [`LULL`].
+    /// nothing, and the shard's own word follows. That word brings a second claim, in vain: at most one for each
+    /// [`LULL`], which a shard with much to do does not have.
     pub(super) fn sent(&self, topic: &TopicName) {
         let now = Instant::now();
         let last = self.sent.lock().unwrap_or_else(PoisonError::into_inner).replace(now);

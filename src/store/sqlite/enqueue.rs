@@ -65,13 +65,10 @@ fn enqueue_one(
 ) -> Done<Enqueue> {
     let topic = session.topic_or_create(&new.job.key.topic)?;
     let schedule = new.fresh_schedule(session.now);
-    if new.job.prior == Prior::Itself && is_recalled(session, topic, new)? {
-        return Ok(Enqueue {
-            outcome: Some(Outcome::Unchanged),
-            state: State::Succeeded,
-            due: session.now,
-            durability: Durability::Memory,
-        });
+    if new.job.prior == Prior::Itself
+        && let Some(answer) = recalled(session, topic, new)?
+    {
+        return Ok(answer);
     }
     if insert_new(session, insert, topic, new, schedule)? {
         return Ok(answer(session, Outcome::Created, schedule));
@@ -88,11 +85,22 @@ fn enqueue_one(
     }
 }
 
-/// Whether the job has succeeded a while ago and left nothing.
-fn is_recalled(session: &mut Session<'_>, topic: i64, new: &Prepared) -> Done<bool> {
-    let id = new.job.key.id.as_str();
+/// What to say of a job that is not there: it has succeeded a while ago and left nothing, or may have.
+fn recalled(session: &mut Session<'_>, topic: i64, new: &Prepared) -> Done<Option<Enqueue>> {
+    let id = &new.job.key.id;
     let mut by_id = session.prepare(BY_ID)?;
-    Ok(lifecycle::find(session, &mut by_id, topic, id)?.is_none() && session.recalls(topic, id))
+    if lifecycle::find(session, &mut by_id, topic, id.as_str())?.is_some() {
+        return Ok(None);
+    }
+    let is_done = session.recalls(topic, id.as_str());
+    let unsure = !is_done && session.may_have_known(id);
+    Ok((is_done || unsure).then_some(Enqueue {
+        outcome: Some(Outcome::Unchanged),
+        state: State::Succeeded,
+        due: session.now,
+        durability: Durability::Memory,
+        unsure,
+    }))
 }
 
 /// Writes the job unless its id is taken; whether it did.
@@ -133,8 +141,9 @@ fn insert_new(
 fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Done<Enqueue> {
     let same_request = new.job.request.is_some() && new.job.request == row.request;
     let action = conflict::resolve(new.job.on_conflict, row.found(state), same_request);
-    let reply =
-        |outcome, state, due| Ok(Enqueue { outcome, state, due, durability: Durability::Memory });
+    let reply = |outcome, state, due| {
+        Ok(Enqueue { outcome, state, due, durability: Durability::Memory, unsure: false })
+    };
     match action {
         Action::Leave | Action::Refuse => reply(action.outcome(), state, due_of(session, &row)?),
         Action::Write(outcome) => {
@@ -223,5 +232,5 @@ fn answer(session: &Session<'_>, outcome: Outcome, schedule: Schedule) -> Enqueu
     let waiting = State::waiting(schedule.due, 0, session.now);
     let state = if expired { State::Expired } else { waiting };
     let (outcome, durability) = (Some(outcome), Durability::Memory);
-    Enqueue { outcome, state, due: schedule.due, durability }
+    Enqueue { outcome, state, due: schedule.due, durability, unsure: false }
 }

@@ -167,7 +167,7 @@ impl SqliteStore {
         };
         let events = Events::new();
         let prune_at = Arc::new(AtomicI64::new(i64::MIN));
-        let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at));
+        let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at), clock.now());
         let reserve = match &database {
             Database::File(path) => Reserve::new(path),
             Database::Memory => None,

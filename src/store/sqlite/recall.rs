@@ -1,12 +1,14 @@
 //! Ids of the server's own whose jobs have succeeded and left nothing. A call whose answer was lost is
 //! repeated under the same id, perhaps after the job has run: what is recalled is not written again. In
-//! memory, because the calls that are repeated end with the process, too.
+//! memory: a row for each job that is done would cost the life of a job a quarter more. A producer may repeat
+//! over a restart of the server, so of ids that were made shortly before the file was opened it is said
+//! that nobody knows, until nobody repeats them any more.
 
 use std::collections::HashSet;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::domain::{Time, limit};
+use crate::domain::{JobId, Time, limit};
 
 /// Ids of one generation: at some thousand a second they are recalled for less time, in 16 MB.
 const GENERATION_MAX: usize = 500_000;
@@ -17,11 +19,23 @@ pub(super) struct Recall {
     young: HashSet<u64>,
     old: HashSet<u64>,
     since: Time,
+    opened: Time,
 }
 
 // === impl Recall ===
 
 impl Recall {
+    /// Of a file that is opened now.
+    pub(super) fn new(opened: Time) -> Recall {
+        Recall { opened, ..Recall::default() }
+    }
+
+    /// Whether a job with that id may have succeeded before the file was opened, and be repeated still.
+    pub(super) fn may_have_known(&self, id: &JobId, now: Time) -> bool {
+        let made = id.made_at();
+        made.is_some_and(|made| made < self.opened && now.since(made) < limit::TOMBSTONE)
+    }
+
     /// The job with that id has left nothing.
     pub(super) fn add(&mut self, topic: i64, id: &str, now: Time) {
         if now.since(self.since) >= limit::TOMBSTONE || self.young.len() >= GENERATION_MAX {

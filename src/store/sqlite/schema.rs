@@ -25,9 +25,10 @@ const CHECKPOINT_PAGES: u32 = 4_096;
 const STATEMENTS_MAX: usize = 64;
 
 /// A job enqueued without a delay never depends on the clock: after the clock went back, those
-/// written before are due now. The newest record tells whether it did.
-const CLOCK_WENT_BACK: &str =
-    "SELECT 1 FROM jobs WHERE key = (SELECT max(key) FROM jobs) AND created > ?1";
+/// written before are due now. A newest record of the future tells that it did; that is not always the one with
+/// the greatest key, which one that moved to another topic may have.
+const CLOCK_WENT_BACK: &str = "SELECT 1 FROM (SELECT created FROM jobs ORDER BY key DESC LIMIT 10000) \
+     WHERE created > ?1";
 const HEAL: &str =
     "UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failures = 0";
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{ShardName, Time, TopicName};
+use crate::domain::{JobId, ShardName, Time, TopicName};
 use crate::store::{Event, Events};
 
 use super::fault::Done;
@@ -86,7 +86,12 @@ pub(super) struct Session<'c> {
 // === impl State ===
 
 impl State {
-    pub(super) fn new(name: ShardName, events: Events, prune_at: Arc<AtomicI64>) -> State {
+    pub(super) fn new(
+        name: ShardName,
+        events: Events,
+        prune_at: Arc<AtomicI64>,
+        opened: Time,
+    ) -> State {
         let (reap, prune) = (Alarm::NEVER, Alarm::NEVER);
         State {
             name,
@@ -94,7 +99,7 @@ impl State {
             totals: HashMap::new(),
             claimable: HashMap::new(),
             configured: false,
-            recall: Recall::default(),
+            recall: Recall::new(opened),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
         }
@@ -247,6 +252,11 @@ impl<'c> Session<'c> {
     /// Whether a job with that id has succeeded a while ago and left nothing.
     pub(super) fn recalls(&self, topic: i64, id: &str) -> bool {
         self.state.recall.knows(topic, id)
+    }
+
+    /// Whether that may be so though nobody can recall it, see [`Recall::may_have_known`].
+    pub(super) fn may_have_known(&self, id: &JobId) -> bool {
+        self.state.recall.may_have_known(id, self.now)
     }
 
     /// The shard's state was set.

@@ -51,4 +51,7 @@ pub struct Enqueue {
     pub due: Time,
     /// What the write has reached.
     pub durability: Durability,
+    /// The rest says nothing: it may have been written before, have run and have left nothing, and the store
+    /// has been opened since and cannot recall that ([`Prior::Itself`]). Nothing was written now.
+    pub unsure: bool,
 }

@@ -157,3 +157,28 @@ pub(crate) async fn it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten
     assert_eq!(repeat(&q, &job).await.0, Some(Outcome::Created));
     assert_eq!(repeat(&q, &other).await, DONE);
 }
+
+/// A store that cannot recall over a restart what has left nothing says so, as long as such calls are repeated.
+pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let uuid = (u128::try_from(q.now().0).unwrap() / 1_000) << 80;
+    let made = |n| {
+        let id = JobId::server_made(q.store.name(), uuid + n);
+        NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) }
+    };
+    let (ran, waits) = (made(1), made(2));
+    q.put(ran.clone()).await;
+    q.ack(&q.claim_one().await).await;
+    q.put(waits.clone()).await;
+    q.sleep(1);
+    q.reopen().await;
+    let found = q.put(again(&ran)).await;
+    assert!(found.unsure || (found.outcome, found.state) == DONE, "{found:?}");
+    assert_eq!(repeat(&q, &waits).await, (Some(Outcome::Unchanged), State::Ready));
+    assert_eq!(q.claim_ids().await, [waits.key.id.as_str()], "the other one does not run again");
+    // What is made from now on is known.
+    let id =
+        JobId::server_made(q.store.name(), (u128::try_from(q.now().0).unwrap() / 1_000 + 1) << 80);
+    let later = NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) };
+    assert!(!q.put(again(&later)).await.unsure);
+}

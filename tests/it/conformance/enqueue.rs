@@ -12,8 +12,13 @@ use super::values::{TOPIC, after, job_in, key, new_job, one, plus, text};
 pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
     let put = q.put(new_job("a")).await;
     let durability = q.store.reach().plain;
-    let expected =
-        Enqueue { outcome: Some(Outcome::Created), state: State::Ready, due: q.now(), durability };
+    let expected = Enqueue {
+        outcome: Some(Outcome::Created),
+        state: State::Ready,
+        due: q.now(),
+        durability,
+        unsure: false,
+    };
     assert_eq!(put, expected);
 }
 

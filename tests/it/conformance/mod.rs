@@ -56,6 +56,7 @@ macro_rules! conformance {
             again {
                 a_job_that_was_never_written_is_created
                 a_job_that_is_done_is_not_written_again
+                a_job_that_ran_before_a_restart_is_not_written_again
                 new_ids_are_written_beside_ones_that_are_taken
                 only_that_job_is_recalled
                 a_job_is_recalled_also_after_a_short_retention
@@ -376,6 +377,7 @@ macro_rules! conformance {
                 arrival_goes_on_where_it_was
                 a_job_becomes_due_while_nobody_serves
                 an_undelayed_job_is_ready_though_the_clock_went_back
+                one_that_moved_last_hides_no_clock_that_went_back
                 a_repeat_over_a_restart_is_recognized
                 a_shard_is_refused_under_another_name
                 a_closed_store_refuses_every_call

@@ -1,8 +1,10 @@
 //! What a store that is opened again still knows. A capability: stores in memory skip these.
 
+use std::time::Duration;
+
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{OnConflict, Outcome, State, Time};
-use ringq::store::{Error, NewJob};
+use ringq::domain::{JobId, OnConflict, Outcome, State, Time};
+use ringq::store::{Error, NewJob, Redrive};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -94,6 +96,29 @@ pub(crate) async fn an_undelayed_job_is_ready_though_the_clock_went_back(q: Fixt
     assert_eq!(q.claim_ids().await, ["a"]);
     q.sleep(3_660);
     assert_eq!(q.claim_ids().await, ["delayed"]);
+}
+
+pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let old = q.run(new_job("old")).await;
+    q.end(&old, dead_lettered()).await;
+    q.sleep(86_400);
+    // A store that notes the time does so now and then.
+    q.reopen().await;
+    q.put(new_job("a")).await;
+    let redrive = Redrive {
+        topic: topic(TOPIC),
+        ids: vec![JobId::stored("old")],
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        target: Some(topic("other")),
+        dry_run: false,
+    };
+    assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
+    q.store.close().await;
+    q.until(Time(q.now().0 - 3_600_000_000));
+    q.reopen().await;
+    assert_eq!(q.claim_ids().await, ["a"]);
 }
 
 pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {

@@ -189,7 +189,7 @@ impl Reference {
         let action = conflict::resolve(new.on_conflict, found, same);
         self.seen.insert(Seen::Cell(format!("{:?} {found:?}", new.on_conflict), same));
         let (outcome, durability) = (action.outcome(), self.durability);
-        let answer = |state, due| Enqueue { outcome, state, due, durability };
+        let answer = |state, due| Enqueue { outcome, state, due, durability, unsure: false };
         if let (Some(held), Action::Leave | Action::Refuse) = (held, action) {
             return answer(held.state(now), held.answer_due());
         }
