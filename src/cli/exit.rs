@@ -167,7 +167,8 @@ fn advice(error: &Error) -> Option<String> {
         "TOPIC_NOT_FOUND" => "`ringq topic list` names those that are there".to_owned(),
         "SHARD_NOT_FOUND" => "`ringq shard list` names those that are there".to_owned(),
         "LAST_ACTIVE_SHARD" => "`ringq shard activate` takes another one back into use".to_owned(),
-        "STORE_FULL" => "the server's disk is full: free some room there".to_owned(),
+        "STORE_FULL" => "its disk or memory is full: give it room".to_owned(),
+        "SHARD_UNAVAILABLE" => "`ringq shard list` says why".to_owned(),
         "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
         "TOO_LARGE" => {
             let limits = "`ringq info` prints the limits of this server";
