@@ -70,19 +70,19 @@ impl Shard {
     pub(super) fn with_tls(self, tls: &Tls) -> Shard {
         let url = match self.url {
             ShardUrl::Redis(address) => ShardUrl::Redis(address.with_tls(tls)),
-            other => other,
+            url @ (ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory) => url,
         };
         Shard { url, ..self }
     }
 
     /// Whether it is reached over an encrypted connection.
     pub(super) fn is_secure(&self) -> bool {
-        matches!(&self.url, ShardUrl::Redis(address) if address.is_secure())
+        self.url.remote().is_some_and(Address::is_secure)
     }
 
     /// Whether it is reached over a connection that could be encrypted and is not.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(&self.url, ShardUrl::Redis(address) if !address.is_secure())
+        self.url.remote().is_some_and(|address| !address.is_secure())
     }
 
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
@@ -123,7 +123,15 @@ fn state(text: &str) -> Result<ShardState, String> {
 impl ShardUrl {
     /// Whether it holds a user or a password, of which nothing is shown.
     pub(super) fn has_credentials(&self) -> bool {
-        matches!(self, ShardUrl::Redis(address) if address.has_credentials())
+        self.remote().is_some_and(Address::has_credentials)
+    }
+
+    /// Where it is, if it is reached over a connection.
+    fn remote(&self) -> Option<&Address> {
+        match self {
+            ShardUrl::Redis(address) => Some(address),
+            ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => None,
+        }
     }
 
     /// Whether both are one place. Paths are compared as they are written; what links hide, the lock
@@ -136,7 +144,7 @@ impl ShardUrl {
             }
             (ShardUrl::Redis(a), ShardUrl::Redis(b)) => a.is_same_place(b),
             // Databases in memory are one each.
-            _ => false,
+            (ShardUrl::SqliteMemory | ShardUrl::SqliteFile(_) | ShardUrl::Redis(_), _) => false,
         }
     }
 

@@ -171,8 +171,10 @@ impl Spec {
     /// Bytes of payload and headers: what a stream's byte credit counts.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
-        headers + self.payload.as_ref().map_or(0, |payload| payload.body.len())
+        // All fields, so that a new one is thought of here.
+        let Spec { payload, headers, retry: _, lease: _, retention: _ } = self;
+        let headers: usize = headers.iter().map(|(k, v)| k.len() + v.len()).sum();
+        headers + payload.as_ref().map_or(0, |payload| payload.body.len())
     }
 
     /// What stays of the job: what it asks for, or else a tombstone for ids that somebody may

@@ -111,16 +111,15 @@ impl Scheduler {
         leases: &[Lease],
         cause: &Cause,
     ) -> shards::Result<u64> {
-        let settles = leases
-            .iter()
-            .map(|lease| self.decide(lease, cause.clone(), Some(lease.deadline)))
-            .collect();
+        let decide = |lease: &Lease| self.decide(lease, cause.clone(), Some(lease.deadline));
+        let settles: Vec<Settle> = leases.iter().map(decide).collect();
+        let failures: Vec<bool> = settles.iter().map(is_failure).collect();
         let results = shard.settle(settles).await?;
         let mut ended = 0;
-        for (lease, result) in leases.iter().zip(results) {
+        for ((lease, is_failure), result) in leases.iter().zip(failures).zip(results) {
             if let Ok(settled) = result {
                 ended += 1;
-                self.count_end(lease, cause, settled);
+                self.count_end(lease, cause, is_failure, settled);
                 let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
                 let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
                 self.hint(shard, lease.owner, hint);
@@ -237,10 +236,12 @@ impl Scheduler {
                 Err(_) => self.repeat(item),
             });
         }
+        let failures: Vec<bool> = settles.iter().map(is_failure).collect();
         let results = shard.settle(settles).await.map_err(set_down)?;
-        for ((item, lease), result) in items.iter().zip(&leases).zip(&results) {
+        let ended = items.iter().zip(&leases).zip(failures).zip(&results);
+        for (((item, lease), is_failure), result) in ended {
             if let (Ok(lease), Ok(settled)) = (lease, result) {
-                self.count_end(lease, &item.cause, *settled);
+                self.count_end(lease, &item.cause, is_failure, *settled);
             }
         }
         self.release_credit(shard, items.iter().map(|item| &item.receipt));
@@ -298,17 +299,17 @@ impl Scheduler {
         }
     }
 
-    fn count_end(&self, lease: &Lease, cause: &Cause, settled: Settled) {
+    fn count_end(&self, lease: &Lease, cause: &Cause, is_failure: bool, settled: Settled) {
         if settled.repeated {
             return;
         }
-        let (outcome, is_failure) = match cause {
-            Cause::Failed { .. } | Cause::DeadLettered { .. } => ("retried", true),
-            Cause::Released { .. } => ("released", false),
-            Cause::Expired => ("lease_expired", true),
-            Cause::Broken => ("orphaned", false),
+        let outcome = match (settled.state, cause) {
+            (State::Dead, _) => "dead",
+            (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
+            (_, Cause::Released { .. }) => "released",
+            (_, Cause::Expired) => "lease_expired",
+            (_, Cause::Broken) => "orphaned",
         };
-        let outcome = if settled.state == State::Dead { "dead" } else { outcome };
         let topic = &lease.key.topic;
         self.inner.metrics.settled(topic.as_str(), outcome, 1);
         if is_failure {
@@ -384,4 +385,9 @@ impl From<Refused> for SettleError {
             Refused::Stale => SettleError::Stale,
         }
     }
+}
+
+/// Whether this end counts as a failure of the job, as it was decided.
+fn is_failure(settle: &Settle) -> bool {
+    matches!(&settle.end, End::Decided { end, .. } if end.counted)
 }

@@ -1,4 +1,4 @@
-//! Group commit: while one call is under way the next batch collects. No timer, so an idle shard
+//! Group commit: while as many calls are under way as may be the next batch collects. No timer, so an idle shard
 //! answers at once; a busy one answers many callers with one call, of bounded size.
 
 use std::sync::Arc;

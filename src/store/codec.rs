@@ -159,7 +159,7 @@ pub fn decode_history(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> 
     Ok(stored.attempts.into_iter().map(attempt).collect())
 }
 
-/// The stored number of an outcome.
+/// The stored number of an outcome. Part of what recognizes the repeat of a settle: each way to settle has its own.
 pub(super) fn outcome_code(outcome: AttemptOutcome) -> u32 {
     match outcome {
         AttemptOutcome::Succeeded => 1,
@@ -183,6 +183,7 @@ pub(super) fn outcome(code: u32) -> AttemptOutcome {
 
 /// The stored number of the way in which a lease ended, by which a repeat of its settle is recognized.
 pub(super) fn settled_code(outcome: AttemptOutcome, dead_lettered: bool) -> u32 {
+    // Above every code of an outcome.
     const DEAD_LETTERED: u32 = 8;
     outcome_code(outcome) + if dead_lettered { DEAD_LETTERED } else { 0 }
 }
@@ -262,6 +263,20 @@ fn decode<M: Message + Default>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_outcome_is_read_as_it_was_written() {
+        use AttemptOutcome::{Failed, LeaseExpired, Released, Revoked, Succeeded};
+        let all = [Succeeded, Failed, LeaseExpired, Released, Revoked];
+        // One that is not above does not compile here.
+        let known = |outcome| match outcome {
+            Succeeded | Failed | LeaseExpired | Released | Revoked => all.contains(&outcome),
+        };
+        for stored in all {
+            assert!(known(stored));
+            assert_eq!(outcome(outcome_code(stored)), stored);
+        }
+    }
 
     #[test]
     fn everything_survives_its_round_trip() {

@@ -142,6 +142,15 @@ fn names_a_store(imported: &str, importer: &str) -> bool {
 }
 
 #[test]
+fn every_store_is_watched() {
+    let modules = imports::of_the_library();
+    let parts = modules.iter().filter_map(|module| module.name.rsplit_once("::"));
+    let parents: BTreeSet<&str> = parts.map(|(parent, _)| parent).collect();
+    let is_store = |name: &&str| name.starts_with("store::") && *name != "store::values";
+    assert_eq!(parents.into_iter().filter(is_store).collect::<Vec<_>>(), STORES);
+}
+
+#[test]
 fn imports_run_downwards_only() {
     let layers = BTreeMap::from(LAYERS);
     let mut found = String::new();

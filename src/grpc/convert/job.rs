@@ -1,6 +1,6 @@
 //! Jobs as they are read.
 
-use crate::domain::{Attempt, Job, Spec, Time};
+use crate::domain::{Attempt, Job, JobKey, Spec, Time};
 use crate::pb;
 
 use super::delivery::int;
@@ -30,19 +30,25 @@ pub(in crate::grpc) fn to_pb(job: Job, view: View) -> pb::Job {
         schedule: String::new(),
         shard: job.shard.as_str().to_owned(),
         deliveries: int(job.deliveries),
-        spec: Some(pb::JobSpec {
-            topic: job.key.topic.as_str().to_owned(),
-            id: job.key.id.as_str().to_owned(),
-            priority: Some(i32::from(job.priority)).filter(|&priority| priority > 0),
-            ..spec(job.spec, view, job.due_time, job.expire_time)
-        }),
+        spec: Some(spec(job.spec, &job.key, job.priority, view, job.due_time, job.expire_time)),
     }
 }
 
-/// What was asked for, with relative times resolved and defaults left out.
-fn spec(spec: Spec, view: View, due: Time, expire: Option<Time>) -> pb::JobSpec {
+/// What was asked for, with relative times resolved and defaults left out. Each field is named, so that a new one
+/// is not left out of what is read.
+fn spec(
+    spec: Spec,
+    key: &JobKey,
+    priority: u8,
+    view: View,
+    due: Time,
+    expire: Option<Time>,
+) -> pb::JobSpec {
     use pb::job_spec::{Expiration, Schedule};
     pb::JobSpec {
+        topic: key.topic.as_str().to_owned(),
+        id: key.id.as_str().to_owned(),
+        priority: Some(i32::from(priority)).filter(|&priority| priority > 0),
         payload: spec.payload.filter(|_| view == View::Full).map(payload::to_pb),
         headers: spec.headers.into_iter().collect(),
         schedule: Some(Schedule::DueTime(to_timestamp(due))),
@@ -50,7 +56,9 @@ fn spec(spec: Spec, view: View, due: Time, expire: Option<Time>) -> pb::JobSpec 
         lease_duration: spec.lease.map(to_duration),
         expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
         retention: spec.retention.map(to_duration),
-        ..pb::JobSpec::default()
+        // Not there yet.
+        http_target: None,
+        group: String::new(),
     }
 }
 

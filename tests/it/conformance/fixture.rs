@@ -95,7 +95,12 @@ impl Backend {
     pub(crate) fn durability(self) -> Durability {
         match self {
             Backend::SqliteFile => Durability::Fsynced,
-            _ => Durability::Memory,
+            Backend::SqliteMemory
+            | Backend::Redis
+            | Backend::Redis6
+            | Backend::Redis8
+            | Backend::Valkey
+            | Backend::Sentinel => Durability::Memory,
         }
     }
 
@@ -137,7 +142,8 @@ impl Backend {
         };
         let database = match self {
             Backend::SqliteFile => sqlite::Database::File(dir.path().join("ringq.db")),
-            _ => sqlite::Database::Memory,
+            Backend::SqliteMemory => sqlite::Database::Memory,
+            other => panic!("{other:?} lies in no directory"),
         };
         opened(sqlite::SqliteStore::open(sqlite::Config { name, database, clock }))
     }

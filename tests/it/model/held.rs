@@ -294,7 +294,10 @@ pub(super) fn event_of(end: &End) -> Event {
         End::Decided { end, .. } => match (end.step, end.outcome) {
             (Step::Die, _) => Event::DeadLetter,
             (Step::Wait(_), AttemptOutcome::Released) => Event::Release,
-            (Step::Wait(_), _) => Event::Retry,
+            (Step::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => Event::Retry,
+            (Step::Wait(_), AttemptOutcome::Succeeded | AttemptOutcome::Revoked) => {
+                panic!("{end:?} ends no lease like that")
+            }
         },
     }
 }
