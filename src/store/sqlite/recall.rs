@@ -1,6 +1,6 @@
 //! Ids of the server's own whose jobs have succeeded and left nothing. A call whose answer was lost is
 //! repeated under the same id, perhaps after the job has run: what is recalled is not written again. In
-//! memory: a row for each job that is done would cost the life of a job a quarter more. A producer may repeat
+//! memory: to keep them in the file would cost each life a write more. A producer may repeat
 //! over a restart of the server, so of ids that were made shortly before the file was opened it is said
 //! that nobody knows, until nobody repeats them any more.
 
