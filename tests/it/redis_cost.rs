@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use ringq::domain::When;
+use ringq::domain::{Keep, When, limit};
 use ringq::store::{NewJob, Store};
 
 use crate::harness::Redis;
@@ -124,6 +124,30 @@ async fn a_batch_lives_by_a_few_commands() {
         println!("{batch} per call: {commands:.1} commands per batch");
         assert!(commands <= COMMANDS_MAX, "{commands} commands for the life of {batch} jobs");
     }
+}
+
+/// A list gives nothing back from its middle: what is cancelled behind a job that nobody takes would stay for ever.
+#[tokio::test]
+async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
+    const JOBS: usize = 20_000;
+    let Some(redis) = Redis::start().await else { return };
+    let store = life::open(&redis.url()).await.unwrap();
+    let job = |n| NewJob { keep: Keep::Nothing, ..life::job(n as u128, When::Now) };
+    store.enqueue(vec![job(JOBS)]).await.unwrap();
+    for call in (0..JOBS).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
+        let jobs: Vec<_> = call.iter().map(|&n| job(n)).collect();
+        let keys = jobs.iter().map(|job| job.key.clone()).collect();
+        store.enqueue(jobs).await.unwrap();
+        store.delete(keys).await.unwrap();
+    }
+    let topic = job(JOBS).key.topic;
+    let count = async |command, order: &str| {
+        let answer = redis.command(&[command, &format!("ringq:{{s0}}:{order}:{topic}")]).await;
+        answer.trim_start_matches(':').parse::<usize>().unwrap()
+    };
+    let (line, others) = (count("LLEN", "line").await, count("ZCARD", "wait:0").await);
+    println!("{line} stand in the line, {others} wait beside it");
+    assert!(line + others <= 2 * limit::CALL_JOBS_MAX, "{line} and {others} of {JOBS} are left");
 }
 
 /// What an enqueue of a delayed job takes, `batch` per call, in empty scripts: the median of some samples.

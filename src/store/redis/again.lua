@@ -4,6 +4,7 @@
 -- ARGV: now; per job: topic, id, blob (`enqueue.rs`).
 -- Reply: now, next upkeep (0: none), then per job: action, state, due.
 --#include clock
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

@@ -18,14 +18,29 @@ local void = sub(tokens, 1, 5)
 -- hangs on the job, 1 it is kept, 2 it has a story, 4 its payload lies apart; of the second one f2: from 4 on it
 -- may have an expire time or a lease duration of its own. 255 is the mark of a job that runs.
 
+-- Which of two members comes first: by due time, then by arrival.
+local function before(x, y)
+  local due, seq = unpack_('>I7I6', x)
+  local other_due, other_seq = unpack_('>I7I6', y)
+  return due < other_due or (due == other_due and seq < other_seq)
+end
+
+-- The first of two, either of which may be absent.
+local function earlier(x, y)
+  if x and not (y and before(y, x)) then return x end
+  return y
+end
+
 -- The commonest case: one job for one taker. For one alone every table counts.
 if #tokens == 9 and #ARGV == 4 then
   local name, seat = ARGV[3], ARGV[4]
   local known = call('HMGET', P .. 'claims', name, void)
-  local ranks, order = known[1], P .. 'wait:0:' .. name
+  local ranks, line, order = known[1], P .. 'line:' .. name, P .. 'wait:0:' .. name
   if ranks and #ranks == 8 and byte(ranks, 8) == 48 and not known[2] then
-    local page = call('ZRANGE', order, '0', '1')
-    local first, behind = page[1], page[2]
+    local lined, waits = call('LRANGE', line, '0', '1'), call('ZRANGE', order, '0', '1')
+    local first, behind, other = lined[1], lined[2], waits[1]
+    local in_line = first and not (other and before(other, first))
+    if not in_line then first, behind, other = other, waits[2], first end
     if first and unpack_('>I7', first) <= now then
       local id = sub(first, 14)
       local record = call('HGET', P .. 'jobs:' .. name, id)
@@ -34,7 +49,7 @@ if #tokens == 9 and #ARGV == 4 then
       if f1 < 2 and f2 < 4 and #record <= bytes then
         local deadline = now + lease
         local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
-        call('ZREMRANGEBYRANK', order, '0', '0')
+        if in_line then call('LPOP', line) else call('ZREMRANGEBYRANK', order, '0', '0') end
         call('HSET', P .. 'jobs:' .. name, id, pack('>BI2', 255, #seat + 4) .. sub(tokens, 2)
           .. (f1 == 0 and '\1' or '\2') .. times .. sub(seat, 20) .. record)
         call('ZADD', P .. 'ends:' .. name, ending, sub(tokens, 2) .. (f1 == 0 and '' or '\0') .. id)
@@ -42,6 +57,7 @@ if #tokens == 9 and #ARGV == 4 then
           call('HSET', P .. 'claims', name, sub(times, 8) .. '0')
           call('ZADD', P .. 'deadlines', ending, name)
         end
+        behind = earlier(behind, other)
         local rest = behind and unpack_('>I7', behind) or 0
         if behind and rest <= now then rest = 1 end
         return pack('>I7I7B', now, rest, #id) .. id .. record
@@ -57,6 +73,40 @@ if #ARGV ~= 4 then
   asks = #counts / 2
 end
 
+-- The part of a page that is due, and the first member that is not.
+local function due_part(page)
+  local later
+  for n = #page, 1, -1 do
+    if unpack_('>I7', page[n]) <= now then break end
+    page[n], later = nil, page[n]
+  end
+  return page, later
+end
+
+-- As much of an order as is due, and the first member that is not, unless there were `limit` before it.
+local function due_of(order, limit)
+  -- Of a few, those that are not due yet come along; a longer page would read many of them in vain.
+  local page = call('ZRANGE', order, '0', limit <= 17 and limit - 1 or '0')
+  if limit <= 17 or not page[1] or unpack_('>I7', page[1]) > now then return due_part(page) end
+  page = call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
+  return page, #page < limit and call('ZRANGE', order, #page, #page)[1]
+end
+
+-- The first members of two rows, and how many of them are of the first row.
+local function merge(x, y, limit)
+  if not y[1] then return x, #x end
+  if not x[1] then return y, 0 end
+  local all, i, j = {}, 1, 1
+  for n = 1, math.min(#x + #y, limit) do
+    if x[i] and not (y[j] and before(y[j], x[i])) then
+      all[n], i = x[i], i + 1
+    else
+      all[n], j = y[j], j + 1
+    end
+  end
+  return all, i - 1
+end
+
 for ask = 1, asks do
   local name, count, usual = ARGV[a], counts and unpack_('>I2', counts, 2 * ask - 1) or 1, general == nil
   -- Not if its caller has given the call up already: see unclaim.
@@ -66,18 +116,21 @@ for ask = 1, asks do
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4
   elseif usual and count == 1 and sub(ranks, 8) == '0' then
-    -- The common case: one taker, one order, and nothing special about any job.
-    local seat, order = ARGV[a + 1], P .. 'wait:0:' .. name
+    -- The common case: one taker, no priority, and nothing special about any job.
+    local seat, line, order = ARGV[a + 1], P .. 'line:' .. name, P .. 'wait:0:' .. name
     local wanted, bytes, lease = unpack_('>I4I7I7', seat)
     local limit = (wanted < jobs_left and wanted or jobs_left) + 1
-    -- Of a few, those that are not due yet come along; a longer page would read many of them in vain.
-    local page = limit <= 17 and call('ZRANGE', order, '0', limit - 1)
-      or call('ZRANGEBYSCORE', order, '-inf', now_text, 'LIMIT', '0', limit)
-    local n, behind = #page, nil
-    if n == limit then n, behind = n - 1, page[n] end
-    while n > 0 and unpack_('>I7', page[n]) > now do n, behind = n - 1, page[n] end
+    local lined, behind = due_part(call('LRANGE', line, '0', limit - 1))
+    local waits, other = due_of(order, limit)
+    local page, of_line = merge(lined, waits, limit)
+    local n = #page
+    if n == limit then
+      if page[n] == lined[of_line] then of_line = of_line - 1 end
+      n, behind = n - 1, page[n]
+    else
+      behind = earlier(behind, other)
+    end
     local rest, size, kinds, leases, records = 0, 0, 0, nil, nil
-    if not behind and limit > 17 then behind = call('ZRANGE', order, n, n)[1] end
     if behind then
       rest = unpack_('>I7', behind)
       if rest <= now then rest = -1 end
@@ -119,7 +172,8 @@ for ask = 1, asks do
           reply[at + i], reply[at + n + i] = page[i], record
           l = l + 2
         end
-        call('ZREMRANGEBYRANK', order, '0', n - 1)
+        if of_line > 0 then call('LTRIM', line, of_line, '-1') end
+        if of_line < n then call('ZREMRANGEBYRANK', order, '0', n - of_line - 1) end
         call('HSET', P .. 'jobs:' .. name, unpack(leases))
         call('ZADD', P .. 'ends:' .. name, unpack(deadlines))
         if deadline < unpack_('>I7', ranks) then
@@ -134,6 +188,7 @@ for ask = 1, asks do
     usual = false
   end
   if ranks and not usual and not general then
+    --#include line
     local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, extras = {}, 512
     -- A time before which no lease of the topic ends.
     local bound
@@ -207,7 +262,7 @@ for ask = 1, asks do
             tail, deadline = taker.tail, taker.deadline
           end
           local token = sub(tokens, t, t + 7)
-          leases[l + 1], leases[l + 2] = id, pack('>BI2', 255, #tail + 8) .. token .. tail .. record
+          leases[l + 1], leases[l + 2] = id, taker.head .. token .. tail .. record
           ends[l + 1], ends[l + 2] = deadline, token .. (byte(tail) == 1 and '' or '\0') .. id
           if expires ~= 0 then alarms[#alarms + 1] = global .. id end
           t, l, n, count = t + 8, l + 2, n + 1, count + 1
@@ -226,41 +281,37 @@ for ask = 1, asks do
       expiries_left = expiries_left - #ids
     end
 
-    -- Takes what is ready at one priority; whether it stopped because nobody can take more. `waits`, `backs`:
-    -- the order of jobs that never failed, and of those that did; either may be absent.
-    local function take_rank(waits, backs)
+    -- Takes what is ready at one priority; whether it stopped because nobody can take more. `line`, `waits`,
+    -- `backs`: jobs that were due when they came, others that never failed, and those that did; each may be
+    -- absent. They are one to the outside: by due time, then by arrival, as members begin.
+    local function take_rank(line, waits, backs)
       while true do
         local limit = (wanted < jobs_left and wanted or jobs_left) + 1
-        local page = waits and call('ZRANGEBYSCORE', waits, '-inf', now_text, 'LIMIT', '0', limit) or {}
-        local read, failed = #page, 0
+        local lined = line and due_part(call('LRANGE', line, '0', limit - 1)) or {}
+        local others = waits and call('ZRANGEBYSCORE', waits, '-inf', now_text, 'LIMIT', '0', limit) or {}
+        local page = merge(lined, others, limit)
         if backs then
-          local more = call('ZRANGEBYSCORE', backs, '-inf', now_text, 'LIMIT', '0', limit)
-          failed = #more
-          for i = 1, failed do page[read + i] = more[i] end
-          -- Both are one to the outside: by due time, then by arrival, as members begin.
-          table.sort(page, function(x, y)
-            local due, seq = unpack_('>I7I6', x)
-            local other_due, other_seq = unpack_('>I7I6', y)
-            return due < other_due or (due == other_due and seq < other_seq)
-          end)
+          page = merge(page, call('ZRANGEBYSCORE', backs, '-inf', now_text, 'LIMIT', '0', limit), limit)
         end
         if not page[1] then return false end
         local ids = {}
-        for i = 1, math.min(#page, limit) do ids[i] = sub(page[i], 14) end
+        for i = 1, #page do ids[i] = sub(page[i], 14) end
         local found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
         local out, expired = {}, {}
         local count, full = take(page, ids, found, out, expired)
-        if count > 0 then
-          if failed == 0 and not expired[1] then
-            call('ZREMRANGEBYRANK', waits, '0', count - 1)
-          else
-            if waits then call('ZREM', waits, unpack(out)) end
-            if backs then call('ZREM', backs, unpack(out)) end
-          end
+        if page == lined and count > 0 then
+          call('LTRIM', line, count, '-1')
+        elseif page == others and count > 0 and not expired[1] then
+          call('ZREMRANGEBYRANK', waits, '0', count - 1)
+        elseif count > 0 then
+          local of_line = count
+          if waits then of_line = of_line - call('ZREM', waits, unpack(out)) end
+          if backs then of_line = of_line - call('ZREM', backs, unpack(out)) end
+          if of_line > 0 then call('LTRIM', line, of_line, '-1') end
         end
         if expired[1] then expire_all(expired) end
         if full or expiries_left < 0 then return true end
-        if read < limit and failed == 0 then return false end
+        if #page < limit then return false end
       end
     end
 
@@ -288,12 +339,32 @@ for ask = 1, asks do
       return rest
     end
 
+    -- What jobs are taken from that were due when they came: none, if it has gaps, once as many of them as can be
+    -- taken are in their order; false, if that was too much for one call.
+    local function line_of_claim()
+      if not string.find(ranks, '-', 1, true) then return P .. 'line:' .. name end
+      local done, closed = shift(name, (wanted < jobs_left and wanted or jobs_left) + 1)
+      if closed then
+        ranks = string.gsub(ranks, '%-', '')
+        call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
+      end
+      return done and nil
+    end
+
+    -- When the first of a line is due, given that none is ready.
+    local function due_in(line)
+      local first = line and call('LINDEX', line, '0')
+      return first and unpack_('>I7', first) or 0
+    end
+
     -- Takes from priority after priority; what is left.
     local function take_all()
+      local line = line_of_claim()
+      if line == false then return -1 end
       if ranks == '0' then
         -- As most topics are.
         local waits = P .. 'wait:0:' .. name
-        return take_rank(waits) and -1 or next_due(waits, '0', 0)
+        return take_rank(line, waits) and -1 or next_due(waits, '0', due_in(line))
       end
       local all, rest = ranks, 0
       for prio = 9, 0, -1 do
@@ -301,7 +372,12 @@ for ask = 1, asks do
         local waits = string.find(all, wait, 1, true) and P .. 'wait:' .. prio .. ':' .. name
         local backs = string.find(all, back, 1, true) and P .. 'back:' .. prio .. ':' .. name
         if waits or backs then
-          if take_rank(waits, backs) then return -1 end
+          local lined = prio == 0 and line or nil
+          if take_rank(lined, waits, backs) then return -1 end
+          if lined then
+            local due = due_in(lined)
+            if due > 0 and (rest == 0 or due < rest) then rest = due end
+          end
           if waits then rest = next_due(waits, wait, rest) end
           if backs and rest >= 0 then rest = next_due(backs, back, rest) end
           if rest < 0 then return rest end
@@ -319,8 +395,10 @@ for ask = 1, asks do
         local blob = ARGV[at + index]
         local jobs, bytes, lease, oversize = unpack_('>I4I7I7B', blob)
         if jobs > 0 then
-          turn[#turn + 1] = { index = index, seat = sub(blob, 20), lease = lease, jobs = jobs, bytes = bytes,
-                              oversize = oversize == 1 }
+          local seat = sub(blob, 20)
+          -- Behind the length come token, mark, start and deadline.
+          turn[#turn + 1] = { index = index, seat = seat, head = pack('>BI2', 255, #seat + 23), lease = lease,
+                              jobs = jobs, bytes = bytes, oversize = oversize == 1 }
         end
         wanted = wanted + jobs
       end

@@ -5,6 +5,7 @@
 --        its lease, else false.
 --#include clock
 --#include tell
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

@@ -3,6 +3,7 @@
 -- ARGV: now; per lease: topic, id, token.
 -- Reply: how many it found.
 --#include clock
+--#include line
 --#include record
 local found = 0
 for a = 2, #ARGV, 3 do

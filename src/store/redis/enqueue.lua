@@ -27,12 +27,19 @@ if #ARGV == 4 then
     local arrived = call('HINCRBY', P .. 'topic:' .. name, 'arrived', '1')
     local head = pack('>I7I6I7', due, arrived, now)
     if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. static) == 1 then
-      local member, wait = sub(head, 1, 13) .. id, P .. 'wait:0:' .. name
-      call('ZADD', wait, due_text, member)
-      -- Whoever sleeps is told only if something here comes before what was there.
-      if call('ZRANGE', wait, '0', '0')[1] == member then
-        call('PUBLISH', P .. 'w', due_text .. ' ' .. name)
+      local member, line, last, first = sub(head, 1, 13) .. id, P .. 'line:' .. name, nil, nil
+      if due == now then last = call('LINDEX', line, '-1') end
+      -- Not behind one that is due later: then the clock went back.
+      if due == now and not (last and unpack_('>I7', last) > now) then
+        call('RPUSH', line, member)
+        first = not last
+      else
+        local wait = P .. 'wait:0:' .. name
+        call('ZADD', wait, due_text, member)
+        first = call('ZRANGE', wait, '0', '0')[1] == member
       end
+      -- Whoever sleeps is told only if something here comes before what was there.
+      if first then call('PUBLISH', P .. 'w', due_text .. ' ' .. name) end
       return now
     end
     counted = arrived
@@ -74,34 +81,46 @@ while a < #ARGV do
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
-  local created, due_now = pack('>I7', now), pack('>I7', now)
+  local created = pack('>I7', now)
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
-  -- The order that jobs go to: of one priority, as a rule; then `others` has those of the others.
+  -- The line, for those without a priority that are due now: its last member, and whether they can go behind it.
+  local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
+  -- The order that other jobs go to: of one priority, as a rule; then `others` has those of the others.
   local prio, adds, size, first, first_due, first_text, others
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
-    local due, due_text, static, due_bytes, expires, payload = now, now_text, blob, due_now, 0, nil
+    local due, due_text, static, expires, payload = now, now_text, blob, 0, nil
     if byte(blob, 1) >= 128 then
       due, due_text, expires, static, payload = read(blob)
-      due_bytes = pack('>I7', due)
     end
     if (found and found[i]) or name == before or (expires ~= 0 and expires <= now) then
       slow = slow or {}
       slow[#slow + 1] = { name, id, blob, arrived + i, passed + i }
     else
-      local place, p = due_bytes .. pack('>I6', arrived + i), byte(static, 8)
+      local place, p = pack('>I7I6', due, arrived + i), byte(static, 8)
       local member = place .. id
       records[r + 1], records[r + 2] = id, place .. created .. static
       r = r + 2
-      if p ~= prio then
-        others = prio and (others or {})
-        if prio then others[prio] = { adds, size, first, first_due, first_text } end
-        prio, adds, size, first, first_due, first_text = p, {}, 0, member, due, due_text
-        if others and others[p] then adds, size, first, first_due, first_text = unpack(others[p]) end
+      local lined = due == now and p == 0 and expires == 0
+      if lined and fits == nil then
+        last = call('LINDEX', line, '-1')
+        -- Not behind one that is due later: then the clock went back.
+        fits = not last or unpack_('>I7', last) <= now
       end
-      if due < first_due then first, first_due, first_text = member, due, due_text end
-      adds[size + 1], adds[size + 2] = due_text, member
-      size = size + 2
+      if lined and fits then
+        w = w + 1
+        row[w] = member
+      else
+        if p ~= prio then
+          others = prio and (others or {})
+          if prio then others[prio] = { adds, size, first, first_due, first_text } end
+          prio, adds, size, first, first_due, first_text = p, {}, 0, member, due, due_text
+          if others and others[p] then adds, size, first, first_due, first_text = unpack(others[p]) end
+        end
+        if due < first_due then first, first_due, first_text = member, due, due_text end
+        adds[size + 1], adds[size + 2] = due_text, member
+        size = size + 2
+      end
       if payload then
         bodies = bodies or {}
         bodies[#bodies + 1], bodies[#bodies + 2] = 'p' .. id, payload
@@ -117,6 +136,11 @@ while a < #ARGV do
     call('HSET', P .. 'jobs:' .. name, unpack(records))
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end
     if alarms then call('ZADD', P .. 'alarms', unpack(alarms)) end
+    if w > 0 then
+      call('RPUSH', line, unpack(row))
+      -- Whoever sleeps is told only if something here comes before what was there.
+      if not last then call('PUBLISH', P .. 'w', now_text .. ' ' .. name) end
+    end
     while prio do
       local wait = P .. 'wait:' .. prio .. ':' .. name
       call('ZADD', wait, unpack(adds))
@@ -142,6 +166,7 @@ end
 if not slow and upkeep_at == 0 then return now end
 local reply = { now, 0 }
 if slow then
+  --#include line
   --#include record
   --#include recall
   --#include lifecycle

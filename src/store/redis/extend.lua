@@ -5,6 +5,7 @@
 -- Reply: now, next upkeep (0: none), then per lease its deadline, or -2 not found, -3 stale.
 --#include clock
 --#include tell
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

@@ -2,20 +2,40 @@
 -- heal: the clock went back. Jobs of one order that were enqueued without a delay do not wait for it to
 -- catch up: they are due now.
 -- ARGV: now, topic, priority, how many not due jobs to pass over, how many to look at.
--- Reply: how many were looked at, how many of them are due now.
+-- Reply: how many were looked at, how many of them are to be passed over, how many are due now.
 --#include clock
+--#include line
 --#include record
 local k, healed = topic_of(ARGV[2]), 0
-local order = P .. 'wait:' .. ARGV[3] .. ':' .. ARGV[2]
+
+local function heal(j)
+  leave(j)
+  j.due = now
+  save(j)
+  join(j)
+  healed = healed + 1
+end
+
+-- The end of the line, as far as it is not due: nobody in it was delayed.
+if ARGV[3] == '0' then
+  local line = P .. 'line:' .. k.name
+  local page = call('LRANGE', line, '-' .. ARGV[5], '-1')
+  local first = 1
+  while page[first] and sunpack('>I7', page[first]) <= now do first = first + 1 end
+  local late = { unpack(page, first) }
+  if late[1] then
+    call('LTRIM', line, '0', -#late - 1)
+    for _, m in ipairs(standing(k.name, late)) do heal(load(k, sub(m, 14))) end
+    -- They are out of the line already, so that none of those that have left it is a gap.
+    note_gaps(k, count_gaps(k.name, -#late) == 0)
+    return { #late, 0, healed }
+  end
+end
+
+local order = P .. 'wait:' .. ARGV[3] .. ':' .. k.name
 local page = call('ZRANGEBYSCORE', order, '(' .. text(now), '+inf', 'LIMIT', ARGV[4], ARGV[5])
 for _, m in ipairs(page) do
   local j = load(k, sub(m, 14))
-  if j.due == j.created then
-    leave(j)
-    j.due = now
-    save(j)
-    join(j)
-    healed = healed + 1
-  end
+  if j.due == j.created then heal(j) end
 end
-return { #page, healed }
+return { #page, #page - healed, healed }

@@ -4,14 +4,16 @@
 -- Reply: the shard's state (empty: nobody has said so), how many topics these are, the name of the last one;
 --        records, scheduled, ready, backoff, dead, finished; the latest due time that is ahead (0: none).
 --#include clock
+--#include line
 local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
   -- A time, and then the orders that may have jobs.
   local ranks = string.sub(call('HGET', P .. 'claims', name) or '', 8)
-  for i = 1, #ranks do
+  ready = ready + in_line(name, ranks)
+  for letter in string.gmatch(ranks, '[0-9a-j]') do
+    letter = string.byte(letter)
     -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
-    local letter = string.byte(ranks, i)
     local failed = letter >= 97
     local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
     local all = call('ZCARD', order)

@@ -5,12 +5,13 @@
 //! |---|---|---|
 //! | `ringq:shard` | hash | whose Redis this is: `name`, `format`, and the last `time` that a replica noted |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`). 0 and the nonce: a claim that was given up before it arrived |
-//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `succeeded`, `dead` |
+//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps). 0 and the nonce: a claim that was given up before it arrived |
+//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `gaps` of the line, `succeeded`, `dead` |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it, and the lease of a running job in front of it |
 //! | `P more:<topic>` | hash | what few jobs have: a letter and the id → story `s`, history `h`, result `r`, payload `p`, next generation `n` and its payload `q` |
 //! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then, unless an ack may simply remove the job, 0, then the id |
-//! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed: due time (7 bytes), number of arrival in the topic (6) and id, by due time |
+//! | `P line:<topic>` | list | jobs without a priority that were due when they came: due time (7 bytes), number of arrival in the topic (6) and id, in that order. One that a job has left is a gap (`lib/line.lua`) |
+//! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed, but for those in the line: members like there, by due time |
 //! | `P back:<0-9>:<topic>` | zset | the same for jobs that failed |
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
@@ -26,7 +27,8 @@
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
 //! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end and begins with `\xff` if it runs,
-//! `ZCARD 'ringq:{s0}:ends:emails'` says how many run, `ZCOUNT 'ringq:{s0}:wait:0:emails' -inf +inf` how many wait.
+//! `ZCARD 'ringq:{s0}:ends:emails'` says how many run, `LLEN 'ringq:{s0}:line:emails'` and
+//! `ZCARD 'ringq:{s0}:wait:0:emails'` how many wait.
 
 use crate::domain::ShardName;
 

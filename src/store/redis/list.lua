@@ -4,6 +4,7 @@
 --       time and arrival to begin after (empty: at the beginning), limit.
 -- Reply: when there is something to prune first: false. Else members (arrival and id) and due times.
 --#include clock
+--#include line
 local unpack_ = struct.unpack
 local name, state, limit = ARGV[2], ARGV[3], tonumber(ARGV[6])
 local after_due, after_seq = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -25,7 +26,30 @@ local function passed(order)
   return low
 end
 
+-- Jobs of the line behind the cursor.
+local function list_line(found)
+  local line, gaps = P .. 'line:' .. name, string.find(call('HGET', P .. 'claims', name) or '', '-', 8, true)
+  local low, high = 0, call('LLEN', line)
+  while after_due and low < high do
+    local middle = math.floor((low + high) / 2)
+    local due, seq = unpack_('>I7I6', call('LINDEX', line, middle))
+    if due < after_due or (due == after_due and seq <= after_seq) then low = middle + 1 else high = middle end
+  end
+  local wanted = limit
+  while wanted > 0 do
+    local page = call('LRANGE', line, low, low + limit - 1)
+    if not page[1] then break end
+    low = low + #page
+    for _, member in ipairs(gaps and standing(name, page) or page) do
+      local due, seq = unpack_('>I7I6', member)
+      if due > now then return end
+      found[#found + 1], wanted = { due, member, seq }, wanted - 1
+    end
+  end
+end
+
 local orders, found = {}, {}
+if state == 'r' then list_line(found) end
 local ahead = state == 's' or state == 'b'
 if tonumber(state) then
   orders[1] = P .. 'done:' .. state .. ':' .. name
@@ -50,5 +74,10 @@ table.sort(found, function(x, y)
   return x[3] < y[3]
 end)
 local members, dues = {}, {}
-for i = 1, math.min(#found, limit) do members[i], dues[i] = found[i][2], found[i][1] end
+for i = 1, #found do
+  -- One that left the line and came back with the same due time is in both.
+  if #members < limit and found[i][2] ~= members[#members] then
+    members[#members + 1], dues[#dues + 1] = found[i][2], found[i][1]
+  end
+end
 return { members, dues }

@@ -1,12 +1,16 @@
 -- flags: allow-oom
 -- open: write the shard's name at first contact, compare it ever after; note the time.
--- ARGV: now, name, format of what is stored.
--- Reply: the name and the format on the shard, the time noted before (0: none), now.
+-- ARGV: now, name, format of what is stored, the oldest one that can be read and is raised to it.
+-- Reply: the name and the format found on the shard, the time noted before (0: none), now.
 --#include clock
 -- The one key without the shard's name in it: another shard here must find it.
 local key = 'ringq:shard'
 call('HSETNX', key, 'name', ARGV[2])
 call('HSETNX', key, 'format', ARGV[3])
 local found = call('HMGET', key, 'name', 'format', 'time')
-if found[1] == ARGV[2] then call('HSET', key, 'time', now_text) end
-return { found[1], tonumber(found[2]), tonumber(found[3] or 0), now }
+local format = tonumber(found[2])
+if found[1] == ARGV[2] then
+  call('HSET', key, 'time', now_text)
+  if format >= tonumber(ARGV[4]) and format < tonumber(ARGV[3]) then call('HSET', key, 'format', ARGV[3]) end
+end
+return { found[1], format, tonumber(found[3] or 0), now }

@@ -3,6 +3,7 @@
 -- ARGV: now, limit.
 -- Reply: how many, when there is more to do (0: nothing left).
 --#include clock
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

@@ -4,6 +4,7 @@
 --       microseconds, dry run (0 or 1), how many were put back by earlier calls of this redrive; then ids.
 -- Reply: next upkeep (0: none), redriven, skipped.
 --#include clock
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

@@ -5,6 +5,7 @@
 -- Reply: now, next upkeep (0: none), then per job: -1 (none), the state that refuses it, or record and
 --        story or false.
 --#include clock
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

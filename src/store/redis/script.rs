@@ -61,10 +61,11 @@ scripts! {
 }
 
 /// What scripts include; `actions` is made of [`actions::table`].
-pub(super) const SOURCES: [(&str, &str); 6] = [
+pub(super) const SOURCES: [(&str, &str); 7] = [
     ("clock", include_str!("lib/clock.lua")),
     ("tell", include_str!("lib/tell.lua")),
     ("recall", include_str!("lib/recall.lua")),
+    ("line", include_str!("lib/line.lua")),
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),

@@ -170,6 +170,7 @@ while a <= #ARGV do
 end
 
 if #slow > 0 then
+  --#include line
   --#include record
   --#include lifecycle
   --#include actions

@@ -13,7 +13,7 @@ use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
 use super::script::{Call, Scripts, Verb};
-use super::start::{self, FORMAT, OpenError};
+use super::start::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::{claim, fault, keys};
 
 /// One Redis. No call reaches it before it has been checked.
@@ -169,7 +169,7 @@ impl Shard {
     /// behind what was noted last.
     async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let mut call = self.call(Verb::Open);
-        call.arg(self.name.as_str()).arg(FORMAT);
+        call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN);
         let answer = self.scripts.run(connection, &call).await;
         let mut reply = Reply::new(answer.map_err(|error| fault::of_call(&error, true))?)?;
         let (found, format) = (reply.text()?, reply.number()?);
@@ -179,7 +179,7 @@ impl Shard {
         if format > FORMAT {
             return Err(OpenError::Newer { found: format });
         }
-        if format < FORMAT {
+        if format < FORMAT_MIN {
             return Err(OpenError::Older { found: format });
         }
         let (before, now) = (reply.time()?, reply.time()?);
@@ -199,8 +199,8 @@ impl Shard {
                     let mut call = self.call(Verb::Heal);
                     call.arg(topic.as_str()).arg(priority).arg(passed).arg(limit::CALL_JOBS_MAX);
                     let mut reply = self.run_list(Lane::Write, &call).await?;
-                    let (seen, due) = (reply.count()?, reply.count()?);
-                    (healed, passed) = (healed + due, passed + seen - due);
+                    let seen = reply.count()?;
+                    (passed, healed) = (passed + reply.count()?, healed + reply.count()?);
                     if seen == 0 {
                         break;
                     }

@@ -5,8 +5,10 @@ use crate::store::Error;
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
-/// build cannot read. 2: leases lie in front of records.
-pub(super) const FORMAT: i64 = 2;
+/// build cannot read. 2: leases lie in front of records. 3: jobs that are due when they come stand in a line.
+pub(super) const FORMAT: i64 = 3;
+/// The oldest form that this build reads as well; what it finds in it is in the newest from then on.
+pub(super) const FORMAT_MIN: i64 = 2;
 
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +44,7 @@ pub enum OpenError {
     },
     /// It was written by a build from before the first release.
     #[error(
-        "what is stored has format {found}, this build reads {FORMAT}; let the build that wrote it run it \
+        "what is stored has format {found}, this build reads {FORMAT_MIN} to {FORMAT}; let the build that wrote it run it \
          empty, then remove the field format of ringq:shard"
     )]
     Older {

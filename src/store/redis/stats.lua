@@ -5,15 +5,17 @@
 --        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
 --        job became due that is ready longest (0: none is).
 --#include clock
+--#include line
 local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply = { now }
 
 local function count(name, ranks)
-  local ahead, ready, oldest = { 0, 0 }, 0, 0
-  for i = 1, #ranks do
+  local ready, oldest = in_line(name, ranks)
+  local ahead = { 0, 0 }
+  for letter in string.gmatch(ranks, '[0-9a-j]') do
+    letter = string.byte(letter)
     -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
-    local letter = string.byte(ranks, i)
     local failed = letter >= 97
     local order = P .. (failed and 'back:' or 'wait:') .. (letter - (failed and 97 or 48)) .. ':' .. name
     local all, due = call('ZCARD', order), call('ZCOUNT', order, '-inf', now_text)

@@ -4,6 +4,7 @@
 --       token. That claim may still be on its way: once it is named here it takes nothing any more.
 -- Reply: next upkeep (0: none), how many it found.
 --#include clock
+--#include line
 --#include record
 --#include recall
 --#include lifecycle

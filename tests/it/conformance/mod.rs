@@ -4,6 +4,7 @@
 
 mod again;
 mod attempts;
+mod backlog;
 mod beat;
 mod claim;
 mod conflict;
@@ -152,6 +153,13 @@ macro_rules! conformance {
                 a_delivery_tells_what_came_before_it
                 leases_of_unknown_jobs_and_tokens_are_refused
                 an_ask_for_nobody_says_what_there_is_and_takes_nothing
+            }
+            backlog {
+                what_leaves_a_backlog_leaves_the_others_in_their_order
+                jobs_that_come_and_go_do_not_pile_up
+                a_job_that_leaves_and_comes_back_at_once_is_there_once
+                a_new_job_waits_for_no_clock_that_went_back
+                a_backlog_waits_for_no_clock_that_went_back
             }
             unclaim {
                 a_nonce_undoes_its_whole_claim_and_no_other

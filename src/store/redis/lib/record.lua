@@ -17,6 +17,8 @@ local IS_KEPT, HAS_STORY, IS_LARGE, HAS_NEXT, HAS_HISTORY, HAS_RESULT = 1, 2, 4,
 local HOLDS, EXTENDED = 3, 4
 -- Of a former lease the token and how it ended; as many of them as are remembered.
 local PAST_BYTES, PAST_BYTES_MAX = 9, 99
+-- The mark of a line with gaps, and how many jobs are taken out of it for each gap that is too many.
+local GAPS, GAPS_STEP = '-', 16
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
 
@@ -223,6 +225,27 @@ local function join(j)
   if call('ZRANGE', key, '0', '0')[1] == m then wake(j.k, j.due) end
 end
 
+-- Whether the line has no gap.
+local function note_gaps(k, closed)
+  local marked = string.find(k.ranks, GAPS, 1, true) ~= nil
+  if closed ~= marked then return end
+  k.ranks = closed and string.gsub(k.ranks, '%' .. GAPS, '') or k.ranks .. GAPS
+  note_claims(k)
+end
+
+-- A job that stands in the line leaves a gap there. Many gaps are not let stand before they are met: each further
+-- one takes some jobs out of the line, so that they do not outlast the jobs of now by much.
+local function leave_line(j)
+  local k, closed = j.k, false
+  if string.find(k.ranks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps') or 0) >= GAPS_MAX then
+    closed = select(2, shift(k.name, GAPS_STEP))
+    -- It may have been one of those.
+    if call('ZREM', order_of(j), member(j)) == 1 then return note_gaps(k, closed) end
+  end
+  count_gaps(k.name, 1)
+  note_gaps(k, false)
+end
+
 -- The job is taken from wherever its state has put it. The caller saves or forgets it.
 local function leave(j)
   if j.lease then
@@ -231,7 +254,7 @@ local function leave(j)
     call('ZREM', j.k.ends, end_of(j))
     j.lease = nil
   elseif j.phase == 0 then
-    call('ZREM', order_of(j), member(j))
+    if call('ZREM', order_of(j), member(j)) == 0 then leave_line(j) end
     if j.expire ~= 0 then call('ZREM', P .. 'alarms', global_member(j)) end
   else
     call('ZREM', P .. 'done:' .. j.phase .. ':' .. j.k.name, member(j))

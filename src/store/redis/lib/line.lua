@@ -1,0 +1,78 @@
+-- The line of a topic: jobs that were due when they came, in that order, which is the order of their due times and
+-- arrivals, too. It is read from its head. A job that leaves it from elsewhere stays behind as a gap, as nothing
+-- can be taken out of the middle of a list: a member that its record does not agree with. While a topic has
+-- gaps, they are counted in `gaps` of its key, and `-` is among its `ranks`.
+
+-- How many gaps a line may have before some are closed.
+local GAPS_MAX = 512
+
+-- Whether the job that stands there still waits there. `record`: what lies under its id, if anything.
+local function stands(member, record)
+  if not record or string.byte(record) == 255 then return false end
+  local due, seq, phase, prio = struct.unpack('>I7I6xxxxxxxxxxxxxBB', record)
+  local its_due, its_seq = struct.unpack('>I7I6', member)
+  return due == its_due and seq == its_seq and phase == 0 and prio == 0
+end
+
+-- Of these members, which follow each other in a line, the ones that still stand there.
+local function standing(name, members)
+  local ids, found = {}, {}
+  for i = 1, #members do ids[i] = string.sub(members[i], 14) end
+  local records = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
+  for i = 1, #members do
+    if stands(members[i], records[i]) then found[#found + 1] = members[i] end
+  end
+  return found
+end
+
+-- How many jobs stand in the line, and when the first of them became due (0: there is none).
+local function in_line(name, ranks)
+  local line = P .. 'line:' .. name
+  local count, first = call('LLEN', line), call('LINDEX', line, '0')
+  if first and string.find(ranks, '-', 1, true) then
+    count = count - (call('HGET', P .. 'topic:' .. name, 'gaps') or 0)
+    first = nil
+    for at = 0, GAPS_MAX, 64 do
+      local page = call('LRANGE', line, at, at + 63)
+      first = page[1] and standing(name, page)[1]
+      if first or not page[1] then break end
+    end
+  end
+  return count, first and struct.unpack('>I7', first) or 0
+end
+
+-- So many gaps more, or fewer; how many there are.
+local function count_gaps(name, more)
+  local gaps = call('HINCRBY', P .. 'topic:' .. name, 'gaps', more)
+  if gaps == 0 then call('HDEL', P .. 'topic:' .. name, 'gaps') end
+  return gaps
+end
+
+-- How many members `shift` looks at in one call.
+local SHIFT_MAX = 1024
+
+-- Moves at least `want` jobs, or all, from the head of the line to the order by due time, where jobs can be taken
+-- from the middle; gaps among them go. Answers whether that is done (else there were too many of them for one
+-- call), and whether no gap is left.
+local function shift(name, want)
+  local line, moved, looked, gaps = P .. 'line:' .. name, 0, 0, nil
+  while moved < want and looked < SHIFT_MAX do
+    local page = call('LRANGE', line, '0', math.max(math.min(want - moved, 512), 16) - 1)
+    local n = #page
+    if n == 0 then
+      call('HDEL', P .. 'topic:' .. name, 'gaps')
+      return true, true
+    end
+    local adds, added = {}, 0
+    for _, member in ipairs(standing(name, page)) do
+      adds[#adds + 1] = string.format('%d', struct.unpack('>I7', member))
+      adds[#adds + 1] = member
+    end
+    -- What is there already left the line and came back with the same due time, so here it is a gap.
+    if adds[1] then added = call('ZADD', P .. 'wait:0:' .. name, unpack(adds)) end
+    call('LTRIM', line, n, '-1')
+    if added < n then gaps = count_gaps(name, added - n) end
+    looked, moved = looked + n, moved + added
+  end
+  return moved >= want, gaps == 0
+end

@@ -1,0 +1,178 @@
+//! A backlog: many jobs that wait in one order, whatever they came from and whatever leaves it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+use ringq::domain::{JobId, Keep, State, Time, limit};
+use ringq::store::{Claimed, List, NewJob, Redrive, Taker};
+
+use super::fixture::Fixture;
+use super::values::{RETENTION, TOPIC, after, ids_of, key, new_job, plus, taker, topic};
+
+/// More than a few calls take.
+const JOBS: usize = 3_000;
+/// Jobs of one call.
+const CALL: usize = 500;
+
+/// Jobs of a backlog in their order: in each call of [`CALL`] one of ten was due later and is due now.
+async fn fill(q: &Fixture) -> Vec<String> {
+    let (mut order, mut delayed) = (Vec::new(), Vec::new());
+    for call in 0..JOBS / CALL {
+        let ids = (0..CALL).map(|n| format!("{call}-{n}"));
+        let (late, soon): (Vec<_>, Vec<_>) = ids.partition(|id| id.ends_with('7'));
+        let due = after(1);
+        let jobs = late.iter().map(|id| NewJob { due, ..new_job(id) });
+        q.store.enqueue(jobs.chain(soon.iter().map(|id| new_job(id))).collect()).await.unwrap();
+        order.append(&mut delayed);
+        order.extend(soon);
+        delayed = late;
+        q.sleep(1);
+    }
+    // What became due in this second came before what is enqueued in it.
+    order.append(&mut delayed);
+    order
+}
+
+async fn delete(q: &Fixture, ids: &[String]) {
+    for part in ids.chunks(limit::CALL_JOBS_MAX) {
+        let keys = part.iter().map(|id| key(TOPIC, id)).collect();
+        assert!(q.store.delete(keys).await.unwrap().iter().all(Option::is_some));
+    }
+}
+
+/// The ids of all jobs in that state, page by page.
+async fn listed(q: &Fixture, state: State) -> Vec<String> {
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let list = List { topic: topic(TOPIC), state, full: false, limit: 300, after };
+        let page = q.store.list(list).await.unwrap();
+        ids.extend(page.jobs.into_iter().map(|listed| listed.job.key.id.to_string()));
+        after = page.next;
+        if after.is_none() {
+            return ids;
+        }
+    }
+}
+
+/// The jobs of a claim for several takers, in the order in which they went round.
+fn in_turn(claimed: &Claimed) -> Vec<String> {
+    let most = claimed.leased.iter().map(Vec::len).max().unwrap_or(0);
+    let round = |n| claimed.leased.iter().filter_map(move |leased| leased.get(n));
+    (0..most).flat_map(round).map(|leased| leased.key.id.to_string()).collect()
+}
+
+pub(crate) async fn what_leaves_a_backlog_leaves_the_others_in_their_order(q: Fixture) {
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut order = fill(&q).await;
+    while !order.is_empty() {
+        let mut gone = order.clone();
+        gone.shuffle(&mut random);
+        gone.truncate(random.random_range(0..=order.len() * 3 / 5));
+        delete(&q, &gone).await;
+        let gone: BTreeSet<_> = gone.into_iter().collect();
+        order.retain(|id| !gone.contains(id));
+        assert_eq!(q.stats(TOPIC).await.ready, order.len() as u64);
+        assert_eq!(listed(&q, State::Ready).await, order);
+        for _ in 0..3 {
+            let (jobs, takers) = (random.random_range(1..200), random.random_range(1..4));
+            let jobs = if random.random_bool(0.3) { 1 } else { jobs };
+            let claimed = q.claim_for(TOPIC, vec![Taker { jobs, ..taker() }; takers]).await;
+            let came = in_turn(&claimed);
+            assert_eq!(
+                came.len(),
+                order.len().min(jobs as usize * takers).min(limit::CALL_JOBS_MAX),
+                "more than a gap was passed over"
+            );
+            assert_eq!(came, order[..came.len()]);
+            order.drain(..came.len());
+        }
+    }
+    assert_eq!(q.stats(TOPIC).await.ready, 0);
+    assert!(q.claim_ids().await.is_empty());
+}
+
+pub(crate) async fn jobs_that_come_and_go_do_not_pile_up(q: Fixture) {
+    q.put(new_job("stays")).await;
+    for round in 0..20 {
+        let ids: Vec<_> = (0..CALL).map(|n| format!("{round}-{n}")).collect();
+        q.store.enqueue(ids.iter().map(|id| new_job(id)).collect()).await.unwrap();
+        delete(&q, &ids).await;
+    }
+    assert_eq!((q.stats(TOPIC).await.ready, listed(&q, State::Ready).await.len()), (1, 1));
+    assert_eq!(q.stats(TOPIC).await.oldest_ready, Some(Duration::ZERO));
+    assert_eq!(ids_of(&q.claim(1).await), ["stays"]);
+}
+
+pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fixture) {
+    let ids = ["a", "b", "c"];
+    let keep = Keep::Record(RETENTION);
+    q.store.enqueue(ids.map(|id| NewJob { keep, ..new_job(id) }).to_vec()).await.unwrap();
+    assert_eq!(q.delete("b").await, Some(State::Ready));
+    let redrive = Redrive {
+        topic: topic(TOPIC),
+        ids: vec![JobId::stored("b")],
+        spacing: Duration::ZERO,
+        delay: Duration::ZERO,
+        target: None,
+        dry_run: false,
+    };
+    assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
+    assert_eq!(
+        (q.stats(TOPIC).await.ready, listed(&q, State::Ready).await),
+        (3, ids.map(String::from).to_vec())
+    );
+    assert_eq!(q.claim_ids().await, ids);
+    assert_eq!(q.stats(TOPIC).await.ready, 0);
+    assert!(q.claim_ids().await.is_empty());
+}
+
+pub(crate) async fn a_new_job_waits_for_no_clock_that_went_back(q: Fixture) {
+    q.put(new_job("old")).await;
+    q.until(Time(q.now().0 - 3_600_000_000));
+    let mut came = Vec::new();
+    for (new, jobs) in [("alone", 1), ("one-of-many", 9)] {
+        q.put(new_job(new)).await;
+        // A store may notice the clock and mend the old one in between.
+        while !came.iter().any(|id| id == new) {
+            let part = ids_of(&q.claim(jobs).await);
+            assert!(!part.is_empty(), "{new} does not come");
+            came.extend(part);
+        }
+    }
+    q.put_ids(&["x", "y"]).await;
+    came.extend(q.claim_ids().await);
+    q.until(plus(q.now(), 3_600));
+    came.extend(q.claim_ids().await);
+    came.retain(|id| id != "old");
+    assert_eq!(came, ["alone", "one-of-many", "x", "y"]);
+}
+
+pub(crate) async fn a_backlog_waits_for_no_clock_that_went_back(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let ids: Vec<_> = (0..JOBS / 2).map(|n| format!("{n:04}")).collect();
+    for call in ids.chunks(CALL) {
+        q.store.enqueue(call.iter().map(|id| new_job(id)).collect()).await.unwrap();
+        q.sleep(60);
+    }
+    let (gone, left): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.ends_with('3'));
+    delete(&q, &gone).await;
+    // A store that notes the time does so now and then.
+    q.reopen().await;
+    q.store.close().await;
+    // Some of them are due all the same.
+    q.until(Time(q.now().0 - 100_000_000));
+    q.reopen().await;
+    assert_eq!((q.stats(TOPIC).await.ready, listed(&q, State::Ready).await.len()), (1_350, 1_350));
+    let mut came = Vec::new();
+    while came.len() < left.len() {
+        let part = q.claim(400).await;
+        assert!(!part.is_empty(), "{} of {} came", came.len(), left.len());
+        came.extend(ids_of(&part));
+    }
+    assert_eq!(came, left);
+}
