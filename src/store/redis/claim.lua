@@ -107,6 +107,29 @@ local function merge(x, y, limit)
   return all, i - 1
 end
 
+-- Who takes jobs of an ask, how many jobs together, and how many bytes each of them takes at least.
+local function seats_of(at, count)
+  local seats, wanted, room = {}, 0, 9007199254740991
+  for index = 0, count - 1 do
+    local blob = ARGV[at + index]
+    local jobs, bytes, lease = unpack_('>I4I7I7', blob)
+    if jobs > 0 then
+      seats[#seats + 1] = { index = index, jobs = jobs, lease = lease, blob = blob }
+      wanted, room = wanted + jobs, math.min(room, bytes)
+    end
+  end
+  return seats, wanted, room
+end
+
+-- What the leases of a seat have in common: what is before the token, and what is behind it where nothing stays of
+-- the job (1), so that its ack may simply remove it, or something does (2).
+local function furnish(seat)
+  local deadline = now + seat.lease
+  local tail = pack('>I7I7', now, deadline) .. sub(seat.blob, 20)
+  seat.head, seat.plain, seat.kept = pack('>BI2', 255, #tail + 9), '\1' .. tail, '\2' .. tail
+  seat.deadline, seat.ending = deadline, string.format('%d', deadline)
+end
+
 for ask = 1, asks do
   local name, count, usual = ARGV[a], counts and unpack_('>I2', counts, 2 * ask - 1) or 1, general == nil
   -- Not if its caller has given the call up already: see unclaim.
@@ -115,10 +138,9 @@ for ask = 1, asks do
   if not ranks then
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4
-  elseif usual and count == 1 and sub(ranks, 8) == '0' then
-    -- The common case: one taker, no priority, and nothing special about any job.
-    local seat, line, order = ARGV[a + 1], P .. 'line:' .. name, P .. 'wait:0:' .. name
-    local wanted, bytes, lease = unpack_('>I4I7I7', seat)
+  elseif usual and sub(ranks, 8) == '0' then
+    -- The common case: no priority, and nothing special about any job.
+    local line, order, seats, wanted, room = P .. 'line:' .. name, P .. 'wait:0:' .. name, seats_of(a + 1, count)
     local limit = (wanted < jobs_left and wanted or jobs_left) + 1
     local lined, behind = due_part(call('LRANGE', line, '0', limit - 1))
     local waits, other = due_of(order, limit)
@@ -151,38 +173,44 @@ for ask = 1, asks do
         if expires + own > 0 then usual = false end
       end
     end
-    usual = usual and size <= bytes and size + n <= bytes_left
+    usual = usual and size <= room and size + n <= bytes_left
     if usual then
-      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = rest, n, 0, 0
+      local several = count > 1
+      reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = rest, n, several and 1 or 0, 0
       if n > 0 then
-        local deadline = now + lease
-        local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
-        -- Whether nothing stays of the job (1), so that its ack may simply remove it, or something does (2)
-        -- comes behind the token.
-        local tail, leases, deadlines, l = times .. sub(seat, 20), {}, {}, 0
-        local head, plain, kept, at = pack('>BI2', 255, #tail + 9), '\1' .. tail, '\2' .. tail, r + 4
+        local leases, deadlines, l, at, turn, bound, ending = {}, {}, 0, r + 4, 1, 9007199254740991, nil
         for i = 1, n do
-          local id, record, token = ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
-          leases[l + 1], deadlines[l + 1] = id, ending
+          local seat, id, record, token = seats[turn], ids[i], records[i], sub(tokens, t + 8 * i - 8, t + 8 * i - 1)
+          if not seat.head then
+            furnish(seat)
+            if seat.deadline < bound then bound, ending = seat.deadline, seat.ending end
+          end
+          leases[l + 1], deadlines[l + 1] = id, seat.ending
           if kinds == 0 or byte(record, 21) == 0 then
-            leases[l + 2], deadlines[l + 2] = head .. token .. plain .. record, token .. id
+            leases[l + 2], deadlines[l + 2] = seat.head .. token .. seat.plain .. record, token .. id
           else
-            leases[l + 2], deadlines[l + 2] = head .. token .. kept .. record, token .. '\0' .. id
+            leases[l + 2], deadlines[l + 2] = seat.head .. token .. seat.kept .. record, token .. '\0' .. id
           end
           reply[at + i], reply[at + n + i] = page[i], record
           l = l + 2
+          -- Jobs go round.
+          if several then
+            reply[at + 2 * n + i], seat.jobs = seat.index, seat.jobs - 1
+            if seat.jobs > 0 then turn = turn + 1 else table.remove(seats, turn) end
+            if turn > #seats then turn = 1 end
+          end
         end
         if of_line > 0 then call('LTRIM', line, of_line, '-1') end
         if of_line < n then call('ZREMRANGEBYRANK', order, '0', n - of_line - 1) end
         call('HSET', P .. 'jobs:' .. name, unpack(leases))
         call('ZADD', P .. 'ends:' .. name, unpack(deadlines))
-        if deadline < unpack_('>I7', ranks) then
-          call('HSET', P .. 'claims', name, sub(times, 8) .. sub(ranks, 8))
+        if bound < unpack_('>I7', ranks) then
+          call('HSET', P .. 'claims', name, pack('>I7', bound) .. sub(ranks, 8))
           call('ZADD', P .. 'deadlines', ending, name)
         end
         t, jobs_left, bytes_left = t + 8 * n, jobs_left - n, bytes_left - size - n
       end
-      r = r + 4 + 2 * n
+      r = r + 4 + (several and 3 or 2) * n
     end
   else
     usual = false
