@@ -8,8 +8,8 @@
 --#include record
 local k, healed = topic_of(ARGV[2]), 0
 
+-- The job has left its place.
 local function heal(j)
-  leave(j)
   j.due = now
   save(j)
   join(j)
@@ -25,9 +25,14 @@ if ARGV[3] == '0' then
   local late = { unpack(page, first) }
   if late[1] then
     call('LTRIM', line, '0', -#late - 1)
-    for _, m in ipairs(standing(k.name, late)) do heal(load(k, sub(m, 14))) end
-    -- They are out of the line already, so that none of those that have left it is a gap.
-    note_gaps(k, count_gaps(k.name, -#late) == 0)
+    local gaps = #late
+    for _, m in ipairs(standing(k.name, late)) do
+      local j = load(k, sub(m, 14))
+      -- What lies there, too, has left the line before.
+      if call('ZREM', order_of(j), m) == 0 then gaps = gaps - 1 end
+      heal(j)
+    end
+    if gaps > 0 then note_gaps(k, count_gaps(k.name, -gaps) == 0) end
     return { #late, 0, healed }
   end
 end
@@ -36,6 +41,9 @@ local order = P .. 'wait:' .. ARGV[3] .. ':' .. k.name
 local page = call('ZRANGEBYSCORE', order, '(' .. text(now), '+inf', 'LIMIT', ARGV[4], ARGV[5])
 for _, m in ipairs(page) do
   local j = load(k, sub(m, 14))
-  if j.due == j.created then heal(j) end
+  if j.due == j.created then
+    leave(j)
+    heal(j)
+  end
 end
 return { #page, #page - healed, healed }

@@ -159,7 +159,8 @@ pub(crate) async fn a_backlog_waits_for_no_clock_that_went_back(q: Fixture) {
         q.store.enqueue(call.iter().map(|id| new_job(id)).collect()).await.unwrap();
         q.sleep(60);
     }
-    let (gone, left): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.ends_with('3'));
+    let (gone, left): (Vec<_>, Vec<_>) =
+        ids.into_iter().partition(|id| id.ends_with(['1', '3', '5', '7']));
     delete(&q, &gone).await;
     // A store that notes the time does so now and then.
     q.reopen().await;
@@ -167,7 +168,7 @@ pub(crate) async fn a_backlog_waits_for_no_clock_that_went_back(q: Fixture) {
     // Some of them are due all the same.
     q.until(Time(q.now().0 - 100_000_000));
     q.reopen().await;
-    assert_eq!((q.stats(TOPIC).await.ready, listed(&q, State::Ready).await.len()), (1_350, 1_350));
+    assert_eq!((q.stats(TOPIC).await.ready, listed(&q, State::Ready).await.len()), (900, 900));
     let mut came = Vec::new();
     while came.len() < left.len() {
         let part = q.claim(400).await;

@@ -1,7 +1,7 @@
--- The line of a topic: jobs that were due when they came, in that order, which is the order of their due times and
--- arrivals, too. It is read from its head. A job that leaves it from elsewhere stays behind as a gap, as nothing
--- can be taken out of the middle of a list: a member that its record does not agree with. While a topic has
--- gaps, they are counted in `gaps` of its key, and `-` is among its `ranks`.
+-- The line of a topic: jobs without a priority that were due when they came, in that order, which is the order of
+-- their due times and arrivals, too. Claims read it from its head. A list gives nothing back from its middle, so a
+-- job that leaves from there leaves a gap: a member that its record does not agree with. While a topic has gaps,
+-- they are counted in `gaps` of its key, and `-` is among its `ranks`.
 
 -- How many gaps a line may have before some are closed.
 local GAPS_MAX = 512
@@ -44,8 +44,9 @@ end
 -- So many gaps more, or fewer; how many there are.
 local function count_gaps(name, more)
   local gaps = call('HINCRBY', P .. 'topic:' .. name, 'gaps', more)
-  if gaps == 0 then call('HDEL', P .. 'topic:' .. name, 'gaps') end
-  return gaps
+  if gaps > 0 then return gaps end
+  call('HDEL', P .. 'topic:' .. name, 'gaps')
+  return 0
 end
 
 -- How many members `shift` looks at in one call.
