@@ -107,7 +107,7 @@ local function merge(x, y, limit)
   return all, i - 1
 end
 
--- Who takes jobs of an ask, how many jobs together, and how many bytes each of them takes at least.
+-- Who takes jobs of an ask, how many jobs together, and for how many bytes each of them has room at least.
 local function seats_of(at, count)
   local seats, wanted, room = {}, 0, 9007199254740991
   for index = 0, count - 1 do
@@ -152,7 +152,7 @@ for ask = 1, asks do
     else
       behind = earlier(behind, other)
     end
-    local rest, size, kinds, leases, records = 0, 0, 0, nil, nil
+    local rest, size, kinds, records = 0, 0, 0, nil
     if behind then
       rest = unpack_('>I7', behind)
       if rest <= now then rest = -1 end
@@ -367,16 +367,20 @@ for ask = 1, asks do
       return rest
     end
 
-    -- What jobs are taken from that were due when they came: none, if it has gaps, once as many of them as can be
-    -- taken are in their order; false, if that was too much for one call.
+    -- The line, if it has no gaps. If it has, jobs are taken from the order alone (nil), where as many members of
+    -- the line as can be taken are moved first; false: too many gaps for one call.
     local function line_of_claim()
-      if not string.find(ranks, '-', 1, true) then return P .. 'line:' .. name end
-      local done, closed = shift(name, (wanted < jobs_left and wanted or jobs_left) + 1)
+      local line, limit = P .. 'line:' .. name, (wanted < jobs_left and wanted or jobs_left) + 1
+      if not string.find(ranks, '-', 1, true) then return line end
+      local last, head = call('ZRANGE', P .. 'wait:0:' .. name, limit - 1, limit - 1)[1], call('LINDEX', line, '0')
+      if last and head and before(last, head) then return nil end
+      local done, closed = shift(name, limit)
       if closed then
         ranks = string.gsub(ranks, '%-', '')
         call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
       end
-      return done and nil
+      if done then return nil end
+      return false
     end
 
     -- When the first of a line is due, given that none is ready.
@@ -417,8 +421,8 @@ for ask = 1, asks do
     -- Answers an ask, whatever its jobs are like.
     general = function(topic, at, takers)
       local known = call('HGET', P .. 'claims', topic)
-      local before = unpack_('>I7', known)
-      name, turn, wanted, bound, ranks = topic, {}, 0, before, sub(known, 8)
+      local bound_before = unpack_('>I7', known)
+      name, turn, wanted, bound, ranks = topic, {}, 0, bound_before, sub(known, 8)
       for index = 0, takers - 1 do
         local blob = ARGV[at + index]
         local jobs, bytes, lease, oversize = unpack_('>I4I7I7B', blob)
@@ -436,7 +440,7 @@ for ask = 1, asks do
         call('HSET', P .. 'jobs:' .. name, unpack(leases))
         call('ZADD', P .. 'ends:' .. name, unpack(ends))
       end
-      if bound < before then
+      if bound < bound_before then
         call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
         call('ZADD', P .. 'deadlines', string.format('%d', bound), name)
       end

@@ -24,11 +24,13 @@ if #ARGV == 4 then
     end
   end
   if usual and byte(static, 8) == 0 then
+    local line, last = P .. 'line:' .. name, nil
+    -- Before anything is written, as a login may lack the right to it.
+    if due == now then last = call('LINDEX', line, '-1') end
     local arrived = call('HINCRBY', P .. 'topic:' .. name, 'arrived', '1')
     local head = pack('>I7I6I7', due, arrived, now)
     if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. static) == 1 then
-      local member, line, last, first = sub(head, 1, 13) .. id, P .. 'line:' .. name, nil, nil
-      if due == now then last = call('LINDEX', line, '-1') end
+      local member, first = sub(head, 1, 13) .. id, nil
       -- Not behind one that is due later: then the clock went back.
       if due == now and not (last and unpack_('>I7', last) > now) then
         call('RPUSH', line, member)

@@ -1,16 +1,17 @@
 -- flags: allow-oom
 -- heal: the clock went back. Jobs of one order that were enqueued without a delay do not wait for it to
--- catch up: they are due now.
--- ARGV: now, topic, priority, how many not due jobs to pass over, how many to look at.
--- Reply: how many were looked at, how many of them are to be passed over, how many are due now.
+-- catch up: they are due now. Those of priority 0 that stand in the line come first, from its end.
+-- ARGV: now, topic, priority, how many not due jobs to pass over, how many to look at, when they are due
+--       (empty: now). One due time for all of them leaves them in the order of their arrival.
+-- Reply: how many were looked at, how many of them are to be passed over, how many are due now, and when.
 --#include clock
 --#include line
 --#include record
-local k, healed = topic_of(ARGV[2]), 0
+local k, healed, due = topic_of(ARGV[2]), 0, tonumber(ARGV[6]) or now
 
 -- The job has left its place.
 local function heal(j)
-  j.due = now
+  j.due = due
   save(j)
   join(j)
   healed = healed + 1
@@ -28,12 +29,12 @@ if ARGV[3] == '0' then
     local gaps = #late
     for _, m in ipairs(standing(k.name, late)) do
       local j = load(k, sub(m, 14))
-      -- What lies there, too, has left the line before.
+      -- One that is in the order, too, has left the line and come back: here it was a gap.
       if call('ZREM', order_of(j), m) == 0 then gaps = gaps - 1 end
       heal(j)
     end
     if gaps > 0 then note_gaps(k, count_gaps(k.name, -gaps) == 0) end
-    return { #late, 0, healed }
+    return { #late, 0, healed, due }
   end
 end
 
@@ -46,4 +47,4 @@ for _, m in ipairs(page) do
     heal(j)
   end
 end
-return { #page, #page - healed, healed }
+return { #page, #page - healed, healed, due }

@@ -35,9 +35,9 @@ local function list_line(found)
     local due, seq = unpack_('>I7I6', call('LINDEX', line, middle))
     if due < after_due or (due == after_due and seq <= after_seq) then low = middle + 1 else high = middle end
   end
-  local wanted = limit
+  local wanted, size = limit, gaps and math.max(limit, 512) or limit
   while wanted > 0 do
-    local page = call('LRANGE', line, low, low + limit - 1)
+    local page = call('LRANGE', line, low, low + size - 1)
     if not page[1] then break end
     low = low + #page
     for _, member in ipairs(gaps and standing(name, page) or page) do

@@ -191,16 +191,21 @@ impl Shard {
 
     /// Makes every job that was enqueued without a delay due now, after the clock went back.
     async fn heal(&self) -> Result<u64> {
-        let mut healed = 0;
+        let (mut healed, mut due) = (0, String::new());
         for topic in self.all_topics().await? {
             for priority in 0..=limit::PRIORITY_MAX {
                 let mut passed = 0;
                 loop {
                     let mut call = self.call(Verb::Heal);
-                    call.arg(topic.as_str()).arg(priority).arg(passed).arg(limit::CALL_JOBS_MAX);
+                    call.arg(topic.as_str())
+                        .arg(priority)
+                        .arg(passed)
+                        .arg(limit::CALL_JOBS_MAX)
+                        .arg(&due);
                     let mut reply = self.run_list(Lane::Write, &call).await?;
                     let seen = reply.count()?;
                     (passed, healed) = (passed + reply.count()?, healed + reply.count()?);
+                    due = reply.number()?.to_string();
                     if seen == 0 {
                         break;
                     }

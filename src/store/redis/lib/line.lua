@@ -3,9 +3,6 @@
 -- job that leaves from there leaves a gap: a member that its record does not agree with. While a topic has gaps,
 -- they are counted in `gaps` of its key, and `-` is among its `ranks`.
 
--- How many gaps a line may have before some are closed.
-local GAPS_MAX = 512
-
 -- Whether the job that stands there still waits there. `record`: what lies under its id, if anything.
 local function stands(member, record)
   if not record or string.byte(record) == 255 then return false end
@@ -25,18 +22,15 @@ local function standing(name, members)
   return found
 end
 
--- How many jobs stand in the line, and when the first of them became due (0: there is none).
+-- How many jobs stand in the line, and when the first of them became due (0: there is none), or behind many gaps
+-- a time before that. From when the clock goes back until the shard is healed they count as ready all the same.
 local function in_line(name, ranks)
   local line = P .. 'line:' .. name
   local count, first = call('LLEN', line), call('LINDEX', line, '0')
   if first and string.find(ranks, '-', 1, true) then
     count = count - (call('HGET', P .. 'topic:' .. name, 'gaps') or 0)
-    first = nil
-    for at = 0, GAPS_MAX, 64 do
-      local page = call('LRANGE', line, at, at + 63)
-      first = page[1] and standing(name, page)[1]
-      if first or not page[1] then break end
-    end
+    local page = call('LRANGE', line, '0', '511')
+    first = count > 0 and (standing(name, page)[1] or page[#page])
   end
   return count, first and struct.unpack('>I7', first) or 0
 end

@@ -1,5 +1,5 @@
 -- A job's record: read, written, and put where its state says. The layout is described in `record.rs`,
--- the keys in `keys.rs`. Slow but complete: scripts do their common case without it.
+-- the keys in `keys.rs`. Slow but complete: scripts do their common case without it. Needs `line.lua`.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
 local HEAD, EXT, EXT_BYTES = '>I7I6I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
 local STORY, LEASE = '>I7I7I7Bc0I4c0I4c0Bc0', '>c8BI7I7I7I7I4I4I7I7'
@@ -17,8 +17,8 @@ local IS_KEPT, HAS_STORY, IS_LARGE, HAS_NEXT, HAS_HISTORY, HAS_RESULT = 1, 2, 4,
 local HOLDS, EXTENDED = 3, 4
 -- Of a former lease the token and how it ended; as many of them as are remembered.
 local PAST_BYTES, PAST_BYTES_MAX = 9, 99
--- The mark of a line with gaps, and how many jobs are taken out of it for each gap that is too many.
-local GAPS, GAPS_STEP = '-', 16
+-- The mark of a line with gaps, how many are a few, and how many members leave it for each gap that is too many.
+local GAPS, GAPS_MIN, GAPS_STEP = '-', 512, 16
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
 
@@ -233,11 +233,13 @@ local function note_gaps(k, closed)
   note_claims(k)
 end
 
--- A job that stands in the line leaves a gap there. Many gaps are not let stand before they are met: each further
--- one takes some jobs out of the line, so that they do not outlast the jobs of now by much.
+-- A job that stands in the line leaves a gap there. Once half of a line is gaps, and these are not a few, each
+-- further one takes some members off its head: what was cancelled does not outlast what waits by much.
 local function leave_line(j)
+  if j.prio > 0 or j.fail > 0 or j.expire ~= 0 then return end
   local k, closed = j.k, false
-  if string.find(k.ranks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps') or 0) >= GAPS_MAX then
+  local gaps = string.find(k.ranks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
+  if gaps >= GAPS_MIN and 2 * gaps > call('LLEN', P .. 'line:' .. k.name) then
     closed = select(2, shift(k.name, GAPS_STEP))
     -- It may have been one of those.
     if call('ZREM', order_of(j), member(j)) == 1 then return note_gaps(k, closed) end
