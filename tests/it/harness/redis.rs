@@ -246,12 +246,20 @@ impl Redis {
             }
             let pong =
                 tokio::time::timeout(Duration::from_secs(1), ask(self.port, &["PING"])).await;
-            if matches!(pong, Ok(Ok(answer)) if answer == "+PONG") {
+            if matches!(pong, Ok(Ok(answer)) if answer == "+PONG") && self.answers_itself().await {
                 return true;
             }
             tokio::time::sleep(millis(2)).await;
         }
         panic!("redis-server does not get ready");
+    }
+
+    /// Whether this process answers: another test may have found the same port free, and its server may be the one that
+    /// listens there.
+    async fn answers_itself(&self) -> bool {
+        let info = ask(self.port, &["INFO", "server"]).await.unwrap_or_default();
+        let own = format!("process_id:{}", self.child.id());
+        info.lines().any(|line| line == own)
     }
 }
 
