@@ -116,7 +116,9 @@ def ringq() -> str:
 
 def _redis(port: int, place: Path, fsync: str = "everysec") -> Server:
     settings = {"bind": "127.0.0.1", "port": str(port), "dir": str(place), "save": "",
-                "appendonly": "yes", "appendfsync": fsync}
+                "appendonly": "yes", "appendfsync": fsync,
+                # As in deploy/redis.conf, for every peer: else the log is rewritten in the middle of most rounds.
+                "auto-aof-rewrite-min-size": "512mb"}
     return Server(port, ["redis-server", *(word for name, value in settings.items() for word in (f"--{name}", value))])
 
 

@@ -266,7 +266,7 @@ impl Feed {
         let claims = self.shard.claim(claim).await?;
         for (topic, found) in topics.iter().zip(claims.topics) {
             match found.rest {
-                Rest::More => self.board.wake(topic, claims.now, claims.now),
+                Rest::More | Rest::Again => self.board.wake(topic, claims.now, claims.now),
                 Rest::Until(at) => self.board.wake(topic, at, claims.now),
                 Rest::Nothing => {}
             }

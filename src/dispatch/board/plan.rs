@@ -260,6 +260,7 @@ impl Board {
                 topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
                 return self.ready_again(&asked.topic);
             }
+            Rest::Again => return self.ready_again(&asked.topic),
             _ if topic.wakes != asked.wakes => return self.ready_again(&asked.topic),
             Rest::Until(at) => Status::Asleep(Some(at)),
             Rest::Nothing => Status::Asleep(None),

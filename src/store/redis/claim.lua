@@ -4,7 +4,7 @@
 -- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per
 --       ask: topic; per taker of it: jobs 4, bytes 7, lease 7, oversize 1, then a lease of it from the first
 --       start on (`record.rs`); unless that is one ask of one taker: for each ask how many takers 2.
--- Reply: now, then per ask: what is left (-1 more, 0 nothing, else when the next is due), jobs, whether
+-- Reply: now, then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due), jobs, whether
 --        takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
 --        takers (from 0), the extras (number of the job from 0, last error or false, payload or false).
 --        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
@@ -44,9 +44,9 @@ if #tokens == 9 and #ARGV == 4 then
     if first and unpack_('>I7', first) <= now then
       local id = sub(first, 14)
       local record = call('HGET', P .. 'jobs:' .. name, id)
-      local f1, f2 = byte(record, 21, 22)
+      local f1, f2 = byte(record or '', 21, 22)
       local bytes, lease = unpack_('>I7I7', seat, 5)
-      if f1 < 2 and f2 < 4 and #record <= bytes then
+      if f1 and f1 < 2 and f2 < 4 and #record <= bytes then
         local deadline = now + lease
         local times, ending = pack('>I7I7', now, deadline), string.format('%d', deadline)
         if in_line then call('LPOP', line) else call('ZREMRANGEBYRANK', order, '0', '0') end
@@ -164,6 +164,7 @@ for ask = 1, asks do
     end
     for i = 1, n do
       local record = records[i]
+      if not record then usual = false break end
       local f1, f2 = byte(record, 21, 22)
       -- A record is a little longer than what counts of it.
       size, kinds = size + #record, kinds + f1
@@ -268,19 +269,30 @@ for ask = 1, asks do
       return suffix(taker, f1 < 2 and f1 + 1 or 0, own > 0 and own - 1 or taker.lease, first)
     end
 
-    -- Takes from a page of ready jobs; how many, and whether it stopped because nobody can take the next one.
-    -- What has expired is left for `expired`, and `out` has the others then.
+    -- A member whose job somebody has removed by hand: nobody must come here for it again and again. In the line
+    -- it is a gap from now on.
+    local function strike(member, waits, backs)
+      expiries_left = expiries_left - 1
+      if waits and call('ZREM', waits, member) == 1 or backs and call('ZREM', backs, member) == 1 then return end
+      count_gaps(name, 1)
+      ranks = ranks .. (string.find(ranks, '-', 1, true) and '' or '-')
+      call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
+    end
+
+    -- Takes from a page of ready jobs; how many, the member it stopped at because nobody can take that one, and
+    -- whether that has no job. What has expired is left for `expired`, and `out` has the others then.
     local function take(page, ids, found, out, expired)
       local global, n, l, count = name .. '\0', #members, #leases, 0
       for i = 1, #ids do
         local record, id, own, expires = found[i], ids[i], 0, 0
+        if not record then return count, page[i], true end
         local f1, f2, bytes = unpack_('>BBI4', record, 21)
         if f2 >= 4 then expires, own = unpack_('>I7xxxxxxxxxI7', record, 49) end
         if expires ~= 0 and expires <= now then
           expired[#expired + 1] = id
         else
           local taker = next_taker(bytes)
-          if not taker then return count, true end
+          if not taker then return count, page[i] end
           local tail, deadline = taker.tail, taker.deadline
           if f1 ~= 0 or own ~= 0 then
             tail, deadline = special(taker, id, f1, own)
@@ -297,7 +309,7 @@ for ask = 1, asks do
           members[n], records[n], who[n], out[count] = page[i], record, taker.index, page[i]
         end
       end
-      return count, false
+      return count
     end
 
     local function expire_all(ids)
@@ -309,7 +321,7 @@ for ask = 1, asks do
       expiries_left = expiries_left - #ids
     end
 
-    -- Takes what is ready at one priority; whether it stopped because nobody can take more. `line`, `waits`,
+    -- Takes what is ready at one priority; -1 if nobody can take more, -2 if the call is full. `line`, `waits`,
     -- `backs`: jobs that were due when they came, others that never failed, and those that did; each may be
     -- absent. They are one to the outside: by due time, then by arrival, as members begin.
     local function take_rank(line, waits, backs)
@@ -321,12 +333,12 @@ for ask = 1, asks do
         if backs then
           page = merge(page, call('ZRANGEBYSCORE', backs, '-inf', now_text, 'LIMIT', '0', limit), limit)
         end
-        if not page[1] then return false end
+        if not page[1] then return nil end
         local ids = {}
         for i = 1, #page do ids[i] = sub(page[i], 14) end
         local found = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
         local out, expired = {}, {}
-        local count, full = take(page, ids, found, out, expired)
+        local count, stop, lost = take(page, ids, found, out, expired)
         if page == lined and count > 0 then
           call('LTRIM', line, count, '-1')
         elseif page == others and count > 0 and not expired[1] then
@@ -338,26 +350,27 @@ for ask = 1, asks do
           if of_line > 0 then call('LTRIM', line, of_line, '-1') end
         end
         if expired[1] then expire_all(expired) end
-        if full or expiries_left < 0 then return true end
-        if #page < limit then return false end
+        if lost then strike(stop, waits, backs) elseif stop then return -1 end
+        if lost or expiries_left < 0 then return -2 end
+        if #page < limit then return nil end
       end
     end
 
-    -- When the next job of an order is due, given that none is ready (-1: there is more to look at); a mark
+    -- When the next job of an order is due, given that none is ready (-2: the call is full); a mark
     -- that stands for nothing goes.
     local function next_due(order, letter, rest)
       local first = call('ZRANGE', order, '0', '0')[1]
       while first do
         local id = sub(first, 14)
         local record = call('HGET', P .. 'jobs:' .. name, id)
-        local expires = byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
-        if expires == 0 or expires > now then
+        local expires = record and byte(record, 22) >= 4 and unpack_('>I7', record, 49) or 0
+        if record and (expires == 0 or expires > now) then
           local due = unpack_('>I7', record)
           return (rest == 0 or due < rest) and due or rest
         end
         -- It will never be due.
-        expire_all({ id })
-        if expiries_left < 0 then return -1 end
+        if record then expire_all({ id }) else strike(first, order) end
+        if expiries_left < 0 then return -2 end
         first = call('ZRANGE', order, '0', '0')[1]
       end
       if letter ~= '0' then
@@ -392,11 +405,11 @@ for ask = 1, asks do
     -- Takes from priority after priority; what is left.
     local function take_all()
       local line = line_of_claim()
-      if line == false then return -1 end
+      if line == false then return -2 end
       if ranks == '0' then
         -- As most topics are.
         local waits = P .. 'wait:0:' .. name
-        return take_rank(line, waits) and -1 or next_due(waits, '0', due_in(line))
+        return take_rank(line, waits) or next_due(waits, '0', due_in(line))
       end
       local all, rest = ranks, 0
       for prio = 9, 0, -1 do
@@ -405,7 +418,8 @@ for ask = 1, asks do
         local backs = string.find(all, back, 1, true) and P .. 'back:' .. prio .. ':' .. name
         if waits or backs then
           local lined = prio == 0 and line or nil
-          if take_rank(lined, waits, backs) then return -1 end
+          local ended = take_rank(lined, waits, backs)
+          if ended then return ended end
           if lined then
             local due = due_in(lined)
             if due > 0 and (rest == 0 or due < rest) then rest = due end

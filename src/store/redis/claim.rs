@@ -195,6 +195,7 @@ fn claimed(
 ) -> Result<Claimed> {
     let rest = match reply.number()? {
         -1 => Rest::More,
+        -2 => Rest::Again,
         0 => Rest::Nothing,
         due => Rest::Until(Time(due)),
     };

@@ -63,6 +63,8 @@ enum End {
     Until(Time),
     /// Nobody can take the next job, or the call is full.
     Full,
+    /// So much had expired that the call is full.
+    Over,
 }
 
 /// [`Store::claim`](crate::store::Store::claim).
@@ -105,6 +107,7 @@ fn take(
         match take_rank(session, topic, name, rank, round, budget, taken)? {
             End::Empty => {}
             End::Full => return Ok(Rest::More),
+            End::Over => return Ok(Rest::Again),
             End::Until(due) => {
                 rest = match rest {
                     Rest::Until(earlier) if earlier <= due => rest,
@@ -126,7 +129,7 @@ fn take_rank(
     taken: &mut Vec<Taken>,
 ) -> Done<End> {
     let mut select = session.prepare(TAKE)?;
-    let before = taken.len();
+    let (before, mut cleared) = (taken.len(), 0);
     loop {
         let limit = round.jobs_left().min(budget.jobs) + 1;
         // What was taken still waits in the table, at the front.
@@ -160,9 +163,11 @@ fn take_rank(
             session.rank_is_empty(name, rank);
         }
         expire_all(session, &expired)?;
+        cleared += expired.len();
         match end {
             Some(end) => return Ok(end),
             None if seen < limit => return Ok(End::Empty),
+            None if cleared >= limit::CALL_JOBS_MAX => return Ok(End::Over),
             // Some of the page had expired, so there may be more for those who took the others.
             None => {}
         }

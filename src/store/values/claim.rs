@@ -75,6 +75,9 @@ pub enum Rest {
     Until(Time),
     /// Nothing at all.
     Nothing,
+    /// Not known yet: what stood first had expired or is gone, and clearing it away filled the call. Whoever
+    /// got nothing asks again at once: nothing was too large for them.
+    Again,
 }
 
 /// A job leased to a taker.

@@ -241,6 +241,29 @@ pub(crate) async fn expired_jobs_are_not_in_the_way_of_others(q: Fixture) {
     assert_eq!(claimed.rest, Rest::Until(plus(q.now(), 85)));
 }
 
+pub(crate) async fn many_expired_jobs_are_cleared_away_call_by_call(q: Fixture) {
+    for call in 0..3 {
+        let expires = |n| NewJob { expire: Some(after(5)), ..new_job(&format!("{call}-{n}")) };
+        q.store.enqueue((0..500).map(expires).collect()).await.unwrap();
+    }
+    q.put(new_job("stays")).await;
+    q.sleep(5);
+    let mut calls = 0;
+    loop {
+        let claimed = q.claim_for(TOPIC, vec![Taker { jobs: 1, ..taker() }]).await;
+        if claimed.rest != Rest::Again {
+            assert_eq!(
+                (shares(&claimed), claimed.rest),
+                (vec![vec!["stays".into()]], Rest::Nothing)
+            );
+            break;
+        }
+        assert_eq!(shares(&claimed), [[""; 0]], "more was cleared than a call may");
+        calls += 1;
+    }
+    assert!((1..5).contains(&calls), "{calls} calls");
+}
+
 pub(crate) async fn expired_jobs_are_no_rest(q: Fixture) {
     q.put(NewJob { expire: Some(after(5)), ..new_job("a") }).await;
     q.sleep(5);

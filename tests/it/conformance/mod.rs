@@ -138,6 +138,7 @@ macro_rules! conformance {
                 a_job_goes_to_the_taker_that_it_fits
                 a_megabyte_job_is_handed_out
                 a_long_backlog_comes_in_order_over_several_claims
+                many_expired_jobs_are_cleared_away_call_by_call
                 the_rest_says_when_the_next_job_is_due
                 the_rest_says_when_a_retry_is_due
                 the_last_job_leaves_nothing

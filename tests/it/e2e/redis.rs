@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -86,6 +87,42 @@ async fn what_the_format_before_this_one_wrote_is_read() {
     assert_eq!(came, ["a", "b"]);
     // So that a server of that format does not pass over what it cannot see.
     assert_eq!(redis.command(&["HGET", "ringq:shard", "format"]).await, "3");
+}
+
+#[tokio::test]
+async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let mut names = vec![];
+    for priority in [0, 5] {
+        // Those that are due when they come, and those that wait in an order by due time.
+        for delay in [0, 200] {
+            for n in 0..6 {
+                let id = format!("p{priority}-d{delay}-{n}");
+                let new = job("mail").with_id(&id).with_priority(priority);
+                client.enqueue(new.with_delay(millis(delay + 100 * n * delay.min(1)))).await;
+                names.push(id);
+            }
+        }
+    }
+    let (removed, kept): (Vec<_>, Vec<_>) =
+        names.into_iter().partition(|id| id.ends_with(['0', '1', '3']));
+    let words = removed.iter().map(String::as_str);
+    let words: Vec<_> = ["HDEL", "ringq:{s0}:jobs:mail"].into_iter().chain(words).collect();
+    assert_eq!(redis.command(&words).await, format!(":{}", removed.len()));
+    let mut came = BTreeSet::new();
+    for _ in 0..3 {
+        came.insert(client.pull_one("mail").await.id);
+    }
+    let mut worker = client.stream(take("mail")).await;
+    while came.len() < kept.len() {
+        came.insert(worker.next().await.id);
+    }
+    assert_eq!(came, kept.into_iter().collect());
+    let stats = client.stats("mail").await;
+    assert_eq!((stats.ready, stats.scheduled, stats.running), (0, 0, 12));
+    assert!(!server.log().contains("ERROR"), "{}", server.log());
 }
 
 #[tokio::test]

@@ -235,6 +235,20 @@ fn a_job_too_large_for_a_share_is_asked_for_alone_and_then_waits_for_credit() {
 }
 
 #[test]
+fn a_topic_whose_claim_was_spent_on_what_had_expired_is_asked_again_at_once() {
+    let one = stream(1, &["a"], 8);
+    let mut board = board(&[&one]);
+    for _ in 0..3 {
+        let plan = board.plan().expect("nothing was too large for anybody");
+        assert_eq!(asked(&plan)[0].0, "a");
+        apply(&mut board, plan, 0, Rest::Again);
+    }
+    let plan = board.plan().unwrap();
+    apply(&mut board, plan, 0, Rest::Nothing);
+    assert!(board.plan().is_none());
+}
+
+#[test]
 fn a_topic_that_waits_for_room_is_asked_again_whatever_others_gave_meanwhile() {
     let one = stream_of(1, options(&["a", "b"], 8, 1_000), Mode::Stream);
     let mut board = board(&[&one]);
