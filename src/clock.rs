@@ -91,6 +91,13 @@ impl SystemClock {
     }
 }
 
+/// How far the shard's clock is ahead of this replica's, which said `before` and `after` around a
+/// call that was answered with `shard`. Clocks that agree as far as one can tell are the same.
+#[must_use]
+pub fn skew(before: Time, shard: Time, after: Time) -> i64 {
+    if (before..=after).contains(&shard) { 0 } else { shard.0.saturating_sub(after.0) }
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 fn wall() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -139,5 +146,17 @@ impl ManualClock {
             }
             moved.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_that_agree_are_the_same() {
+        assert_eq!(skew(Time(10), Time(12), Time(14)), 0);
+        assert_eq!(skew(Time(10), Time(9), Time(14)), -5);
+        assert_eq!(skew(Time(10), Time(20), Time(14)), 6);
     }
 }

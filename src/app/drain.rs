@@ -1,5 +1,6 @@
 //! The end of a server, in order and in time: what is under way is finished, what is running may be
-//! settled, and nothing is waited for beyond its grace.
+//! settled, and nothing is waited for beyond its grace, but for 20 s at most: [`LINGER`] for connections, [`REST`]
+//! for shards, and what the HTTP port and the runtime take.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,6 +15,10 @@ use super::Error;
 
 /// How long connections whose clients do not let go may hold up the end, once all is settled.
 const LINGER: Duration = Duration::from_secs(5);
+
+/// How long it may take to give back what no worker has, and to let go of the shards. What is not given back by
+/// then is found by the other replicas, or by this one's next start.
+const REST: Duration = Duration::from_secs(10);
 
 /// How often it is said what is waited for.
 const NEWS: Duration = Duration::from_secs(5);
@@ -66,5 +71,14 @@ pub(super) async fn bounded(
             tracing::warn!("connections are open at the end and are cut");
             Ok(())
         }
+    }
+}
+
+/// Lets go of everything, in time.
+pub(super) async fn the_rest(rest: impl Future<Output = ()>) {
+    if tokio::time::timeout(REST, rest).await.is_err() {
+        tracing::warn!(
+            "a shard does not answer: jobs that no worker has come back when this replica is missed"
+        );
     }
 }

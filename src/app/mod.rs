@@ -201,10 +201,13 @@ impl App {
         };
         let grpc_and_drain = async {
             drain::bounded(serve_until_told, serve_grpc).await?;
-            dispatcher.close().await;
-            timers_stop.cancel();
-            timers.stopped().await;
-            scheduler.shards().close().await;
+            drain::the_rest(async {
+                dispatcher.close().await;
+                timers_stop.cancel();
+                timers.stopped().await;
+                scheduler.shards().close().await;
+            })
+            .await;
             http_stop.cancel();
             Ok(())
         };

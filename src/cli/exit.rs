@@ -130,13 +130,25 @@ fn is_local(error: &Error) -> bool {
     error.reason() == "INVALID_ARGUMENT"
 }
 
-/// Words by which the server tells programs what to do next; people get a hint instead.
-const FOR_PROGRAMS: [&str; 3] = ["RetryInfo", "with Get", "ListShards"];
+/// Reasons at which the server tells programs, behind a semicolon, what to do next; people get a hint instead.
+const FOR_PROGRAMS: [&str; 10] = [
+    "DRAINING",
+    "DURABILITY_NOT_REACHED",
+    "JOB_EXISTS",
+    "OUTCOME_UNKNOWN",
+    "RATE_LIMITED",
+    "SHARD_NOT_FOUND",
+    "SHARD_UNAVAILABLE",
+    "STORE_FULL",
+    "TOO_MANY_STREAMS",
+    "WRONG_JOB_STATE",
+];
 
 /// What the server says, as far as it is about this side.
-pub(super) fn for_people(message: &str) -> &str {
+pub(super) fn for_people(error: &Error) -> &str {
+    let message = error.message();
     match message.rsplit_once("; ") {
-        Some((what, next)) if FOR_PROGRAMS.iter().any(|word| next.contains(word)) => what,
+        Some((what, _)) if FOR_PROGRAMS.contains(&error.reason()) => what,
         _ => message,
     }
 }
@@ -145,7 +157,7 @@ pub(super) fn for_people(message: &str) -> &str {
 fn reason(error: &Error) -> String {
     let message = error.message();
     if !error.reason().is_empty() {
-        return for_people(message).to_owned();
+        return for_people(error).to_owned();
     }
     // The system's "Connection refused (os error 111)".
     let message = message.split(" (os error").next().unwrap_or(message);
@@ -240,17 +252,26 @@ fn flag_of(field: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
     use super::*;
 
     #[test]
     fn what_is_for_programs_is_left_out() {
-        for (message, want) in [
-            ("the id is taken; read the job with Get, or ask", "the id is taken"),
-            ("the store is full; wait as RetryInfo says", "the store is full"),
-            ("not enough; ask for less", "not enough; ask for less"),
-            ("plain", "plain"),
+        let told = |reason: &str, message: &str| {
+            let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
+            let status = tonic::Status::with_error_details(Code::Unknown, message, details);
+            for_people(&Error::from(status)).to_owned()
+        };
+        for (reason, message, want) in [
+            ("JOB_EXISTS", "the id is taken; read the job with Get, or ask", "the id is taken"),
+            ("STORE_FULL", "it is full; wait as RetryInfo says", "it is full"),
+            ("DURABILITY_UNSUPPORTED", "not enough; ask for less", "not enough; ask for less"),
+            ("DRAINING", "plain", "plain"),
         ] {
-            assert_eq!(for_people(message), want);
+            assert_eq!(told(reason, message), want);
         }
     }
 

@@ -56,7 +56,10 @@ impl List {
         }
         if answer.workers.is_empty() {
             let topic = self.topic.as_ref().map(|topic| format!(" for {topic}"));
-            note(&format!("no worker has a stream open{}", topic.unwrap_or_default()));
+            note(&format!(
+                "no worker has a stream open{} at this server",
+                topic.unwrap_or_default()
+            ));
         }
         table(&answer.workers).print(&mut out)
     }

@@ -1,8 +1,7 @@
-//! What a feed says to its shard, and what the answer says about the shard's clock.
+//! What a feed says to its shard.
 
 use std::sync::Arc;
 
-use crate::domain::Time;
 use crate::store::{Ask, Taker};
 
 use super::TopicPattern;
@@ -35,23 +34,5 @@ fn taker_of(stream: &Stream, share: Share) -> Taker {
         jobs: share.jobs,
         bytes: share.bytes,
         oversize: share.oversize,
-    }
-}
-
-/// How far the shard's clock is ahead of this replica's, which said `before` and `after` around a
-/// call that was answered with `shard`. Clocks that agree as far as one can tell are the same.
-pub(super) fn skew(before: Time, shard: Time, after: Time) -> i64 {
-    if (before..=after).contains(&shard) { 0 } else { shard.0.saturating_sub(after.0) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clocks_that_agree_are_the_same() {
-        assert_eq!(skew(Time(10), Time(12), Time(14)), 0);
-        assert_eq!(skew(Time(10), Time(9), Time(14)), -5);
-        assert_eq!(skew(Time(10), Time(20), Time(14)), 6);
     }
 }

@@ -13,13 +13,14 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::skew;
 use crate::domain::{Time, TopicName, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{About, Ask, Claim, Event, Rest, Unclaim};
 
-use super::ask::{asks, skew, wants_globs};
+use super::ask::{asks, wants_globs};
 use super::board::{Board, Outcome, Plan};
 use super::ledger::Origin;
 use super::mailbox::Mailbox;

@@ -3,7 +3,7 @@
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{self, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
+use crate::store::{self, Delete, Hint, Info, Reschedule, Rescheduled, Revoked, Stats, Topic};
 
 use super::Scheduler;
 
@@ -73,7 +73,7 @@ impl Scheduler {
     }
 
     async fn delete_one(&self, key: JobKey) -> shards::Result<Option<State>> {
-        let delete = |shard: Shard, key| async move { shard.delete(vec![key]).await };
+        let delete = |shard: Shard, key| async move { shard.delete(vec![Delete::from(key)]).await };
         let deleted = self.find(&key, delete, |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {

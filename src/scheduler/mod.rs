@@ -41,6 +41,7 @@ pub use fate::Fate;
 pub use list::{JobsPage, ListJobs, ListedJob, Place, Places};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
+pub use upkeep::Due;
 pub use work::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
 
 /// Handle to everything that a verb needs. Cheap to clone.

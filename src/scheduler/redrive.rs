@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::{
-    Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, Time, TopicName, When, limit,
+    Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, TopicName, When, limit,
 };
 use crate::shards::{self, Shard, ShardError, Shards};
-use crate::store::{Cursor, List, NewJob, Prior, Redrive, Redriven};
+use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
 use super::locate::{Doubts, InTheWay};
@@ -42,7 +42,6 @@ pub struct RedrivenJobs {
 struct Work<'a> {
     shards: &'a Shards,
     redrive: &'a RedriveJobs,
-    begin: Time,
     total: Redriven,
     /// By shard, why jobs of it were left.
     failed: BTreeMap<ShardName, ShardError>,
@@ -58,8 +57,8 @@ impl Scheduler {
     /// # Errors
     /// As the store's, when nothing was done because of it.
     pub async fn redrive(&self, redrive: RedriveJobs) -> shards::Result<RedrivenJobs> {
-        let (shards, begin, total) = (&self.inner.shards, self.now(), Redriven::default());
-        let mut work = Work { shards, redrive: &redrive, begin, total, failed: BTreeMap::new() };
+        let (shards, total) = (&self.inner.shards, Redriven::default());
+        let mut work = Work { shards, redrive: &redrive, total, failed: BTreeMap::new() };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
                 let done = work.dead_letters(shard).await;
@@ -131,15 +130,17 @@ impl Work<'_> {
         place.expect("a shard of this ring")
     }
 
-    /// Puts back the dead letters of one shard that died before the call began, page by page. Those
+    /// Puts back the dead letters of one shard that died before the first look at it, page by page. Those
     /// that die again meanwhile are not met twice: they finished later, and lie behind the end.
     async fn dead_letters(&mut self, shard: &Shard) -> shards::Result<()> {
-        let mut after = None;
+        let (mut begin, mut after) = (None, None);
         loop {
             let page = self.dead_after(after);
             let page = shard.list(page).await?;
+            // By the clock that says when they died.
+            let begin = *begin.get_or_insert(page.now);
             let jobs = page.jobs.into_iter().map(|listed| listed.job);
-            let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= self.begin));
+            let meant = jobs.filter(|job| job.finish_time.is_some_and(|at| at <= begin));
             let ids: Vec<JobId> = meant.map(|job| job.key.id).collect();
             if !ids.is_empty() {
                 // Of another shard's doing, perhaps, which owns some of them elsewhere.
@@ -150,7 +151,7 @@ impl Work<'_> {
                 self.note(shard, done);
             }
             // A job is due before it dies: from here on all died after the call began.
-            after = page.next.filter(|cursor| cursor.due <= self.begin);
+            after = page.next.filter(|cursor| cursor.due <= begin);
             if after.is_none() {
                 return Ok(());
             }
@@ -248,9 +249,9 @@ impl Work<'_> {
         target: &TopicName,
         jobs: Vec<Job>,
     ) -> shards::Result<()> {
-        let old: Vec<JobKey> = jobs.iter().map(|job| job.key.clone()).collect();
+        let old: Vec<Delete> = jobs.iter().map(old).collect();
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
-        let keys = old.iter().map(|key| new(&key.id)).collect();
+        let keys = jobs.iter().map(|job| new(&job.key.id)).collect();
         let free: Vec<bool> = if self.redrive.dry_run {
             let taken = owner.get(keys, false).await?;
             taken.into_iter().map(|job| job.is_none()).collect()
@@ -269,7 +270,7 @@ impl Work<'_> {
         self.total.redriven += moved;
         self.total.skipped += free.len() as u64 - moved;
         if !self.redrive.dry_run && moved > 0 {
-            let gone = gone.into_iter().map(|(key, _)| key).collect();
+            let gone = gone.into_iter().map(|(old, _)| old).collect();
             shard.delete(gone).await?;
         }
         Ok(())
@@ -304,6 +305,11 @@ impl RedriveJobs {
 fn can_move(job: &Job) -> bool {
     let is_kept = matches!(job.spec.keep(true, limit::TOMBSTONE), Keep::Record(_));
     job.state == State::Dead || job.state.is_terminal() && is_kept
+}
+
+/// What is to be forgotten once the job was handed on: not what somebody has enqueued under its id meanwhile.
+fn old(job: &Job) -> Delete {
+    Delete { key: job.key.clone(), finished: job.finish_time }
 }
 
 /// The job under its new key, with fresh counters. Its expire time has had its say.

@@ -1,10 +1,30 @@
 //! Upkeep: what the timers call. Each verb does a bounded piece and says when there is more.
 
+use crate::clock::skew;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
 use crate::shards::{self, Shard};
 
 use super::Scheduler;
+
+/// When there is more to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// By the shard's clock; `None`: before anything changes there is nothing.
+    pub next: Option<Time>,
+    /// How far that clock is ahead of this replica's, in microseconds.
+    pub skew: i64,
+}
+
+// === impl Due ===
+
+impl Due {
+    /// A time of the shard by this replica's clock.
+    #[must_use]
+    pub fn here(&self, time: Time) -> Time {
+        Time(time.0.saturating_sub(self.skew))
+    }
+}
 
 // === impl Scheduler ===
 
@@ -13,20 +33,24 @@ impl Scheduler {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn reap(&self, shard: &Shard) -> shards::Result<Option<Time>> {
+    pub async fn reap(&self, shard: &Shard) -> shards::Result<Due> {
+        let before = self.now();
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
+        let skew = skew(before, reaped.now, self.now());
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
             tracing::info!(shard = %shard.name(), ended, "leases expired");
         }
-        Ok(reaped.next)
+        Ok(Due { next: reaped.next, skew })
     }
 
     /// Expires and forgets what has passed its time; answers when there is more.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn prune(&self, shard: &Shard) -> shards::Result<Option<Time>> {
-        Ok(shard.prune(limit::CALL_JOBS_MAX).await?.next)
+    pub async fn prune(&self, shard: &Shard) -> shards::Result<Due> {
+        let before = self.now();
+        let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
+        Ok(Due { next: pruned.next, skew: skew(before, pruned.now, self.now()) })
     }
 }

@@ -1,7 +1,8 @@
 //! What every call of a store goes through: the breaker, a limit to its time, and measurement.
 
+use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
@@ -18,6 +19,9 @@ use super::op::Op;
 
 /// A failure that took so long counts like no answer at all.
 const LATE: Duration = Duration::from_secs(1);
+
+/// The same failure of the same operation is said so often at most; metrics count the others.
+const SAY_EVERY: Duration = Duration::from_secs(30);
 
 /// How patient this replica is with its shards.
 #[derive(Clone, Debug)]
@@ -45,6 +49,8 @@ pub(super) struct Guard {
     /// How many shards of this replica do not answer.
     down: watch::Sender<usize>,
     closing: CancellationToken,
+    /// When which failure of which operation was said last.
+    said: Mutex<HashMap<(&'static str, &'static str), Instant>>,
 }
 
 // === impl Patience ===
@@ -73,7 +79,7 @@ impl Guard {
         metrics.set_breaker_open(false);
         let breaker = Breaker::new(patience.probes);
         let closing = CancellationToken::new();
-        Guard { store, metrics, patience, breaker, down, closing }
+        Guard { store, metrics, patience, breaker, down, closing, said: Mutex::default() }
     }
 
     pub(super) fn breaker(&self) -> &Breaker {
@@ -130,12 +136,27 @@ impl Guard {
 
     fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error) {
         self.metrics.error(op.name(), error.reason());
-        tracing::warn!(shard = %self.name(), op = op.name(), %error, "store call failed");
+        if self.is_news(op, error) {
+            tracing::warn!(shard = %self.name(), op = op.name(), %error, "store calls fail");
+        } else {
+            tracing::debug!(shard = %self.name(), op = op.name(), %error, "a store call failed");
+        }
         if answers(error) {
             self.breaker.succeeded(op.access());
         } else if self.breaker.failed(op.access(), kind, words(error)) {
             self.leave_alone(words(error));
         }
+    }
+
+    /// Whether that was not said just now: a full store refuses thousands of calls a second.
+    fn is_news(&self, op: Op, error: &Error) -> bool {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let (what, now) = ((op.name(), error.reason()), Instant::now());
+        let is_news = said.get(&what).is_none_or(|&at| now.duration_since(at) >= SAY_EVERY);
+        if is_news {
+            said.insert(what, now);
+        }
+        is_news
     }
 
     /// The store is known not to answer: nobody has to find out first. For a breaker that nobody has
@@ -201,7 +222,7 @@ async fn heard(events: &mut broadcast::Receiver<Event>) {
 /// Whether a shard that says so answers for the rest.
 fn answers(error: &Error) -> bool {
     match error {
-        Error::Full(_) | Error::Corrupt(_) => true,
+        Error::Full(_) | Error::Corrupt(_) | Error::Halfway(_) => true,
         Error::Unavailable(_) | Error::Unknown(_) => false,
     }
 }
@@ -212,6 +233,7 @@ fn words(error: &Error) -> &str {
         Error::Full(text)
         | Error::Unavailable(text)
         | Error::Unknown(text)
+        | Error::Halfway(text)
         | Error::Corrupt(text) => text,
     }
 }

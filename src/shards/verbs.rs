@@ -3,8 +3,8 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Beat, Census, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive,
-    Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
+    Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
 };
 
 use super::op::Op;
@@ -31,7 +31,7 @@ verbs! {
     Leases: leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<Lease, Refused>>;
     Extend: extend(items: Vec<Extend>) -> Vec<std::result::Result<Time, Refused>>;
     Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
-    Delete: delete(keys: Vec<JobKey>) -> Vec<Option<Deleted>>;
+    Delete: delete(items: Vec<Delete>) -> Vec<Option<Deleted>>;
     Reschedule: reschedule(items: Vec<Reschedule>) -> Vec<Rescheduled>;
     Redrive: redrive(redrive: Redrive) -> Redriven;
     Detach: detach(refs: Vec<LeaseRef>) -> u64;

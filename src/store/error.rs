@@ -13,6 +13,9 @@ pub enum Error {
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
+    /// It answered that it failed on the way: what it had written by then stays, what it had not is missing.
+    #[error("it failed halfway: {0}")]
+    Halfway(String),
     /// What is stored does not make sense; nothing was written.
     #[error("it is corrupt: {0}")]
     Corrupt(String),
@@ -24,7 +27,10 @@ impl Error {
     /// Whether the call may have been applied.
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
-        matches!(self, Error::Unknown(_))
+        match self {
+            Error::Unknown(_) | Error::Halfway(_) => true,
+            Error::Full(_) | Error::Unavailable(_) | Error::Corrupt(_) => false,
+        }
     }
 
     /// Stable name, as in metrics and error details.
@@ -33,7 +39,7 @@ impl Error {
         match self {
             Error::Full(_) => "STORE_FULL",
             Error::Unavailable(_) => "SHARD_UNAVAILABLE",
-            Error::Unknown(_) => "OUTCOME_UNKNOWN",
+            Error::Unknown(_) | Error::Halfway(_) => "OUTCOME_UNKNOWN",
             Error::Corrupt(_) => "STORE_CORRUPT",
         }
     }

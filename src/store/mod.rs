@@ -33,10 +33,10 @@ pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Deleted, End, Enqueue, Extend, Ids,
-    Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior, Pruned, Reach, Reaped,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker,
-    Topic, Trouble, Unclaim,
+    Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue,
+    Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior, Pruned, Reach,
+    Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign,
+    Stats, Taker, Topic, Trouble, Unclaim,
 };
 
 /// What a call answers.
@@ -85,8 +85,9 @@ pub trait Store: Send + Sync {
     /// Reads jobs; with `full`, payload, result and attempts too.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>>;
 
-    /// Cancels waiting and running jobs, forgets finished ones.
-    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>>;
+    /// Cancels waiting and running jobs, forgets finished ones. Nothing for a job that is not there, or that is
+    /// not the one that is meant.
+    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>>;
 
     /// Moves waiting and dead jobs; the job after it, or the state that refuses it.
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>>;

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::clock::Clock;
 use crate::domain::Time;
 use crate::pauses::Pauses;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Due, Scheduler};
 use crate::shards;
 use crate::store::Event;
 
@@ -56,7 +56,7 @@ impl Timer {
 
 /// Calls `piece`, which answers when there is more to do, again and again until `stop`. After a failed
 /// call it waits with `pause`.
-async fn tend<F: Future<Output = shards::Result<Option<Time>>>, P: Future<Output = ()>>(
+async fn tend<F: Future<Output = shards::Result<Due>>, P: Future<Output = ()>>(
     clock: &Clock,
     mut events: Receiver<Event>,
     stop: CancellationToken,
@@ -67,10 +67,10 @@ async fn tend<F: Future<Output = shards::Result<Option<Time>>>, P: Future<Output
     let rest = async {
         loop {
             match piece().await {
-                Ok(next) => {
+                Ok(due) => {
                     pauses.reset();
                     tokio::time::sleep(BREATH).await;
-                    if sleep(clock, &mut events, next).await.is_none() {
+                    if sleep(clock, &mut events, due).await.is_none() {
                         return;
                     }
                 }
@@ -84,12 +84,12 @@ async fn tend<F: Future<Output = shards::Result<Option<Time>>>, P: Future<Output
     }
 }
 
-/// Sleeps until `next`, or until an earlier time that the shard names meanwhile; at once when it may
+/// Sleeps until something is due, or until an earlier time that the shard names meanwhile; at once when it may
 /// have named one that was missed. `None`: the shard is closed.
-async fn sleep(clock: &Clock, events: &mut Receiver<Event>, next: Option<Time>) -> Option<()> {
-    let mut next = next.unwrap_or(Time::MAX);
+async fn sleep(clock: &Clock, events: &mut Receiver<Event>, due: Due) -> Option<()> {
+    let mut next = due.next.unwrap_or(Time::MAX);
     loop {
-        let alarm = clock.sleep_until(next);
+        let alarm = clock.sleep_until(due.here(next));
         tokio::pin!(alarm);
         let earlier = loop {
             tokio::select! {
@@ -122,6 +122,10 @@ mod tests {
     use crate::shards::ShardError;
     use crate::shards::faulty::Fault;
 
+    fn at(micros: i64) -> Due {
+        Due { next: Some(Time(micros)), skew: 0 }
+    }
+
     /// Runs `tend` over scripted answers, and says at which times it called.
     struct Script {
         clock: ManualClock,
@@ -131,7 +135,7 @@ mod tests {
     }
 
     impl Script {
-        async fn start(answers: Vec<shards::Result<Option<Time>>>) -> Script {
+        async fn start(answers: Vec<shards::Result<Due>>) -> Script {
             let clock = ManualClock::new(Time(0));
             let (events, receiver) = broadcast::channel(4);
             let (calls, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
@@ -140,7 +144,7 @@ mod tests {
             tokio::spawn(async move {
                 let piece = async || {
                     told.lock().unwrap().push(manual.now().0);
-                    answers.lock().unwrap().next().unwrap_or(Ok(None))
+                    answers.lock().unwrap().next().unwrap_or(Ok(Due::default()))
                 };
                 let pause = tokio::time::sleep;
                 tend(&Clock::Manual(manual.clone()), receiver, token, piece, pause).await;
@@ -181,7 +185,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_sleeps_until_the_time_it_was_told() {
-        let script = Script::start(vec![Ok(Some(Time(100))), Ok(None)]).await;
+        let script = Script::start(vec![Ok(at(100)), Ok(Due::default())]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
         assert_eq!(script.at(1_000_000).await, [0, 100]);
@@ -190,7 +194,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_event_makes_it_earlier_and_never_later() {
-        let script = Script::start(vec![Ok(Some(Time(100)))]).await;
+        let script = Script::start(vec![Ok(at(100))]).await;
         script.at(1).await;
         script.events.send(Event::Upkeep { at: Time(500) }).unwrap();
         script.events.send(Event::Upkeep { at: Time(50) }).unwrap();
@@ -199,10 +203,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn times_of_a_shard_are_by_its_clock() {
+        let ahead = Due { skew: 1_000, ..at(1_100) };
+        let nothing = Due { next: None, ..ahead };
+        let script = Script::start(vec![Ok(ahead), Ok(nothing)]).await;
+        assert_eq!(script.at(99).await, [0]);
+        assert_eq!(script.at(100).await, [0, 100]);
+        script.events.send(Event::Upkeep { at: Time(1_050) }).unwrap();
+        assert_eq!(script.at(101).await, [0, 100, 101], "that has passed already");
+        let behind = Due { skew: -1_000, ..at(100) };
+        let script = Script::start(vec![Ok(behind)]).await;
+        assert_eq!(script.at(1_099).await, [0]);
+        assert_eq!(script.at(1_100).await, [0, 1_100]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_failed_call_is_repeated_after_a_pause() {
         let script = Script::start(vec![
             Err(ShardError::unavailable(&ShardName::try_new("s0").unwrap(), "no")),
-            Ok(None),
+            Ok(Due::default()),
         ])
         .await;
         assert_eq!(script.at(1).await.len(), 1);

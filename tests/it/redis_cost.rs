@@ -136,7 +136,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
     store.enqueue(vec![job(JOBS)]).await.unwrap();
     for call in (0..JOBS).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
         let jobs: Vec<_> = call.iter().map(|&n| job(n)).collect();
-        let keys = jobs.iter().map(|job| job.key.clone()).collect();
+        let keys = jobs.iter().map(|job| job.key.clone().into()).collect();
         store.enqueue(jobs).await.unwrap();
         store.delete(keys).await.unwrap();
     }

@@ -308,7 +308,7 @@ impl Import<'_> {
         let what = format!("line {line} of {}", self.name);
         if is_of_the_line(error) {
             self.ledger.refused(line);
-            let problem = format!("{what}: {}", exit::for_people(error.message()));
+            let problem = format!("{what}: {}", exit::for_people(error));
             self.progress.suspend(|| complain(&problem));
             return;
         }

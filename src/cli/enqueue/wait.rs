@@ -119,7 +119,7 @@ async fn remark_lonely(topic: &str, connection: &Connection) {
     let Ok(answer) = connection.ask(topics.get_topic_stats(request)).await else { return };
     let stats = answer.stats.unwrap_or_default();
     if stats.streams == 0 && stats.unreachable_shards.is_empty() {
-        note(&format!("no worker takes jobs of {} at the moment", one_line(topic)));
+        note(&format!("no worker at this server takes jobs of {} at the moment", one_line(topic)));
     }
 }
 

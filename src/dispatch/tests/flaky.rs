@@ -12,9 +12,9 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Events, Extend, Ids, Info,
-    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
+    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events, Extend,
+    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
+    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -147,8 +147,8 @@ impl Store for Flaky {
         self.store.get(keys, full)
     }
 
-    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
-        self.store.delete(keys)
+    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
+        self.store.delete(items)
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ring::{Ring, draft, key, named, patience};
+use crate::clock::{Clock, ManualClock};
 use crate::domain::ring::ShardState;
-use crate::domain::{JobId, ShardName, State, TopicName, When};
+use crate::domain::{JobId, ShardName, State, Time, TopicName, When};
 use crate::scheduler::{
     AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs, SetShardStateError,
 };
 use crate::shards::ShardError;
-use crate::shards::faulty::Fault;
+use crate::shards::faulty::{Fault, Faulty};
 use crate::store::{Error, Store as _};
 
 fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
@@ -218,6 +219,20 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
     }
     let ready: u64 = ring.stats("b").await.iter().map(|stats| stats.ready).sum();
     assert_eq!(ready, 80);
+}
+
+/// A shard's clock says when a job died.
+#[tokio::test]
+async fn dead_letters_are_met_whatever_the_time_is_on_their_shard() {
+    for micros in [-3_600_000_000, 3_600_000_000] {
+        let there = ManualClock::new(Time(Clock::system().now().0 + micros));
+        let stores = vec![Faulty::new("s0", &Clock::Manual(there))];
+        let ring = Ring::over(stores, &[ShardState::Active], 1);
+        ring.accept(vec![draft("a"); 3]).await;
+        bury(&ring, "a").await;
+        let done = ring.scheduler.redrive(redrive("a", None)).await.unwrap();
+        assert_eq!((done.redriven, done.skipped), (3, 0), "{micros} us ahead");
+    }
 }
 
 /// What can be put back is the same whether its shard does that alone or another one takes it.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::domain::lifecycle::{Event, next};
-use crate::domain::{JobKey, State, Time, When, limit};
-use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
+use crate::domain::{State, Time, When, limit};
+use crate::store::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
 
 use super::record::{Held, clamped, micros};
 use super::reply::Reply;
@@ -20,12 +20,13 @@ fn states(event: Event) -> String {
 
 impl RedisStore {
     /// [`Store::delete`](crate::store::Store::delete).
-    pub(super) async fn delete(&self, keys: Vec<JobKey>) -> Result<Vec<Option<Deleted>>> {
-        let mut deleted = Vec::with_capacity(keys.len());
-        for part in keys.chunks(limit::CALL_JOBS_MAX) {
+    pub(super) async fn delete(&self, items: Vec<Delete>) -> Result<Vec<Option<Deleted>>> {
+        let mut deleted = Vec::with_capacity(items.len());
+        for part in items.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Delete);
-            for key in part {
+            for Delete { key, finished } in part {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
+                call.arg(finished.map_or(String::new(), |at| at.0.to_string()));
             }
             let mut reply = self.run(Lane::Write, &call).await?;
             self.hints.prune_at(reply.maybe_time()?);

@@ -396,10 +396,12 @@ for ask = 1, asks do
       return false
     end
 
-    -- When the first of a line is due, given that none is ready.
-    local function due_in(line)
-      local first = line and call('LINDEX', line, '0')
-      return first and unpack_('>I7', first) or 0
+    -- When the first of the line is due (0: there is none), given that no job could be taken from it; -2: it is due,
+    -- but stood behind others that had expired.
+    local function due_in_line()
+      local first = call('LINDEX', P .. 'line:' .. name, '0')
+      local due = first and unpack_('>I7', first) or 0
+      return due > 0 and due <= now and -2 or due
     end
 
     -- Takes from priority after priority; what is left.
@@ -409,7 +411,7 @@ for ask = 1, asks do
       if ranks == '0' then
         -- As most topics are.
         local waits = P .. 'wait:0:' .. name
-        return take_rank(line, waits) or next_due(waits, '0', due_in(line))
+        return take_rank(line, waits) or next_due(waits, '0', due_in_line())
       end
       local all, rest = ranks, 0
       for prio = 9, 0, -1 do
@@ -420,8 +422,9 @@ for ask = 1, asks do
           local lined = prio == 0 and line or nil
           local ended = take_rank(lined, waits, backs)
           if ended then return ended end
-          if lined then
-            local due = due_in(lined)
+          if prio == 0 then
+            local due = due_in_line()
+            if due < 0 then return due end
             if due > 0 and (rest == 0 or due < rest) then rest = due end
           end
           if waits then rest = next_due(waits, wait, rest) end

@@ -1,6 +1,6 @@
 -- flags: allow-oom
 -- delete: cancel what waits or runs, forget what is finished.
--- ARGV: now; per job: topic, id.
+-- ARGV: now; per job: topic, id, when it finished (empty: whatever it is; else any other generation is left alone).
 -- Reply: next upkeep (0: none), then per job: the state before (-1: no such job), and of a running one
 --        its lease, else false.
 --#include clock
@@ -32,12 +32,13 @@ local function delete(j)
   return before, lease and lease.raw or false
 end
 
-for a = 2, #ARGV, 2 do
+for a = 2, #ARGV, 3 do
   local k = topic_of(ARGV[a])
-  local j = k and find(k, ARGV[a + 1])
+  local j, finished = k and find(k, ARGV[a + 1]), ARGV[a + 2]
+  local is_meant = j and (finished == '' or j.phase ~= 0 and story(j).finished == tonumber(finished))
   local r = #reply
   reply[r + 1], reply[r + 2] = -1, false
-  if j then reply[r + 1], reply[r + 2] = delete(j) end
+  if is_meant then reply[r + 1], reply[r + 2] = delete(j) end
 end
 reply[1] = upkeep
 tell_all()

@@ -6,7 +6,11 @@ use deadpool_redis::redis::{ErrorKind, RedisError};
 
 use crate::store::Error;
 
-/// Codes with which Redis refuses a call before it runs. A script is refused as a whole.
+/// What the error of a command within a script tells of where it was; Redis takes back nothing that the script
+/// had done by then.
+const IN_SCRIPT: &str = "user_script";
+/// Codes with which Redis refuses a call before it runs. A script is refused as a whole, but for a right that one
+/// of its commands lacks.
 const REFUSALS: [&str; 16] = [
     "LOADING",
     "READONLY",
@@ -31,8 +35,10 @@ pub(super) fn of_call(error: &RedisError, reads: bool) -> Error {
     let text = error.to_string();
     match error.code() {
         Some("OOM") => Error::Full(format!("{text}; raise maxmemory or let workers drain it")),
+        Some("NOPERM") if !reads && text.contains(IN_SCRIPT) => Error::Halfway(text),
         Some(code) if REFUSALS.contains(&code) => Error::Unavailable(text),
         // A script failed at what it found: a key of another type, a record of another form.
+        Some(_) if !reads && text.contains(IN_SCRIPT) => Error::Halfway(text),
         Some(_) => Error::Corrupt(text),
         None if reads || was_never_sent(error) => Error::Unavailable(text),
         None => Error::Unknown(text),
@@ -110,6 +116,20 @@ mod tests {
         assert!(matches!(&full, Error::Full(text) if text.contains("raise maxmemory")), "{full:?}");
         let odd = "WRONGTYPE Operation against a key holding the wrong kind of value";
         assert!(matches!(of_call(&answered(odd), false), Error::Corrupt(_)));
+    }
+
+    #[test]
+    fn what_fails_within_a_script_may_have_written() {
+        for line in [
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: 3f, on @user_script:5.",
+            "ERR user_script:12: attempt to index local 'j' (a nil value) script: 3f, on @user_script:12.",
+            "ERR Error running script (call to f_3f): @user_script:12: attempt to index a nil value",
+            "NOPERM User ringq has no permissions to run the 'publish' command script: 3f, on @user_script:9.",
+        ] {
+            let error = of_call(&answered(line), false);
+            assert!(matches!(error, Error::Halfway(_)), "{line}: {error:?}");
+            assert!(!of_call(&answered(line), true).outcome_unknown(), "{line}: a read");
+        }
     }
 
     fn io(kind: io::ErrorKind) -> RedisError {

@@ -42,7 +42,8 @@ local order = P .. 'wait:' .. ARGV[3] .. ':' .. k.name
 local page = call('ZRANGEBYSCORE', order, '(' .. text(now), '+inf', 'LIMIT', ARGV[4], ARGV[5])
 for _, m in ipairs(page) do
   local j = load(k, sub(m, 14))
-  if j.due == j.created then
+  -- One that has no job, because somebody has removed that by hand, is left for claims.
+  if j and j.due == j.created then
     leave(j)
     heal(j)
   end

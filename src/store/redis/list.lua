@@ -2,7 +2,7 @@
 -- list: which jobs of a topic are in one state, by due time, then by arrival; not those that run.
 -- ARGV: now, topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
 --       time and arrival to begin after (empty: at the beginning), limit.
--- Reply: when there is something to prune first: false. Else members (arrival and id) and due times.
+-- Reply: when there is something to prune first: false. Else now, members (arrival and id) and due times.
 --#include clock
 --#include line
 local unpack_ = struct.unpack
@@ -80,4 +80,4 @@ for i = 1, #found do
     members[#members + 1], dues[#dues + 1] = found[i][2], found[i][1]
   end
 end
-return { members, dues }
+return { now, members, dues }

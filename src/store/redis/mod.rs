@@ -46,8 +46,8 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info,
+    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
     Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
 };
 
@@ -62,8 +62,9 @@ pub use start::OpenError;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
-/// How long [`Store::close`] waits for calls under way: longer than any answer may take.
-const CLOSE_MAX: Duration = Duration::from_secs(10);
+/// How long [`Store::close`] waits for calls under way: longer than an answer may take, and less than its caller
+/// waits.
+const CLOSE_MAX: Duration = Duration::from_secs(4);
 
 /// How to open a store.
 #[derive(Clone, Debug)]
@@ -216,8 +217,8 @@ impl Store for RedisStore {
         Box::pin(self.get(keys, full))
     }
 
-    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
-        Box::pin(self.delete(keys))
+    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
+        Box::pin(self.delete(items))
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {

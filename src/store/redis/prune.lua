@@ -1,7 +1,7 @@
 -- flags: allow-oom
 -- prune: expire what waited too long, forget what was kept long enough.
 -- ARGV: now, limit.
--- Reply: how many, when there is more to do (0: nothing left).
+-- Reply: now, how many, when there is more to do (0: nothing left).
 --#include clock
 --#include line
 --#include record
@@ -22,4 +22,4 @@ for i = 1, #due do
   end
 end
 local next_ = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
-return { #due, next_ and tonumber(next_) or 0 }
+return { now, #due, next_ and tonumber(next_) or 0 }

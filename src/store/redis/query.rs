@@ -18,7 +18,7 @@ type Spot = (Cursor, JobKey);
 impl RedisStore {
     /// [`Store::list`](crate::store::Store::list).
     pub(super) async fn list(&self, list: List) -> Result<Page> {
-        let mut places = match list.state {
+        let (now, mut places) = match list.state {
             State::Running => self.list_running(&list).await?,
             _ => self.list_places(&list).await?,
         };
@@ -29,7 +29,8 @@ impl RedisStore {
         let found = self.get(keys, list.full).await?.into_iter().zip(cursors);
         let listed = found.filter_map(|(job, place)| Some(Listed { job: job?, place }));
         // One that has left the state since then is not in the list.
-        Ok(Page { jobs: listed.filter(|listed| listed.job.state == list.state).collect(), next })
+        let jobs = listed.filter(|listed| listed.job.state == list.state).collect();
+        Ok(Page { now, jobs, next })
     }
 
     /// [`Store::ids`](crate::store::Store::ids).
@@ -50,16 +51,17 @@ impl RedisStore {
         Ok(Ids { ids, next })
     }
 
-    async fn list_running(&self, list: &List) -> Result<Vec<Spot>> {
-        let runs = self.running_in(&list.topic).await?.into_iter();
-        let places = runs.map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
+    async fn list_running(&self, list: &List) -> Result<(Time, Vec<Spot>)> {
+        let (now, runs) = self.running_in(&list.topic).await?;
+        let places =
+            runs.into_iter().map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
         let after = |(cursor, _): &Spot| {
             list.after.is_none_or(|a| (a.due, a.sequence) < (cursor.due, cursor.sequence))
         };
-        Ok(places.filter(after).take(list.limit + 1).collect())
+        Ok((now, places.filter(after).take(list.limit + 1).collect()))
     }
 
-    async fn list_places(&self, list: &List) -> Result<Vec<Spot>> {
+    async fn list_places(&self, list: &List) -> Result<(Time, Vec<Spot>)> {
         let mut call = self.call(Verb::List);
         call.arg(list.topic.as_str()).arg(state_letter(list.state));
         match list.after {
@@ -68,13 +70,14 @@ impl RedisStore {
         };
         call.arg(list.limit + 1);
         let mut reply = self.run_pruned(&call).await?;
+        let now = reply.time()?;
         let members = reply.list()?.all_bytes()?;
         let mut dues = reply.list()?;
         let place = |member: bytes::Bytes| {
             let cursor = Cursor { due: dues.time()?, sequence: arrival_of(&member) };
             Ok((cursor, JobKey { topic: list.topic.clone(), id: id_of(&member)? }))
         };
-        members.into_iter().map(place).collect()
+        Ok((now, members.into_iter().map(place).collect::<Result<_>>()?))
     }
 
     /// Runs a read that counts, after everything that is past its time was pruned.

@@ -3,18 +3,19 @@
 -- from where the last part ended; one that runs all the time is in some part, unless it is extended with a note
 -- or meets an enqueue just then.
 -- ARGV: now, topic, cursor (0: from the beginning), how many at least are looked at.
--- Reply: the cursor to go on from (0: that was all), then per lease: id, and of what lies under it the lease
+-- Reply: now, the cursor to go on from (0: that was all), then per lease: id, and of what lies under it the lease
 --        and the first 13 bytes behind (due time and arrival).
-local P, sub = KEYS[1], string.sub
-local part = redis.call('ZSCAN', P .. 'ends:' .. ARGV[2], ARGV[3], 'COUNT', ARGV[4])
-local reply, ids = { part[1] }, {}
+--#include clock
+local sub = string.sub
+local part = call('ZSCAN', P .. 'ends:' .. ARGV[2], ARGV[3], 'COUNT', ARGV[4])
+local reply, ids = { now, part[1] }, {}
 for i = 1, #part[2], 2 do
   local member = part[2][i]
   ids[#ids + 1] = sub(member, string.byte(member, 9) == 0 and 10 or 9)
 end
 -- A small set is answered whole, so the ids are looked up in portions.
 for begin = 1, #ids, 512 do
-  local found = redis.call('HMGET', P .. 'jobs:' .. ARGV[2], unpack(ids, begin, math.min(begin + 511, #ids)))
+  local found = call('HMGET', P .. 'jobs:' .. ARGV[2], unpack(ids, begin, math.min(begin + 511, #ids)))
   for i = 1, #found do
     local raw, r = found[i], #reply
     if raw and string.byte(raw) == 255 then

@@ -71,6 +71,16 @@ pub(super) const SOURCES: [(&str, &str); 7] = [
     ("arrive", include_str!("lib/arrive.lua")),
 ];
 
+/// The commands that scripts call.
+pub(super) fn commands() -> impl Iterator<Item = &'static str> {
+    let codes = ALL.iter().map(|script| script.source).chain(SOURCES.map(|(_, code)| code));
+    let names = codes.flat_map(|code| code.split("call('").skip(1));
+    let mut names: Vec<_> = names.filter_map(|rest| rest.split('\'').next()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter()
+}
+
 const FLAGS: &str = "-- flags:";
 const INCLUDE: &str = "--#include ";
 /// The first Redis that reads a shebang.

@@ -12,9 +12,12 @@ use super::contact::Contact;
 use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
-use super::script::{Call, Scripts, Verb};
+use super::script::{Call, Scripts, Verb, commands};
 use super::start::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::{claim, fault, keys};
+
+/// What is called outside of scripts and may be forbidden.
+const SUBSCRIBE: &str = "SUBSCRIBE";
 
 /// One Redis. No call reaches it before it has been checked.
 pub(super) struct Shard {
@@ -134,10 +137,15 @@ impl Shard {
         let mut connection = self.connect(Lane::Write).await?;
         self.ask_name(&mut connection).await?;
         if self.behind.swap(false, Ordering::Relaxed) {
-            let healed = self.heal().await;
-            self.behind.store(healed.is_err(), Ordering::Relaxed);
-            let healed = healed?;
-            tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
+            match self.heal().await {
+                Ok(healed) => {
+                    tracing::warn!(shard = %self.name, healed, "the clock went back; undelayed jobs are due now");
+                }
+                Err(error) => {
+                    self.behind.store(true, Ordering::Relaxed);
+                    tracing::error!(shard = %self.name, %error, "the clock went back, and jobs that are due wait for it");
+                }
+            }
         }
         Ok(())
     }
@@ -170,9 +178,16 @@ impl Shard {
     async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let mut call = self.call(Verb::Open);
         call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN);
+        for command in commands().chain([SUBSCRIBE]) {
+            call.arg(command);
+        }
         let answer = self.scripts.run(connection, &call).await;
         let mut reply = Reply::new(answer.map_err(|error| fault::of_call(&error, true))?)?;
         let (found, format) = (reply.text()?, reply.number()?);
+        let (before, now, refused) = (reply.time()?, reply.time()?, reply.text()?);
+        if !refused.is_empty() {
+            return Err(OpenError::Rights(refused));
+        }
         if found != self.name.as_str() {
             return Err(OpenError::OtherName { found, asked: self.name.to_string() });
         }
@@ -182,7 +197,6 @@ impl Shard {
         if format < FORMAT_MIN {
             return Err(OpenError::Older { found: format });
         }
-        let (before, now) = (reply.time()?, reply.time()?);
         if now < before {
             self.behind.store(true, Ordering::Relaxed);
         }

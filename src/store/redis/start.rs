@@ -31,6 +31,12 @@ pub enum OpenError {
     /// It cannot be written to.
     #[error("it is a read-only replica; give the address of its primary")]
     Replica,
+    /// Its login may not do what scripts do.
+    #[error(
+        "its user may not use {0} on keys and channels that begin with ringq:; \
+         grant that, the README has the whole command"
+    )]
+    Rights(String),
     /// It belongs to another shard.
     #[error(
         "it is shard {found}, not {asked}; a shard keeps its name for ever: \

@@ -42,7 +42,7 @@ impl RedisStore {
             leases.push(lease_of(key, held, &Record::read(record)?, now)?);
         }
         self.hints.looked(&self.hints.reap, look, next);
-        Ok(Reaped { leases, next })
+        Ok(Reaped { now, leases, next })
     }
 
     /// [`Store::prune`](crate::store::Store::prune).
@@ -51,7 +51,8 @@ impl RedisStore {
         let mut call = self.call(Verb::Prune);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(Lane::Write, &call).await?;
-        let pruned = Pruned { pruned: reply.count()?, next: reply.maybe_time()? };
+        let (now, pruned) = (reply.time()?, reply.count()?);
+        let pruned = Pruned { now, pruned, next: reply.maybe_time()? };
         self.hints.looked(&self.hints.prune, look, pruned.next);
         Ok(pruned)
     }
@@ -77,18 +78,20 @@ impl RedisStore {
             self.shard.all_topics().await?
         };
         for topic in topics {
-            all.extend(self.running_in(&topic).await?);
+            all.extend(self.running_in(&topic).await?.1);
         }
         Ok(all)
     }
 
-    /// Everything that runs of a topic.
-    pub(super) async fn running_in(&self, topic: &TopicName) -> Result<Vec<Run>> {
-        let (mut runs, mut cursor) = (Vec::new(), Bytes::from_static(b"0"));
+    /// Everything that runs of a topic, and the store's time before the look.
+    pub(super) async fn running_in(&self, topic: &TopicName) -> Result<(Time, Vec<Run>)> {
+        let (mut began, mut runs, mut cursor) = (None, Vec::new(), Bytes::from_static(b"0"));
         loop {
             let mut call = self.call(Verb::Running);
             call.arg(topic.as_str()).arg(&cursor[..]).arg(limit::CALL_JOBS_MAX);
             let mut reply = self.run(Lane::Read, &call).await?;
+            let now = reply.time()?;
+            let began = *began.get_or_insert(now);
             cursor = reply.bytes()?;
             while !reply.is_empty() {
                 let id = JobId::stored(&reply.text()?);
@@ -98,12 +101,11 @@ impl RedisStore {
                 runs.push(Run { key, lease, due, sequence });
             }
             if &cursor[..] == b"0" {
-                break;
+                // A part may come twice.
+                runs.sort_by_key(|run| (run.due, run.sequence));
+                runs.dedup_by(|a, b| a.key == b.key);
+                return Ok((began, runs));
             }
         }
-        // A part may come twice.
-        runs.sort_by_key(|run| (run.due, run.sequence));
-        runs.dedup_by(|a, b| a.key == b.key);
-        Ok(runs)
     }
 }

@@ -8,7 +8,7 @@ use deadpool_redis::redis::{self, Client, Msg, RedisError};
 use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::domain::{Time, Token, TopicName};
+use crate::domain::{ShardName, Time, Token, TopicName};
 use crate::pauses::Pauses;
 use crate::store::{Error, Hint, Revoked};
 
@@ -29,8 +29,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// is the primary no more. A shard that is reached already is subscribed to when this returns.
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
+    let mut failure = None;
     let mut subscription = match shard.contact.is_known() {
-        true => join(&shard).await.ok(),
+        true => heard(&shard.name, join(&shard).await, &mut failure),
         false => None,
     };
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -46,13 +47,33 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
             }
             tokio::time::sleep(pauses.pause()).await;
             left.mark_unchanged();
-            subscription = join(&shard).await.ok();
+            subscription = heard(&shard.name, join(&shard).await, &mut failure);
             if subscription.is_some() {
                 tracing::info!(shard = %shard.name, "wake-ups are heard");
                 hints.missed();
             }
         }
     }))
+}
+
+/// The subscription, if there is one. Why there is none is said once, and again when it is another reason.
+fn heard(
+    shard: &ShardName,
+    joined: Result<PubSub, Error>,
+    failure: &mut Option<String>,
+) -> Option<PubSub> {
+    let error = match joined {
+        Ok(subscription) => {
+            *failure = None;
+            return Some(subscription);
+        }
+        Err(error) => error.to_string(),
+    };
+    if failure.as_ref() != Some(&error) {
+        tracing::warn!(%shard, error, "wake-ups are not heard: jobs may come a second later");
+        *failure = Some(error);
+    }
+    None
 }
 
 /// Subscribes on the Redis that calls go to, which is thereby known to be the right one.

@@ -25,6 +25,8 @@ const LEASE: &str = statement(FILE, "lease");
 struct Budget {
     jobs: usize,
     bytes: u64,
+    /// Jobs that it may find expired.
+    expiries: usize,
 }
 
 /// Who can still take something: jobs go round.
@@ -69,7 +71,11 @@ enum End {
 
 /// [`Store::claim`](crate::store::Store::claim).
 pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
-    let mut budget = Budget { jobs: limit::CALL_JOBS_MAX, bytes: limit::CALL_BYTES_MAX as u64 };
+    let mut budget = Budget {
+        jobs: limit::CALL_JOBS_MAX,
+        bytes: limit::CALL_BYTES_MAX as u64,
+        expiries: limit::CALL_JOBS_MAX,
+    };
     let asks = claim.asks.iter();
     let topics = asks.map(|ask| claim_topic(session, claim, ask, &mut budget));
     Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
@@ -129,8 +135,11 @@ fn take_rank(
     taken: &mut Vec<Taken>,
 ) -> Done<End> {
     let mut select = session.prepare(TAKE)?;
-    let (before, mut cleared) = (taken.len(), 0);
+    let before = taken.len();
     loop {
+        if budget.expiries == 0 {
+            return Ok(End::Over);
+        }
         let limit = round.jobs_left().min(budget.jobs) + 1;
         // What was taken still waits in the table, at the front.
         let mut rows = select.query(params![topic, rank, limit, taken.len() - before])?;
@@ -163,11 +172,10 @@ fn take_rank(
             session.rank_is_empty(name, rank);
         }
         expire_all(session, &expired)?;
-        cleared += expired.len();
+        budget.expiries = budget.expiries.saturating_sub(expired.len());
         match end {
             Some(end) => return Ok(end),
             None if seen < limit => return Ok(End::Empty),
-            None if cleared >= limit::CALL_JOBS_MAX => return Ok(End::Over),
             // Some of the page had expired, so there may be more for those who took the others.
             None => {}
         }

@@ -6,7 +6,7 @@ use rusqlite::params;
 
 use crate::domain::lifecycle::{Event, next};
 use crate::domain::{Job, State, TopicName};
-use crate::store::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
+use crate::store::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 
 use super::fault::Done;
 use super::finish;
@@ -22,19 +22,19 @@ const ARRIVE_ANEW: &str = statement(FILE, "arrive_anew");
 const MOVE_BODY: &str = statement(FILE, "move_body");
 
 /// The verb: cancel what waits or runs, forget what is finished.
-pub(super) fn delete(
-    session: &mut Session<'_>,
-    keys: &Vec<crate::domain::JobKey>,
-) -> Done<Vec<Option<Deleted>>> {
+pub(super) fn delete(session: &mut Session<'_>, items: &Vec<Delete>) -> Done<Vec<Option<Deleted>>> {
     let mut by_id = session.prepare(BY_ID)?;
-    let mut deleted = Vec::with_capacity(keys.len());
-    for key in keys {
+    let mut deleted = Vec::with_capacity(items.len());
+    for Delete { key, finished } in items {
         let Some(topic) = session.topic(&key.topic)? else {
             deleted.push(None);
             continue;
         };
         let found = lifecycle::find(session, &mut by_id, topic, key.id.as_str())?;
-        deleted.push(match found {
+        let is_meant = |row: &Row, state: State| {
+            finished.is_none() || state.is_terminal() && row.finished == *finished
+        };
+        deleted.push(match found.filter(|(row, state)| is_meant(row, *state)) {
             Some((row, state)) => Some(delete_row(session, &row, state)?),
             None => None,
         });

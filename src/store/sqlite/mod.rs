@@ -42,8 +42,8 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease,
-    LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
+    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info,
+    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
     Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
 };
 
@@ -278,8 +278,8 @@ impl Store for SqliteStore {
         self.read(query::Get { keys, full }, query::get)
     }
 
-    fn delete(&self, keys: Vec<JobKey>) -> Reply<'_, Vec<Option<Deleted>>> {
-        self.writer.call(Sync::Full, keys.len(), keys, delete::delete)
+    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
+        self.writer.call(Sync::Full, items.len(), items, delete::delete)
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {

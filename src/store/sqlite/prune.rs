@@ -34,7 +34,7 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     }
     let next = next(session)?;
     session.pruned_until(next);
-    Ok(Pruned { pruned: pruned as u64, next })
+    Ok(Pruned { now: session.now, pruned: pruned as u64, next })
 }
 
 fn due(session: &Session<'_>, phase: Phase, limit: usize) -> rusqlite::Result<Vec<Row>> {

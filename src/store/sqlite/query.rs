@@ -67,7 +67,10 @@ fn get_one(
 
 /// A page of jobs in one state, by due time.
 pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
-    let Some(topic) = reader.topic(&list.topic)? else { return Ok(Page::default()) };
+    let now = reader.now;
+    let Some(topic) = reader.topic(&list.topic)? else {
+        return Ok(Page { now, ..Page::default() });
+    };
     let mut found = match Phase::holding(list.state) {
         Phase::Waiting => list_waiting(reader, topic, list)?,
         phase => list_others(reader, topic, phase, list)?,
@@ -83,7 +86,7 @@ pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
             jobs.push(Listed { job, place });
         }
     }
-    Ok(Page { jobs, next })
+    Ok(Page { now, jobs, next })
 }
 
 /// The place behind a row.

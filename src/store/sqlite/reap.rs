@@ -31,7 +31,7 @@ pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
         next.query_row(params![session.now.0], |row| row.get::<_, Option<i64>>(0))?.map(Time)
     };
     session.reaped_until(next);
-    Ok(Reaped { leases: leases(session, rows)?, next })
+    Ok(Reaped { now: session.now, leases: leases(session, rows)?, next })
 }
 
 /// The verb: leases of streams of other replicas than `living`.

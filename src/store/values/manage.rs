@@ -2,7 +2,16 @@
 
 use std::time::Duration;
 
-use crate::domain::{Job, JobId, JobKey, State, Token, TopicName, When};
+use crate::domain::{Job, JobId, JobKey, State, Time, Token, TopicName, When};
+
+/// Deletes one job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Delete {
+    /// The job.
+    pub key: JobKey,
+    /// Only if it finished then: a later generation under its id is left alone.
+    pub finished: Option<Time>,
+}
 
 /// What a delete found.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +20,15 @@ pub struct Deleted {
     pub previous: State,
     /// Whose lease was revoked: owner, stream and token.
     pub revoked: Option<(u32, u32, Token)>,
+}
+
+// === impl Delete ===
+
+impl From<JobKey> for Delete {
+    /// Whatever state it is in.
+    fn from(key: JobKey) -> Delete {
+        Delete { key, finished: None }
+    }
 }
 
 /// Moves one job.

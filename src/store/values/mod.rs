@@ -12,7 +12,7 @@ mod upkeep;
 pub use claim::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, Unclaim};
 pub use enqueue::{Enqueue, NewJob, Prior};
 pub use lease::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
-pub use manage::{Deleted, Redrive, Redriven, Reschedule, Rescheduled};
+pub use manage::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
 pub use shard::{Content, Info, Reach, Trouble};

@@ -31,6 +31,8 @@ pub struct Cursor {
 /// A page of jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
+    /// The store's time of the look.
+    pub now: Time,
     /// In the order of due times.
     pub jobs: Vec<Listed>,
     /// Where the next page begins; `None` at the end.

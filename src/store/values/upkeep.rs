@@ -7,6 +7,8 @@ use super::Lease;
 /// Expired leases.
 #[derive(Clone, Debug, Default)]
 pub struct Reaped {
+    /// The store's time of the look.
+    pub now: Time,
     /// At most as many as asked for.
     pub leases: Vec<Lease>,
     /// When the next deadline passes that is not among them; now or earlier: there are more.
@@ -16,6 +18,8 @@ pub struct Reaped {
 /// What a prune did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
+    /// The store's time of it.
+    pub now: Time,
     /// Jobs expired or forgotten.
     pub pruned: u64,
     /// When there is more to do.

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use ringq::pb::{GetTopicStatsRequest, StreamRequest};
+use ringq::pb::{GetTopicStatsRequest, ListTopicsRequest, StreamRequest};
 use serde_json::Value;
 use tokio::process::{Child, Command};
 
@@ -86,7 +86,8 @@ async fn a_rate_is_kept_to_the_last_job() {
     let report = report(&server, "both --jobs 700 --rate 500/s --warm-up 0").await;
     let round = &report["rounds"][0];
     let seconds = round["seconds"].as_f64().unwrap();
-    assert!((1.4..2.0).contains(&seconds), "no turn after the last job: {seconds} s");
+    // Another turn of a second after the last job would make it more than that on any machine.
+    assert!((1.4..2.4).contains(&seconds), "{seconds} s");
     assert_eq!(round["books"]["acked"], 700);
 }
 
@@ -94,7 +95,15 @@ async fn a_rate_is_kept_to_the_last_job() {
 async fn a_server_that_stalls_is_told() {
     let server = Server::start().await;
     let run = begin(server.grpc, "idle --jobs 400 --warm-up 0 -o json");
-    tokio::time::sleep(millis(1_000)).await;
+    let client = server.connect().await;
+    eventually("its turns have begun", async || {
+        let topics = client.topics.clone().list_topics(ListTopicsRequest::default()).await.ok()?;
+        let mut topics = topics.into_inner().topics.into_iter();
+        topics
+            .any(|topic| topic.stats.is_some_and(|stats| stats.succeeded_total > 50))
+            .then_some(())
+    })
+    .await;
     signal(server.pid(), "STOP").await;
     tokio::time::sleep(millis(500)).await;
     signal(server.pid(), "CONT").await;

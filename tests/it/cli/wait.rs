@@ -36,7 +36,7 @@ async fn without_a_worker_it_says_so_and_waits_as_long_as_asked() {
     let server = Server::start().await;
     let args = ["enqueue", "sum", "x", "--wait", "--wait-timeout", "2500ms", "--id", "a"];
     let ran = finish(command(server.grpc, &args).spawn().unwrap()).await;
-    let lonely = "no worker takes jobs of sum at the moment\n";
+    let lonely = "no worker at this server takes jobs of sum at the moment\n";
     let says = ["a is READY\n", lonely, "job sum/a is still READY after 2500ms", "`ringq job get"];
     let ran = ran.fails(1, &says);
     assert_eq!((ran.stdout.as_str(), ran.stderr.matches(lonely).count()), ("", 1));

@@ -5,7 +5,7 @@ use crate::harness::{Server, take};
 async fn workers_are_listed() {
     let server = Server::start().await;
     let none = ringq(&server, &["worker", "list"]).await;
-    assert_eq!(none.stderr, "no worker has a stream open\n");
+    assert_eq!(none.stderr, "no worker has a stream open at this server\n");
     assert_eq!(none.ok(), "");
     let client = server.connect().await;
     let request = ringq::pb::StreamRequest { worker_id: "w1".to_owned(), ..take("mail") };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures::future::join_all;
-use ringq::pb::{ConflictPolicy, EnqueueOutcome, JobSpec, JobState};
+use ringq::pb::{ConflictPolicy, EnqueueOutcome, GetTopicStatsRequest, JobSpec, JobState};
 use tonic::Code;
 
 use super::{calls, connect, enqueue, jobs};
@@ -76,6 +76,20 @@ async fn policies_hold_for_callers_that_share_a_call() {
 }
 
 /// Callers with ids while the server dies and comes back: each job is there once.
+/// Waits until some jobs of `t` are in, and others are not.
+async fn in_the_middle(server: &Server) {
+    let client = server.connect().await;
+    let ready = async || loop {
+        let request = GetTopicStatsRequest { name: "t".to_owned() };
+        let Ok(answer) = client.topics.clone().get_topic_stats(request).await else { continue };
+        match answer.into_inner().stats.unwrap_or_default().ready {
+            0 => {}
+            ready => return ready,
+        }
+    };
+    assert!(within("some are in", ready()).await < 3_000, "all are in");
+}
+
 #[tokio::test]
 async fn jobs_with_ids_survive_a_killed_server() {
     for policy in [ConflictPolicy::Keep, ConflictPolicy::Reject] {
@@ -88,8 +102,7 @@ async fn jobs_with_ids_survive_a_killed_server() {
                 tokio::spawn(async move { producer.enqueue(job).await })
             })
             .collect();
-        // In the middle: some are in, others are not.
-        tokio::time::sleep(millis(15)).await;
+        in_the_middle(&server).await;
         server.kill().await;
         server.restart().await;
         for answer in within("all answers", join_all(callers)).await {
@@ -109,7 +122,7 @@ async fn a_job_without_an_id_is_never_sent_twice() {
             tokio::spawn(async move { producer.enqueue(JobSpec::new("t")).await })
         })
         .collect();
-    tokio::time::sleep(millis(15)).await;
+    in_the_middle(&server).await;
     server.kill().await;
     server.restart().await;
     let (mut sure, mut unknown) = (0, 0);

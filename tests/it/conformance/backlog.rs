@@ -38,7 +38,7 @@ async fn fill(q: &Fixture) -> Vec<String> {
 
 async fn delete(q: &Fixture, ids: &[String]) {
     for part in ids.chunks(limit::CALL_JOBS_MAX) {
-        let keys = part.iter().map(|id| key(TOPIC, id)).collect();
+        let keys = part.iter().map(|id| key(TOPIC, id).into()).collect();
         assert!(q.store.delete(keys).await.unwrap().iter().all(Option::is_some));
     }
 }

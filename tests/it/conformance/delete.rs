@@ -1,7 +1,7 @@
 //! Delete: waiting and running jobs become CANCELLED, finished and dead ones are forgotten.
 
-use ringq::domain::{AttemptOutcome, Keep, Outcome, State, limit};
-use ringq::store::{Deleted, NewJob, Refused};
+use ringq::domain::{AttemptOutcome, Keep, OnConflict, Outcome, State, limit};
+use ringq::store::{Delete, Deleted, NewJob, Refused};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -33,7 +33,7 @@ pub(crate) async fn a_job_in_backoff_is_cancelled(q: Fixture) {
 pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture) {
     let keep = Keep::Record(RETENTION);
     let leased = q.run(NewJob { keep, ..new_job("a") }).await;
-    let deleted = one(q.store.delete(vec![key(TOPIC, "a")]).await.unwrap());
+    let deleted = one(q.store.delete(vec![key(TOPIC, "a").into()]).await.unwrap());
     let revoked = Some((OWNER, 1, leased.token));
     assert_eq!(deleted, Some(Deleted { previous: State::Running, revoked }));
     let job = q.job("a").await;
@@ -49,7 +49,7 @@ pub(crate) async fn a_running_job_is_cancelled_and_its_lease_revoked(q: Fixture)
 
 pub(crate) async fn only_a_running_job_has_a_lease_to_revoke(q: Fixture) {
     q.put(new_job("a")).await;
-    let deleted = one(q.store.delete(vec![key(TOPIC, "a")]).await.unwrap()).unwrap();
+    let deleted = one(q.store.delete(vec![key(TOPIC, "a").into()]).await.unwrap()).unwrap();
     assert_eq!(deleted.revoked, None);
 }
 
@@ -105,15 +105,15 @@ pub(crate) async fn finished_dead_cancelled_and_expired_jobs_are_forgotten(q: Fi
 
 pub(crate) async fn what_is_not_there_is_not_deleted(q: Fixture) {
     q.put(new_job("a")).await;
-    let keys = vec![key("nowhere", "a"), key(TOPIC, "b"), key(TOPIC, "a")];
-    let deleted = q.store.delete(keys).await.unwrap();
+    let keys = [key("nowhere", "a"), key(TOPIC, "b"), key(TOPIC, "a")];
+    let deleted = q.store.delete(keys.map(Delete::from).to_vec()).await.unwrap();
     let found: Vec<_> = deleted.into_iter().map(|d| d.map(|d| d.previous)).collect();
     assert_eq!(found, [None, None, Some(State::Ready)]);
 }
 
 pub(crate) async fn the_same_job_twice_in_one_call_is_cancelled_then_forgotten(q: Fixture) {
     q.put(new_job("a")).await;
-    let deleted = q.store.delete(vec![key(TOPIC, "a"); 3]).await.unwrap();
+    let deleted = q.store.delete(vec![key(TOPIC, "a").into(); 3]).await.unwrap();
     let found: Vec<_> = deleted.into_iter().map(|d| d.map(|d| d.previous)).collect();
     assert_eq!(found, [Some(State::Ready), Some(State::Cancelled), None]);
 }
@@ -123,4 +123,26 @@ pub(crate) async fn a_forgotten_record_that_is_not_pruned_is_not_found(q: Fixtur
     q.ack(&leased).await;
     q.sleep(60);
     assert_eq!(q.delete("a").await, None);
+}
+
+pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone(q: Fixture) {
+    let keep = Keep::Record(RETENTION);
+    for id in ["stays", "goes"] {
+        let leased = q.run(NewJob { keep, ..new_job(id) }).await;
+        q.end(&leased, dead_lettered()).await;
+    }
+    let finished = q.job("stays").await.finish_time;
+    assert_eq!(finished, Some(q.now()));
+    let meant = |id| Delete { key: key(TOPIC, id), finished };
+    // Somebody enqueues it again, before who moved it away comes to delete it.
+    q.sleep(1);
+    q.put(NewJob { on_conflict: OnConflict::Replace, keep, ..new_job("stays") }).await;
+    let deleted = q.store.delete(vec![meant("stays"), meant("goes")]).await.unwrap();
+    let previous: Vec<_> = deleted.into_iter().map(|done| done.map(|done| done.previous)).collect();
+    assert_eq!(previous, [None, Some(State::Dead)]);
+    assert_eq!((q.state("stays").await, q.state("goes").await), (Some(State::Ready), None));
+    // Not one either that has died since then.
+    q.end(&q.claim_one().await, dead_lettered()).await;
+    assert_eq!(q.store.delete(vec![meant("stays")]).await.unwrap(), [None]);
+    assert_eq!(q.state("stays").await, Some(State::Dead));
 }

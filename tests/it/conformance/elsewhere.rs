@@ -150,9 +150,9 @@ pub(crate) async fn an_end_by_another_replicas_timer_takes_the_lease_away(q: Fix
 pub(crate) async fn a_delete_elsewhere_takes_the_lease_away(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
     two.q.put(new_job("waits")).await;
-    assert!(two.other.delete(vec![key(TOPIC, "waits")]).await.unwrap()[0].is_some());
+    assert!(two.other.delete(vec![key(TOPIC, "waits").into()]).await.unwrap()[0].is_some());
     let leased = one(two.leased(OWNER, &[7], &[new_job("runs")]).await);
-    two.other.delete(vec![key(TOPIC, "runs")]).await.unwrap();
+    two.other.delete(vec![key(TOPIC, "runs").into()]).await.unwrap();
     let (tokens, reason) = (vec![leased.token], Revoked::Deleted);
     assert_eq!(two.hears().await, Hint::Revoked { stream: 7, tokens, reason });
     two.hears_no_more().await;

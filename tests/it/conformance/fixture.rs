@@ -343,7 +343,8 @@ impl Fixture {
 
     /// Deletes a job of [`TOPIC`]; the state that it was in.
     pub(crate) async fn delete(&self, id: &str) -> Option<State> {
-        one(self.store.delete(vec![key(TOPIC, id)]).await.unwrap()).map(|deleted| deleted.previous)
+        one(self.store.delete(vec![key(TOPIC, id).into()]).await.unwrap())
+            .map(|deleted| deleted.previous)
     }
 
     /// Reads a job of [`TOPIC`] in full.

@@ -243,6 +243,7 @@ macro_rules! conformance {
                 the_lease_of_a_deleted_job_that_is_not_kept_is_not_found
                 finished_dead_cancelled_and_expired_jobs_are_forgotten
                 what_is_not_there_is_not_deleted
+                a_delete_that_means_one_generation_leaves_the_next_one_alone
                 the_same_job_twice_in_one_call_is_cancelled_then_forgotten
                 a_forgotten_record_that_is_not_pruned_is_not_found
             }

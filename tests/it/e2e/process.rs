@@ -42,9 +42,9 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
             })
         })
         .collect();
-    eventually("the load flows", async || (client.find("load", "x").await.is_none()).then_some(()))
+    client.enqueue(job("load")).await;
+    eventually("the load flows", async || (client.stats("load").await.ready > 20).then_some(()))
         .await;
-    tokio::time::sleep(millis(300)).await;
 
     server.terminate();
     for worker in [&mut worker, &mut idle] {

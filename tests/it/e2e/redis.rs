@@ -3,7 +3,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use ringq::pb::{EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest};
+use ringq::pb::{
+    DeleteRequest, EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest,
+};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -123,6 +125,51 @@ async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
     let stats = client.stats("mail").await;
     assert_eq!((stats.ready, stats.scheduled, stats.running), (0, 0, 12));
     assert!(!server.log().contains("ERROR"), "{}", server.log());
+}
+
+/// What is in front of the jobs fills more than one claim.
+#[tokio::test]
+async fn a_worker_gets_jobs_behind_thousands_that_left_or_expired() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    let ids: Vec<_> = (0..6_000).map(|n| format!("j{n}")).collect();
+    let jobs = ids.iter().map(|id| job("mail").with_id(id));
+    client.enqueue_all(jobs.collect()).await;
+    // Too few of all to be tidied up at once.
+    for part in ids[..2_900].chunks(50) {
+        let topic = || "mail".to_owned();
+        let deletes =
+            part.iter().map(|id| {
+                let (mut queue, id) = (client.queue.clone(), id.clone());
+                async move {
+                    queue.delete(DeleteRequest { topic: topic(), id, ..Default::default() }).await
+                }
+            });
+        futures::future::join_all(deletes).await.into_iter().for_each(|done| drop(done.unwrap()));
+    }
+    assert_eq!(client.pull_now("mail", 1).await.len(), 1);
+    let expires = job("bills").with_ttl(millis(300));
+    client.enqueue_all(vec![expires; 3_000]).await;
+    client.enqueue(job("bills").with_id("stays")).await;
+    tokio::time::sleep(Duration::from_millis(310)).await;
+    assert_eq!(client.pull_now("bills", 1).await[0].id, "stays");
+}
+
+#[tokio::test]
+async fn a_login_that_lacks_a_right_is_refused_with_its_name() {
+    let Some(redis) = Redis::start().await else { return };
+    for (rights, lacks) in [
+        ([">p", "~ringq:*", "&ringq:*", "+@all", "-lindex", "-hsetnx"], "HSETNX LINDEX"),
+        ([">p", "~ringq:*", "resetchannels", "+@all", "on", "on"], "PUBLISH SUBSCRIBE"),
+    ] {
+        let user = ["ACL", "SETUSER", "ringq", "reset", "on"].into_iter().chain(rights);
+        assert_eq!(redis.command(&user.collect::<Vec<_>>()).await, "+OK");
+        let url = redis.url().replace("redis://", "redis://ringq:p@");
+        let failure = Setup::new().shard(format!("s0={url}")).fail().await;
+        let says = failure.stderr;
+        assert!(says.contains(&format!("may not use {lacks} on keys")), "{says}");
+    }
 }
 
 #[tokio::test]

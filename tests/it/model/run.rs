@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
-use ringq::store::{Claim, Error, Lease, LeaseRef, List, Reaped};
+use ringq::store::{Claim, Delete, Error, Lease, LeaseRef, List, Reaped};
 
 use super::coverage::Seen;
 use super::reference::Reference;
@@ -101,7 +101,7 @@ impl Run {
             }
             Step::Delete(keys) => {
                 let expected: Vec<_> = keys.iter().map(|key| reference.delete(key)).collect();
-                same(expected, store.delete(keys).await?);
+                same(expected, store.delete(keys.into_iter().map(Delete::from).collect()).await?);
             }
             Step::Reschedule(items) => {
                 let expected: Vec<_> = items.iter().map(|i| reference.reschedule(i)).collect();
