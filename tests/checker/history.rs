@@ -25,8 +25,8 @@ pub(crate) enum Event {
     FollowsOn { job: u32, after: u32, at: Nanos },
     /// It arrived. None: a job that nobody asked for.
     Delivered(Delivered),
-    /// Its ack was answered OK.
-    Acked { job: u32, at: Nanos, delivery: i32, receipt: String },
+    /// Its ack, first sent at `sent`, was answered OK. As delivery [`i32::MAX`]: it was found to have ended, by which call is not known.
+    Acked { job: u32, sent: Nanos, at: Nanos, delivery: i32, receipt: String },
     /// The nack that asks for a dead letter was answered OK.
     Buried { job: u32, at: Nanos, delivery: i32, receipt: String },
     /// A nack is about to be sent; `failed`: it counts as a failure.
@@ -43,8 +43,8 @@ pub(crate) enum Event {
     Killed { server: u32, at: Nanos },
     /// Something was done to a process or a connection, for people who read the history.
     Nemesis { at: Nanos, what: String },
-    /// The recorder itself stood still for so long: what it dates may be that much older.
-    Stalled { length: Nanos },
+    /// Until then the recorder itself stood still for so long: what it dates may be that much older.
+    Stalled { at: Nanos, length: Nanos },
 }
 
 /// One delivery.

@@ -8,7 +8,9 @@
 //!   number, or on a stream that was opened after the answer.
 //! - early: a delivery before the delay had passed, counted from the *start* of the first enqueue
 //!   call, or of the nack. One host, one clock: exact.
-//! - overlap, miscounted: see [`repeats`].
+//! - outdated: its ack was answered OK under a lease that was over: a later one was handed out, and nobody had
+//!   acknowledged under that so far.
+//! - overlap, miscounted, renumbered: see [`repeats`].
 //! - doubled: one job under two ids.
 //! - unexpected, damaged: a job that nobody asked for, a body that is not the one sent.
 //! - reused: a receipt that came twice.
@@ -34,6 +36,9 @@ struct Life {
     id: Option<String>,
     doubled: bool,
     end: Option<End>,
+    acks: Vec<Ack>,
+    /// The last hand-over.
+    handed_over: i32,
     nacks: Vec<Nack>,
     deliveries: usize,
 }
@@ -45,6 +50,14 @@ struct End {
     delivery: i32,
     receipt: String,
     buried: bool,
+}
+
+/// An ack that was answered OK, and when it was first sent.
+#[derive(Clone, Debug)]
+struct Ack {
+    delivery: i32,
+    sent: Nanos,
+    at: Nanos,
 }
 
 #[derive(Clone, Debug)]
@@ -77,6 +90,10 @@ pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict 
     }
     for (job, life) in (0..).zip(&lives) {
         life.judge(job, &mut verdict);
+        // A power cut may take an ack with it.
+        if !only_fsynced && life.is_outdated() {
+            verdict.outdated.push(job);
+        }
     }
     Repeats::read(events, &cuts, only_fsynced).judge(&mut verdict);
     verdict
@@ -94,12 +111,18 @@ fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool) -> Vec<Life> {
             }
             // What an ack has written is as safe as the ack, which promises nothing across a power cut.
             Event::FollowsOn { job, .. } => lives[*job as usize].answered |= !only_fsynced,
-            Event::Delivered(Delivered { job: Some(job), id, .. }) => {
+            Event::Delivered(Delivered { job: Some(job), id, delivery, .. }) => {
+                let life = &mut lives[*job as usize];
+                life.handed_over = life.handed_over.max(*delivery);
                 lives[*job as usize].deliveries += 1;
                 lives[*job as usize].called(id);
             }
-            Event::Acked { job, at, delivery, receipt }
+            Event::Acked { job, at, delivery, receipt, .. }
             | Event::Buried { job, at, delivery, receipt } => {
+                if let Event::Acked { sent, .. } = event {
+                    let ack = Ack { delivery: *delivery, sent: *sent, at: *at };
+                    lives[*job as usize].acks.push(ack);
+                }
                 let buried = matches!(event, Event::Buried { .. });
                 let (at, delivery, receipt) = (*at, *delivery, receipt.clone());
                 lives[*job as usize].ended(End { at, delivery, receipt, buried });
@@ -147,6 +170,15 @@ impl Life {
     /// Keeps the first id.
     fn called(&mut self, id: &String) {
         self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
+    }
+
+    /// Whether an ack counted although a later lease was out. Once the job is acknowledged under that one, an ack
+    /// under an earlier one may be told the same.
+    fn is_outdated(&self) -> bool {
+        let explains =
+            |ack: &Ack, other: &Ack| other.delivery > ack.delivery && other.sent <= ack.at;
+        let acks = self.acks.iter().filter(|ack| ack.delivery < self.handed_over);
+        acks.into_iter().any(|ack| !self.acks.iter().any(|other| explains(ack, other)))
     }
 
     /// What can be said without looking at single deliveries.

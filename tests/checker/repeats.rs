@@ -9,7 +9,10 @@
 //! have run out, or when it falls.
 //!
 //! A lease begins a little before its delivery arrives, by as much as the message was under way: the
-//! judge is lenient by [`SLACK`] and by the longest time for which the recorder stood still.
+//! judge is lenient by [`SLACK`] and by the longest time for which the recorder stood still meanwhile.
+//!
+//! Hand-overs of a job are counted: of two with one number the server did not know of the one, because its stream
+//! broke.
 
 use std::collections::HashMap;
 
@@ -28,7 +31,8 @@ pub(super) struct Repeats<'a> {
     cuts: &'a Cuts,
     /// Whether a cut can take leases with it, which are not synced: nobody waits for their grace then.
     forgets: bool,
-    slack: Nanos,
+    /// When the recorder stood still, and for how long by then.
+    stalls: Vec<(Nanos, Nanos)>,
 }
 
 /// When nacks of one receipt were first sent.
@@ -57,10 +61,9 @@ impl<'a> Repeats<'a> {
             ended: HashMap::new(),
             cuts,
             forgets,
-            slack: 0,
+            stalls: Vec::new(),
         };
         events.iter().for_each(|event| repeats.note(event));
-        repeats.slack += SLACK;
         for deliveries in repeats.by_job.values_mut() {
             deliveries.sort_by_key(|delivered| (delivered.delivery, delivered.at));
         }
@@ -87,17 +90,23 @@ impl<'a> Repeats<'a> {
             Event::Ended { stream, at } => {
                 self.ended.entry(*stream).or_insert(*at);
             }
-            Event::Stalled { length } => self.slack = self.slack.max(*length),
+            Event::Stalled { at, length } => self.stalls.push((*at, *length)),
             _ => {}
         }
     }
 
     pub(super) fn judge(&self, verdict: &mut Verdict) {
-        verdict.doubt = self.slack;
+        verdict.doubt = SLACK + self.stalls.iter().map(|stall| stall.1).max().unwrap_or(0);
         for (job, deliveries) in &self.by_job {
             for pair in deliveries.windows(2) {
                 let (before, after) = (pair[0], pair[1]);
-                match self.why_over(before, after) {
+                let why = self.why_over(before, after);
+                let is_known =
+                    why == Some(Why::Broken) || self.lay_around(before) || self.lay_around(after);
+                if before.delivery == after.delivery && !is_known {
+                    verdict.renumbered.push(*job);
+                }
+                match why {
                     None => verdict.overlap.push(*job),
                     Some(Why::Nacked) => {}
                     Some(Why::Broken) => verdict.broken += 1,
@@ -110,6 +119,24 @@ impl<'a> Repeats<'a> {
         }
         verdict.overlap.sort_unstable();
         verdict.miscounted.sort_unstable();
+        verdict.renumbered.sort_unstable();
+    }
+
+    /// Whether its stream had broken by the time it was read.
+    fn lay_around(&self, delivered: &Delivered) -> bool {
+        let Delivered { stream, server, stream_since, at, .. } = delivered;
+        let cut = self.cuts.of(*server, *stream_since, *at).next().is_some();
+        cut || self.ended.get(stream).is_some_and(|ended| ended <= at)
+    }
+
+    /// By how much a lease may have begun before `before` arrived, or `after` was dated too late.
+    fn slack(&self, before: &Delivered, after: &Delivered) -> Nanos {
+        let dates = [before.at, after.at];
+        let near = |(end, length): &&(Nanos, Nanos)| {
+            let since = end.saturating_sub(length + SLACK);
+            dates.iter().any(|date| (since..=end + SLACK).contains(date))
+        };
+        SLACK + self.stalls.iter().filter(near).map(|stall| stall.1).max().unwrap_or(0)
     }
 
     /// Why the lease of `before` was over when `after` came.
@@ -120,26 +147,26 @@ impl<'a> Repeats<'a> {
         let arrived = if before.at <= after.at { before.at } else { before.stream_since };
         let extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let ends = extends.map(|(sent, lease)| sent + lease).chain([arrived + before.lease]);
-        let ran_out = ends.max().is_some_and(|end| end <= after.at + self.slack);
+        let slack = self.slack(before, after);
+        let ran_out = ends.max().is_some_and(|end| end <= after.at + slack);
         match () {
             () if nacked => Some(Why::Nacked),
-            () if self.broke(before, after.at) => Some(Why::Broken),
+            () if self.broke(before, after.at + slack) => Some(Why::Broken),
             () if ran_out => Some(Why::RanOut),
             () => None,
         }
     }
 
-    /// Whether the stream of `before` broke so early that its grace was over by `now`.
+    /// Whether the stream of `before` broke so early that its grace was over by `now` at the latest.
     fn broke(&self, before: &Delivered, now: Nanos) -> bool {
         let ended = self.ended.get(&before.stream).copied();
         let cuts = self.cuts.of(before.server, before.stream_since, ended.unwrap_or(Nanos::MAX));
         let mut cuts = cuts.peekable();
-        let forgotten = self.forgets && cuts.peek().is_some_and(|cut| *cut <= now + self.slack);
+        let forgotten = self.forgets && cuts.peek().is_some_and(|cut| *cut <= now);
         let first = cuts.chain(ended).min();
         let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));
-        forgotten
-            || !spoken_for && first.is_some_and(|first| first + before.grace <= now + self.slack)
+        forgotten || !spoken_for && first.is_some_and(|first| first + before.grace <= now)
     }
 
     /// Whether the count of failures of `after` can follow that of `before`.
@@ -151,6 +178,6 @@ impl<'a> Repeats<'a> {
         let failed = nacks.and_then(|nacks| nacks.failed).is_some_and(|sent| sent <= after.at);
         // As in `why_over`: `before` may have lain in a socket.
         let arrived = if before.at <= after.at { before.at } else { before.stream_since };
-        failed || arrived + before.lease <= after.at + self.slack
+        failed || arrived + before.lease <= after.at + self.slack(before, after)
     }
 }

@@ -33,8 +33,13 @@ fn life(job: u32) -> Vec<Event> {
         let attempt = 1 + i32::from(failed);
         events.push(Event::Delivered(Delivered { attempt, ..delivery(job, 1120, last) }));
     }
-    events.push(Event::Acked { job, at: 1200 * MS, delivery: last, receipt: receipt(job, last) });
+    events.push(acked(job, 1200, last));
     events
+}
+
+fn acked(job: u32, at_ms: u64, delivery: i32) -> Event {
+    let (sent, at) = ((at_ms - 10) * MS, at_ms * MS);
+    Event::Acked { job, sent, at, delivery, receipt: receipt(job, delivery) }
 }
 
 fn delivered(job: u32, at_ms: u64, number: i32) -> Event {

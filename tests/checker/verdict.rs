@@ -24,6 +24,8 @@ pub(crate) struct Verdict {
     pub(crate) early: Vec<u32>,
     pub(crate) overlap: Vec<u32>,
     pub(crate) miscounted: Vec<u32>,
+    pub(crate) renumbered: Vec<u32>,
+    pub(crate) outdated: Vec<u32>,
     pub(crate) doubled: Vec<u32>,
     pub(crate) damaged: Vec<u32>,
     pub(crate) unexpected: usize,
@@ -41,13 +43,15 @@ impl Verdict {
             && self.reused == 0
     }
 
-    fn lists(&self) -> [(&'static str, &[u32]); 7] {
+    fn lists(&self) -> [(&'static str, &[u32]); 9] {
         [
             ("lost", &self.lost),
             ("after their ack", &self.after_ack),
             ("early", &self.early),
             ("leased twice at once", &self.overlap),
             ("with miscounted failures", &self.miscounted),
+            ("handed over twice under one number", &self.renumbered),
+            ("settled by a lease that was over", &self.outdated),
             ("under two ids", &self.doubled),
             ("damaged", &self.damaged),
         ]

@@ -91,12 +91,13 @@ impl Worker {
 
     /// Acknowledges, again and again until each receipt has a final answer.
     async fn ack(&mut self, mut open: Vec<Held>) {
+        let sent = self.rig.history.now();
         while !open.is_empty() && !self.rig.stopped() {
             let items = open.iter().map(|held| held.receipt.clone());
             let items = items.map(|receipt| pb::AckItem { receipt, ..Default::default() });
             let request = pb::AckRequest { items: items.collect() };
             match self.rig.answer(self.queue.ack(request)).await {
-                Some(response) => open = self.settled(open, &response.failures),
+                Some(response) => open = self.settled(open, &response.failures, sent),
                 None => pause(&mut self.random).await,
             }
         }
@@ -104,7 +105,7 @@ impl Worker {
 
     /// Records what is done; what is left must be sent again. NOT_FOUND is no proof here: a job whose
     /// id was chosen by the client leaves a tombstone, which must answer a repeat.
-    fn settled(&self, open: Vec<Held>, failures: &[pb::SettleFailure]) -> Vec<Held> {
+    fn settled(&self, open: Vec<Held>, failures: &[pb::SettleFailure], sent: Nanos) -> Vec<Held> {
         let of = |error| -> HashSet<&str> {
             let failed = failures.iter().filter(|failure| failure.error() == error);
             failed.map(|failure| failure.receipt.as_str()).collect()
@@ -121,7 +122,7 @@ impl Worker {
             } else if !stale.contains(receipt) && !gone.contains(receipt) {
                 self.rig.acked(held.job);
                 let Held { job, delivery, receipt } = held;
-                self.rig.history.record([Event::Acked { job, at, delivery, receipt }]);
+                self.rig.history.record([Event::Acked { job, sent, at, delivery, receipt }]);
             }
         }
         left

@@ -1,13 +1,16 @@
-//! The rig itself: what a broken build would do is found. Histories of a sound run with one thing changed,
-//! and runs against a Redis that says yes and does nothing.
+//! The rig itself: what a broken build would do is found. Histories of a sound run with one thing changed, runs
+//! against a Redis that says yes and does nothing, a script that does not look at tokens, a shard that stays away,
+//! and what should not be left when all is done.
 
 use std::time::Duration;
 
+use crate::books::{Books, leftovers};
 use crate::checker::history::{Delivered, Event, Nanos, nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::Shape;
-use crate::harness::millis;
+use crate::harness::{Redis, millis};
 use crate::load::Habits;
+use crate::proxy::Way;
 use crate::trial::{Outcome, Trial};
 
 /// How long a load runs that is to be judged broken.
@@ -31,12 +34,100 @@ async fn enqueues_that_do_nothing_are_found() {
     assert!(missing, "the books fit: {:?}", outcome.faults);
 }
 
+/// Where `settle.lua` compares the token of a receipt with that of the lease, once a job was leased before.
+const TOKEN_CHECK: &str = "if j.lease and j.lease.token == token then return j end";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn acks_without_a_look_at_the_token_are_found() {
+    let shape = Shape {
+        proxied: true,
+        broken: Some((TOKEN_CHECK, "if j.lease then return j end")),
+        ..Shape::default()
+    };
+    let lease = Duration::from_secs(1);
+    let habits = Habits { lease, slow: 0.0, late: 0.1, ..Habits::default() };
+    let Some(trial) = Trial::start("tokens_unchecked", shape, habits).await else { return };
+    trial.run(2 * LOAD).await;
+    let outcome = trial.judge(PATIENCE).await;
+    assert!(
+        include_str!("../../src/store/redis/settle.lua").contains(TOKEN_CHECK),
+        "it is done in another way"
+    );
+    assert!(!outcome.verdict.outdated.is_empty(), "{}", outcome.verdict);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_nobody_reaches_are_not_done() {
+    let shape = Shape { proxied: true, ..Shape::default() };
+    let trial = Trial::start("not_done", shape, Habits::default()).await;
+    let Some(trial) = trial else { return };
+    trial.run(LOAD).await;
+    trial.network(0, Way::Reset);
+    let outcome = trial.judge(Duration::from_secs(2)).await;
+    let told = ["jobs are not done", "producers get no answer", "the books cannot be read"];
+    let is_told = |fault: &String| told.iter().any(|what| fault.contains(what));
+    assert!(outcome.faults.iter().any(is_told), "{:?}", outcome.faults);
+}
+
+#[tokio::test]
+async fn what_is_left_in_a_redis_is_found() {
+    let Some(redis) = Redis::start().await else { return };
+    let planted: [(&[&str], &str); 7] = [
+        (&["ZADD", "ringq:{s0}:ends:faults.t", "1", "x"], "there is ringq:{s0}:ends:faults.t"),
+        (&["ZADD", "ringq:{s0}:wait:3:faults.t", "1", "x"], "there is ringq:{s0}:wait:3:faults.t"),
+        (&["ZADD", "ringq:{s0}:back:0:faults.t", "1", "x"], "there is ringq:{s0}:back:0:faults.t"),
+        (&["RPUSH", "ringq:{s0}:line:faults.t", "x"], "1 in ringq:{s0}:line:faults.t with gaps: 0"),
+        (
+            &["HSET", "ringq:{s0}:jobs:faults.t", "a", "x"],
+            "1 in ringq:{s0}:jobs:faults.t that are in no order",
+        ),
+        (
+            &["HSET", "ringq:{s0}:more:faults.t", "pb", "x"],
+            "pb in ringq:{s0}:more:faults.t without its record",
+        ),
+        (
+            &["ZADD", "ringq:{s0}:alarms", "1", "faults.t\0b"],
+            "faults.t b in ringq:{s0}:alarms without its record",
+        ),
+    ];
+    assert_eq!(leftovers("s0", &redis).await, [""; 0]);
+    for (command, told) in planted {
+        redis.command(command).await;
+        let found = leftovers("s0", &redis).await;
+        assert!(found.len() == 1 && found[0].contains(told), "{found:?}");
+        redis.command(&["FLUSHALL"]).await;
+    }
+}
+
+/// A change of the books, and what is told of it.
+type Misfit = (fn(&mut Books), &'static str);
+
+#[test]
+fn books_that_do_not_fit_are_told() {
+    let verdict = Verdict { exist: 10, buried: 2, ..Verdict::default() };
+    let sound = Books { left: 0, dead: 2, enqueued: 10, succeeded: 8, ended_dead: 2 };
+    assert!(sound.misfits(&verdict).is_empty());
+    let changed: [Misfit; 5] = [
+        (|books| books.left = 1, "1 jobs are left, not 0"),
+        (|books| books.enqueued = 11, "11 jobs were enqueued, not 10"),
+        (|books| books.succeeded = 9, "11 jobs ended, not 10"),
+        (|books| books.dead = 1, "1 are dead letters, not 2"),
+        (|books| books.ended_dead = 1, "1 became dead letters, not 2"),
+    ];
+    for (change, told) in changed {
+        let mut books = sound.clone();
+        change(&mut books);
+        let found = books.misfits(&verdict);
+        assert!(found.contains(&told.to_owned()), "{found:?}");
+    }
+}
+
 /// A run on shards that say yes to so many of a thousand acks and enqueues, and do nothing.
 async fn against_a_liar(name: &'static str, acks: u32, enqueues: u32) -> Option<Outcome> {
     let shape = Shape { proxied: true, ..Shape::default() };
     // Shorter than the patience: what was not acknowledged comes again.
     let lease = Duration::from_secs(2);
-    let habits = Habits { lease, slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let habits = Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
     let trial = Trial::start(name, shape, habits).await?;
     trial.cluster.proxy.iter().for_each(|proxy| proxy.swallow(acks, enqueues));
     trial.run(LOAD).await;
@@ -49,7 +140,7 @@ async fn against_a_liar(name: &'static str, acks: u32, enqueues: u32) -> Option<
 /// A change of a history, and whether it was found.
 type Change = (&'static str, fn(&mut Vec<Event>, u32), fn(&Verdict, u32) -> bool);
 
-const CHANGES: [Change; 9] = [
+const CHANGES: [Change; 10] = [
     ("the ack is not answered", |events, job| drop_acks(events, job), |v, job| v.lost == [job]),
     (
         "it comes after its ack",
@@ -73,6 +164,11 @@ const CHANGES: [Change; 9] = [
             first(events, job).at = due - 1;
         },
         |v, job| v.early == [job],
+    ),
+    (
+        "its ack counts under a lease that is over",
+        |events, job| again(events, job, |_| ()),
+        |v, job| v.outdated == [job],
     ),
     ("it has two ids", |events, job| first(events, job).id.push('x'), |v, job| v.doubled == [job]),
     (

@@ -17,7 +17,7 @@ const LET_GO: usize = 200;
 async fn without_faults_nothing_comes_twice() {
     // A busy machine may be slow to settle: that is no reason for a job to come again.
     let lease = Duration::from_secs(5);
-    let habits = Habits { lease, slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let habits = Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
     let Some(trial) = Trial::start("calm", Shape::default(), habits).await else { return };
     trial.run(harm_time()).await;
     let outcome = trial.finish().await;

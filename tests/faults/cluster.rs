@@ -14,6 +14,8 @@ pub(crate) struct Shape {
     pub(crate) fsync: &'static str,
     /// Whether replicas reach each Redis through a [`Proxy`].
     pub(crate) proxied: bool,
+    /// What every proxy changes in scripts, as a broken build would have it: what is there, and what is put there.
+    pub(crate) broken: Option<(&'static str, &'static str)>,
     /// Whether the shards are files of SQLite, which one replica has for itself.
     pub(crate) files: bool,
 }
@@ -54,7 +56,8 @@ pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { shards: 4, replicas: 3, fsync: "everysec", proxied: false, files: false }
+        let (shards, replicas, fsync) = (4, 3, "everysec");
+        Shape { shards, replicas, fsync, proxied: false, broken: None, files: false }
     }
 }
 
@@ -69,7 +72,7 @@ impl Cluster {
         for _ in 0..shape.shards {
             let server = Redis::with(&args).await?;
             if shape.proxied {
-                proxy.push(Proxy::start(server.port()).await);
+                proxy.push(Proxy::start(server.port(), shape.broken).await);
             }
             redis.push(server);
         }

@@ -88,7 +88,7 @@ impl Trial {
     /// How often a settle could not be made so far.
     fn settles_refused(&self) -> usize {
         let troubles = &self.shared().troubles;
-        ["Ack", "DeadLetter", "nack", "extend"].iter().map(|verb| troubles.times(verb)).sum()
+        ["ack", "nack", "extend"].iter().map(|verb| troubles.times(verb)).sum()
     }
 
     /// How many jobs the load has written to the Redis so far.

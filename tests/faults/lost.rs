@@ -22,7 +22,7 @@ async fn claims_without_an_answer_and_hints_that_never_come() {
     let drops = number("RINGQ_DROPS", 30);
     let shape = Shape { proxied: true, ..Shape::default() };
     let lease = Duration::from_secs(5);
-    let habits = Habits { lease, slow: 0.0, forgotten: 0.0, ..Habits::default() };
+    let habits = Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
     let Some(trial) = Trial::start("lost_answers", shape, habits).await else { return };
     let proxies = &trial.cluster.proxy;
     let lose = |answers, hints| proxies.iter().for_each(|proxy| proxy.lose(answers, hints));

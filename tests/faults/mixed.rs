@@ -97,7 +97,7 @@ impl Fault {
             Fault::RedisStopped => trial.cluster.redis[target].pause(),
             Fault::ReplicaKilled => trial.kill_replica(target % trial.cluster.replica.len()).await,
             Fault::AllReplicasKilled => trial.kill_replicas().await,
-            Fault::ScriptsFlushed => trial.command(target, &["SCRIPT", "FLUSH"]).await,
+            Fault::ScriptsFlushed => drop(trial.command(target, &["SCRIPT", "FLUSH"]).await),
             Fault::ClientsKilled => {
                 trial.command(target, &["CLIENT", "KILL", "TYPE", "normal"]).await;
             }
@@ -105,7 +105,9 @@ impl Fault {
                 trial.command(target, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
             }
             Fault::AnswersLost => trial.cluster.proxy[target].lose(LOST, LOST),
-            Fault::MemoryFull => trial.command(target, &["CONFIG", "SET", "maxmemory", "1"]).await,
+            Fault::MemoryFull => {
+                trial.command(target, &["CONFIG", "SET", "maxmemory", "1"]).await;
+            }
         }
     }
 
@@ -119,7 +121,9 @@ impl Fault {
             Fault::AllReplicasKilled => trial.restart_replicas().await,
             Fault::ScriptsFlushed | Fault::ClientsKilled | Fault::ListenersKilled => {}
             Fault::AnswersLost => trial.cluster.proxy[target].lose(0, 0),
-            Fault::MemoryFull => trial.command(target, &["CONFIG", "SET", "maxmemory", "0"]).await,
+            Fault::MemoryFull => {
+                trial.command(target, &["CONFIG", "SET", "maxmemory", "0"]).await;
+            }
         }
     }
 }

@@ -123,6 +123,10 @@ async fn forgets_its_scripts() {
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
     let Some(trial) = trial else { return };
     trial.again_and_again(EVERY, &["SCRIPT", "FLUSH"]).await;
+    for redis in &trial.cluster.redis {
+        let errors = redis.command(&["INFO", "errorstats"]).await;
+        assert!(errors.contains("errorstat_NOSCRIPT"), "no script was missed: {errors}");
+    }
     let outcome = trial.finish().await;
     assert_eq!(outcome.troubles(""), 0, "a client noticed that scripts were forgotten");
 }
@@ -132,7 +136,8 @@ async fn throws_its_clients_out() {
     let name = "clients_killed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
     let Some(trial) = trial else { return };
-    trial.again_and_again(EVERY * 3, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let command = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "nobody was thrown out");
     trial.finish().await;
 }
 
@@ -141,21 +146,24 @@ async fn throws_its_listeners_out() {
     let name = "listeners_killed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
     let Some(trial) = trial else { return };
-    trial.again_and_again(EVERY * 3, &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+    let command = ["CLIENT", "KILL", "TYPE", "pubsub"];
+    assert!(trial.again_and_again(EVERY * 3, &command).await > 0, "nobody listened");
     let outcome = trial.finish().await;
     assert_eq!(outcome.troubles(""), 0, "a client noticed that hints were lost");
 }
 
 impl Trial {
-    /// A command to every Redis in turn, as long as harm is done.
-    async fn again_and_again(&self, pause: Duration, command: &[&str]) {
+    /// A command to every Redis in turn, as long as harm is done; the sum of the numbers that it answers.
+    async fn again_and_again(&self, pause: Duration, command: &[&str]) -> u64 {
         self.note(format!("{command:?} in a loop"));
-        let end = Instant::now() + harm_time();
+        let (end, mut sum) = (Instant::now() + harm_time(), 0);
         while Instant::now() < end {
-            for redis in &self.cluster.redis {
-                redis.command(command).await;
+            for redis in 0..self.cluster.redis.len() {
+                let answer = self.command(redis, command).await;
+                sum += answer.strip_prefix(':').map_or(0, |number| number.parse::<u64>().unwrap());
                 tokio::time::sleep(pause / u32::try_from(self.cluster.redis.len()).unwrap()).await;
             }
         }
+        sum
     }
 }

@@ -60,19 +60,17 @@ async fn all_killed_at_once() {
 async fn stands_still_for_two_leases() {
     let name = "replica_stands_still";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
-    let Some(trial) = trial else { return };
+    let Some(mut trial) = trial else { return };
     let still = 2 * trial.shared().habits.lease;
     let end = Instant::now() + harm_time();
     while Instant::now() < end {
-        let replica = &trial.cluster.replica[0];
-        trial.note("stop replica 0");
-        signal(replica.pid(), "STOP");
+        trial.stop_replica(0);
         trial.run(still).await;
-        signal(replica.pid(), "CONT");
-        trial.note("replica 0 goes on");
+        trial.resume_replica(0);
         trial.run(still / 4).await;
     }
-    trial.finish().await;
+    let outcome = trial.finish().await;
+    assert!(outcome.stales() > 0, "nobody settled after a lease that ran out meanwhile");
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {

@@ -17,6 +17,7 @@ use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
 use crate::load::{Habits, Load, Shared, job};
 use crate::proxy::Way;
+use crate::replica::signal;
 use crate::setting::{number, seed};
 
 /// A trial loads the whole machine: never two at once.
@@ -35,6 +36,8 @@ pub(crate) struct Trial {
     load: Load,
     /// Which replicas live.
     alive: Vec<bool>,
+    /// Whether a replica was stopped, whose calls have no answer then.
+    stood_still: bool,
     seed: u64,
     start: Instant,
     _alone: MutexGuard<'static, ()>,
@@ -73,7 +76,8 @@ impl Trial {
         let cluster = Cluster::start(&shape).await?;
         let load = Load::start(cluster.addresses(), habits, seed);
         let (alive, start) = (vec![true; shape.replicas], Instant::now());
-        Some(Trial { cluster, name, load, alive, seed, start, _alone: alone })
+        let stood_still = false;
+        Some(Trial { cluster, name, load, alive, stood_still, seed, start, _alone: alone })
     }
 
     /// What the clients share.
@@ -120,6 +124,19 @@ impl Trial {
         }
     }
 
+    /// Lets a replica stand still, sockets open.
+    pub(crate) fn stop_replica(&mut self, number: usize) {
+        self.note(format!("stop replica {number}"));
+        self.stood_still = true;
+        signal(self.cluster.replica[number].pid(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume_replica(&self, number: usize) {
+        signal(self.cluster.replica[number].pid(), "CONT");
+        self.note(format!("replica {number} goes on"));
+    }
+
     /// Kills all replicas that live.
     pub(crate) async fn kill_replicas(&mut self) {
         for replica in 0..self.alive.len() {
@@ -141,9 +158,11 @@ impl Trial {
         self.note(format!("replica {number} is back"));
     }
 
-    /// Sends a command to a Redis that answers.
-    pub(crate) async fn command(&self, redis: usize, words: &[&str]) {
-        self.cluster.redis[redis].command(words).await;
+    /// Sends a command to a Redis that answers, and does what it is told; what it answers.
+    pub(crate) async fn command(&self, redis: usize, words: &[&str]) -> String {
+        let answer = self.cluster.redis[redis].command(words).await;
+        assert!(!answer.starts_with('-'), "{words:?}: {answer}");
+        answer
     }
 
     /// Kills a Redis. While a sync of every second is under way it holds writes back that it has answered:
@@ -196,7 +215,7 @@ impl Trial {
         let left = self.drain(begin + patience).await;
         let drained = begin.elapsed();
         tokio::time::sleep(LAST_MESSAGES).await;
-        let Trial { cluster, name, load, seed, start, .. } = self;
+        let Trial { cluster, name, load, stood_still, seed, start, .. } = self;
         let shared = Arc::clone(load.shared());
         let stopped = tokio::time::timeout(DRAIN_MAX, load.stop()).await;
         let verdict = check(shared.jobs(), &shared.history.events(), false);
@@ -208,6 +227,15 @@ impl Trial {
         match Books::read(&cluster.replica[0]).await {
             Some(books) => faults.extend(books.misfits(&verdict)),
             None => faults.push("the books cannot be read".to_owned()),
+        }
+        if shared.troubles.unanswered() > 0 && !stood_still {
+            faults.push("a call had no answer although its replica ran".to_owned());
+        }
+        for replica in &cluster.replica {
+            let panics = replica.log().lines().filter(|line| line.contains("panicked")).count();
+            if panics > 0 {
+                faults.push(format!("{panics} panics"));
+            }
         }
         for (number, redis) in cluster.redis.iter().enumerate() {
             faults.extend(leftovers(&format!("s{number}"), redis).await);
@@ -285,6 +313,11 @@ impl Outcome {
     /// All that went wrong for clients, by what it was.
     pub(crate) fn all_troubles(&self) -> Vec<String> {
         self.shared.troubles.counts().into_keys().collect()
+    }
+
+    /// How many settles came after their lease.
+    pub(crate) fn stales(&self) -> usize {
+        self.shared.troubles.stales()
     }
 
     /// How often something went wrong for a client that begins like this.

@@ -1,6 +1,9 @@
 //! What comes again must have an explanation.
 
-use super::{Event, LEASE, MS, Verdict, changed, delivered, receipt, sound, verdict};
+use super::{
+    Delivered, Event, JOBS, LEASE, MS, Verdict, acked, changed, check, delivered, delivery,
+    receipt, sound, verdict,
+};
 
 /// Job 8, never acknowledged in time: delivered at 1010 ms and again at `at_ms`, with what else happened.
 fn repeated(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
@@ -8,9 +11,13 @@ fn repeated(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
     events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));
     events.extend(more);
     events.push(delivered(8, at_ms, 2));
-    let at = (at_ms + 10) * MS;
-    events.push(Event::Acked { job: 8, at, delivery: 2, receipt: receipt(8, 2) });
+    events.push(acked(8, at_ms + 20, 2));
     verdict(&events)
+}
+
+/// Until then the recorder stood still for 600 ms.
+fn stalled(at_ms: u64) -> Event {
+    Event::Stalled { at: at_ms * MS, length: 600 * MS }
 }
 
 #[test]
@@ -65,8 +72,9 @@ fn an_extend_keeps_a_lease() {
 
 #[test]
 fn a_recorder_that_stood_still_gives_the_benefit_of_the_doubt() {
-    assert!(repeated(3200, [Event::Stalled { length: 600 * MS }]).sound());
-    assert_eq!(repeated(2700, [Event::Stalled { length: 600 * MS }]).overlap, [8]);
+    assert!(repeated(3200, [stalled(3200)]).sound());
+    assert_eq!(repeated(2700, [stalled(2700)]).overlap, [8]);
+    assert_eq!(repeated(3200, [stalled(9000)]).overlap, [8], "it stood still at another time");
 }
 
 #[test]
@@ -81,4 +89,40 @@ fn failures_that_nobody_reported_are_noticed() {
     assert!(second(1).sound());
     assert_eq!(second(2).miscounted, [5], "it was released");
     assert_eq!(second(0).miscounted, [5], "a count that falls");
+}
+
+/// Job 8, whose first lease ran out: handed over again at 4010 ms, acknowledged as these say.
+fn acked_late(acks: &[(u64, i32)]) -> Vec<u32> {
+    let mut events = sound();
+    events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));
+    events.push(delivered(8, 4010, 2));
+    events.extend(acks.iter().map(|&(at_ms, delivery)| acked(8, at_ms, delivery)));
+    check(JOBS, &events, false).outdated
+}
+
+#[test]
+fn an_ack_that_counts_under_a_lease_that_is_over_is_noticed() {
+    assert_eq!(acked_late(&[(4100, 1)]), [8]);
+    assert_eq!(acked_late(&[(4100, 1), (4200, 2)]), [8], "the other one came later");
+    assert!(acked_late(&[(4100, 2)]).is_empty());
+    assert!(acked_late(&[(4100, 2), (4200, 1)]).is_empty(), "it is done by then");
+    assert!(acked_late(&[(4105, 2), (4100, 1)]).is_empty(), "it was under way by then");
+}
+
+#[test]
+fn two_hand_overs_of_one_number_are_noticed() {
+    let again = |at_ms| {
+        let receipt = "another".to_owned();
+        Event::Delivered(Delivered { receipt, ..delivery(8, at_ms, 1) })
+    };
+    let acks = |event: &Event| matches!(event, Event::Acked { job: 8, .. });
+    let judged = |more: Vec<Event>| {
+        let mut events = sound();
+        events.retain(|event| !acks(event));
+        events.extend(more.into_iter().chain([acked(8, 6000, 1)]));
+        verdict(&events)
+    };
+    assert_eq!(judged(vec![again(4010)]).renumbered, [8], "the lease ran out, which counts");
+    let ended = Event::Ended { stream: 0, at: 1100 * MS };
+    assert!(judged(vec![ended, again(2100)]).renumbered.is_empty());
 }

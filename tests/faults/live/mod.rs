@@ -25,7 +25,7 @@ const SHARD: usize = 1;
 /// Nothing comes again by the clients' doing; a busy machine may be slow to settle.
 fn careful() -> Habits {
     let lease = Duration::from_secs(5);
-    Habits { lease, slow: 0.0, forgotten: 0.0, chained: 0.1, ..Habits::default() }
+    Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, chained: 0.1, ..Habits::default() }
 }
 
 /// A part of the time of a scenario, of which it has several.

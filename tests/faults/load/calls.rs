@@ -1,6 +1,7 @@
 //! Calls to replicas: their outcome is known or not, and what went wrong is counted.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,12 +16,17 @@ use super::Shared;
 
 /// A call that has no answer by then has an unknown outcome. Longer than a replica waits for a shard.
 const CALL_LIMIT: Duration = Duration::from_secs(8);
+/// How the trouble of a call begins that was not answered by then.
+const NO_ANSWER: &str = "no answer within";
 /// When a client lets go of a call.
 const LET_GO_MS: std::ops::Range<u64> = 0..20;
 
 /// What a broken connection or a server in trouble looks like.
 const UNKNOWN: [Code; 5] =
     [Code::Unavailable, Code::Unknown, Code::Internal, Code::Cancelled, Code::DeadlineExceeded];
+
+/// What a replica says of itself only where it is broken.
+const BROKEN: [&str; 2] = ["INTERNAL", "STORE_CORRUPT"];
 
 /// One service client.
 pub(super) type Queue = QueueServiceClient<Channel>;
@@ -43,6 +49,7 @@ pub(super) struct Failure {
 pub(crate) struct Troubles {
     counts: Mutex<BTreeMap<String, usize>>,
     refusals: Mutex<Vec<String>>,
+    stale: AtomicUsize,
 }
 
 // === impl Replicas ===
@@ -107,7 +114,7 @@ impl Shared {
             Ok(Err(status)) => Err(self.troubles.failed(verb, &status)),
             Err(_) if let_go => Err(Failure { id: None }),
             Err(_) => {
-                self.troubles.count(format!("{verb}: no answer within {CALL_LIMIT:?}"));
+                self.troubles.count(format!("{verb}: {NO_ANSWER} {CALL_LIMIT:?}"));
                 Err(Failure { id: None })
             }
         }
@@ -123,7 +130,11 @@ impl Troubles {
         let reason = info.map_or_else(|| status.code().to_string(), |info| info.reason.clone());
         self.count(format!("{verb}: {reason}"));
         let full = status.code() == Code::ResourceExhausted && reason == "STORE_FULL";
-        if !full && !UNKNOWN.contains(&status.code()) {
+        let known = full || UNKNOWN.contains(&status.code());
+        // What a replica answers itself tells when to come again; a broken connection cannot.
+        let again = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
+        let told = info.is_none() || !again || details.retry_info().is_some();
+        if !known || !told || BROKEN.contains(&reason.as_str()) {
             self.refuse(format!("{verb}: {status:?}"));
         }
         Failure { id: info.and_then(|info| info.metadata.get("id").cloned()) }
@@ -132,6 +143,21 @@ impl Troubles {
     /// Counts something that may happen.
     pub(super) fn count(&self, what: String) {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default() += 1;
+    }
+
+    /// A settle came after its lease.
+    pub(super) fn stale(&self) {
+        self.stale.fetch_add(1, Relaxed);
+    }
+
+    /// How many settles came after their lease.
+    pub(crate) fn stales(&self) -> usize {
+        self.stale.load(Relaxed)
+    }
+
+    /// How many calls were not answered in time.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.counts().iter().filter(|(what, _)| what.contains(NO_ANSWER)).map(|(_, n)| n).sum()
     }
 
     /// Remembers something that must not happen.

@@ -48,6 +48,8 @@ pub(crate) struct Habits {
     pub(crate) buried: f64,
     /// The share that takes longer than its lease and is extended meanwhile.
     pub(crate) slow: f64,
+    /// The share that is acknowledged after its lease has run out.
+    pub(crate) late: f64,
     /// The share that a worker takes and forgets.
     pub(crate) forgotten: f64,
     /// The share of jobs that begin a chain: each ack enqueues the next link.
@@ -107,6 +109,7 @@ impl Default for Habits {
             nacked: 0.03,
             buried: 0.003,
             slow: 0.003,
+            late: 0.003,
             forgotten: 0.003,
             chained: 0.02,
             cancelled: 0.0,
@@ -177,7 +180,8 @@ async fn watch_myself(shared: Arc<Shared>) {
         let late = begin.elapsed().saturating_sub(TICK);
         shared.latencies.tick(shared.history.now(), late);
         if late >= NOTABLE {
-            shared.history.record([Event::Stalled { length: nanos(late) }]);
+            let (at, length) = (shared.history.now(), nanos(late));
+            shared.history.record([Event::Stalled { at, length }]);
         }
     }
 }
@@ -247,7 +251,7 @@ impl Shared {
             let (at, delivery, receipt) = (self.history.now(), i32::MAX, String::new());
             self.history.record([match dead {
                 true => Event::Buried { job, at, delivery, receipt },
-                false => Event::Acked { job, at, delivery, receipt },
+                false => Event::Acked { job, sent: 0, at, delivery, receipt },
             }]);
         }
     }

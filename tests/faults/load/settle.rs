@@ -12,7 +12,7 @@ use ringq::pb::{NackAction, SettleError};
 
 use super::Shared;
 use super::calls::{Failure, Pauses, Replicas};
-use crate::checker::history::{Event, nanos};
+use crate::checker::history::{Event, Nanos, nanos};
 
 const NACK_DELAY_MS: u64 = 30;
 
@@ -39,6 +39,15 @@ enum Final {
     DeadLetter,
 }
 
+impl Final {
+    fn verb(self) -> &'static str {
+        match self {
+            Final::Ack => "ack",
+            Final::DeadLetter => "nack",
+        }
+    }
+}
+
 /// A share of deliveries.
 #[derive(Default)]
 struct Piles {
@@ -46,16 +55,21 @@ struct Piles {
     refused: Vec<Held>,
     buried: Vec<Held>,
     slow: Vec<Held>,
+    late: Vec<Held>,
 }
 
 impl Settler {
     pub(super) async fn settle(mut self, held: Vec<Held>) {
-        let Piles { good, refused, buried, slow } = self.sort(held);
+        let Piles { good, refused, buried, slow, late } = self.sort(held);
         self.nack(refused).await;
         self.finish(buried, Final::DeadLetter).await;
         self.finish(good, Final::Ack).await;
         if !slow.is_empty() {
             self.work_long(slow).await;
+        }
+        if !late.is_empty() {
+            tokio::time::sleep(self.shared.habits.lease.mul_f64(1.5)).await;
+            self.finish(late, Final::Ack).await;
         }
     }
 
@@ -74,6 +88,8 @@ impl Settler {
                 piles.buried.push(held);
             } else if falls(habits.slow) {
                 piles.slow.push(held);
+            } else if falls(habits.late) {
+                piles.late.push(held);
             } else if !falls(habits.forgotten) {
                 piles.good.push(held);
             }
@@ -92,14 +108,14 @@ impl Settler {
 
     /// Settles again and again until each receipt has a final answer.
     async fn finish(&mut self, mut open: Vec<Held>, how: Final) {
-        let (mut unknown, mut pauses) = (false, Pauses::new());
+        let (mut unknown, mut pauses, sent) = (false, Pauses::new(), self.shared.history.now());
         while !open.is_empty() {
             let answer = match how {
                 Final::Ack => self.ack(&open).await,
                 Final::DeadLetter => self.bury(&open).await,
             };
             match answer {
-                Ok(failures) => open = self.settled(open, &failures, how, &mut unknown),
+                Ok(failures) => open = self.settled(open, &failures, (how, sent), &mut unknown),
                 Err(_) => unknown = true,
             }
             if !open.is_empty() {
@@ -108,14 +124,14 @@ impl Settler {
         }
     }
 
-    /// Records what is done; what is left must be sent again. A job that is gone was settled by an
+    /// Records what is done by a call that was first sent at `sent`; what is left must be sent again. A job that is gone was settled by an
     /// earlier call without an answer, if there was one; else it is lost, which the checker finds. A dead
     /// letter would be there: another worker has acknowledged what is gone.
     fn settled(
         &self,
         open: Vec<Held>,
         failures: &[pb::SettleFailure],
-        how: Final,
+        (how, sent): (Final, Nanos),
         unknown: &mut bool,
     ) -> Vec<Held> {
         let failed: HashMap<_, _> =
@@ -123,17 +139,18 @@ impl Settler {
         let mut left = Vec::new();
         for held in open {
             match failed.get(held.receipt.as_str()) {
-                None => self.ended(held, how),
+                None => self.ended(held, how, sent),
                 Some(SettleError::NotFound) if *unknown && how == Final::Ack => {
-                    self.ended(held, how);
+                    self.gone(held.job);
                 }
-                Some(SettleError::NotFound | SettleError::Stale) => {}
+                Some(SettleError::NotFound) => {}
+                Some(SettleError::Stale) => self.shared.troubles.stale(),
                 Some(SettleError::Unavailable) => left.push(held),
-                Some(error) => self.shared.troubles.refuse(format!("{how:?}: {error:?}")),
+                Some(error) => self.shared.troubles.refuse(format!("{}: {error:?}", how.verb())),
             }
         }
         if !left.is_empty() {
-            self.shared.troubles.count(format!("{how:?}: item: UNAVAILABLE"));
+            self.shared.troubles.count(unavailable(how.verb()));
             *unknown = true;
         }
         left
@@ -163,7 +180,7 @@ impl Settler {
         Ok(self.shared.answer(&mut self.random, "nack", call).await?.failures)
     }
 
-    fn ended(&self, held: Held, how: Final) {
+    fn ended(&self, held: Held, how: Final, sent: Nanos) {
         let Held { job, delivery, receipt } = held;
         match how {
             Final::Ack => self.shared.acked(job),
@@ -171,9 +188,35 @@ impl Settler {
         }
         let at = self.shared.history.now();
         self.shared.history.record([match how {
-            Final::Ack => Event::Acked { job, at, delivery, receipt },
+            Final::Ack => Event::Acked { job, sent, at, delivery, receipt },
             Final::DeadLetter => Event::Buried { job, at, delivery, receipt },
         }]);
+    }
+
+    /// Somebody has ended it: maybe an earlier call, of which no answer came.
+    fn gone(&self, job: u32) {
+        self.shared.acked(job);
+        let (at, delivery, receipt) = (self.shared.history.now(), i32::MAX, String::new());
+        self.shared.history.record([Event::Acked { job, sent: 0, at, delivery, receipt }]);
+    }
+
+    /// Which of these were settled; those that could not be are counted.
+    fn done<'h>(
+        &self,
+        verb: &str,
+        held: &'h [Held],
+        failures: &[pb::SettleFailure],
+    ) -> Vec<&'h Held> {
+        let failed = |held: &&Held| failures.iter().find(|failure| failure.receipt == held.receipt);
+        for failure in held.iter().filter_map(|held| failed(&held)) {
+            match failure.error() {
+                SettleError::Unavailable => self.shared.troubles.count(unavailable(verb)),
+                SettleError::Stale => self.shared.troubles.stale(),
+                SettleError::NotFound => {}
+                error => self.shared.troubles.refuse(format!("{verb}: {error:?}")),
+            }
+        }
+        held.iter().filter(|held| failed(held).is_none()).collect()
     }
 
     /// Refuses, once: what is not answered comes back when its lease ends.
@@ -197,9 +240,8 @@ impl Settler {
         let call = queue.nack(pb::NackRequest { items });
         let answer = self.shared.answer(&mut self.random, "nack", call).await;
         let Ok(response) = answer else { return };
-        let failed = failed_receipts(&response.failures);
-        let done = held.iter().filter(|held| !failed.contains(&held.receipt.as_str()));
-        self.shared.history.record(done.map(|held| {
+        let done = self.done("nack", &held, &response.failures);
+        self.shared.history.record(done.into_iter().map(|held| {
             let Held { job, delivery, .. } = *held;
             Event::Nacked { job, sent, delivery, delay: nanos(delay) }
         }));
@@ -217,17 +259,17 @@ impl Settler {
         let call = queue.extend(pb::ExtendRequest { items: held.iter().map(item).collect() });
         let answer = self.shared.answer(&mut self.random, "extend", call).await;
         let Ok(response) = answer else { return };
-        let failed = failed_receipts(&response.failures);
-        let done = held.iter().filter(|held| !failed.contains(&held.receipt.as_str()));
-        self.shared.history.record(done.map(|held| {
+        let done = self.done("extend", held, &response.failures);
+        self.shared.history.record(done.into_iter().map(|held| {
             let (job, receipt) = (held.job, held.receipt.clone());
             Event::Extended { job, sent, receipt, lease: nanos(lease) }
         }));
     }
 }
 
-fn failed_receipts(failures: &[pb::SettleFailure]) -> Vec<&str> {
-    failures.iter().map(|failure| failure.receipt.as_str()).collect()
+/// How a settle is counted that its shard could not do.
+fn unavailable(verb: &str) -> String {
+    format!("{verb}: item: UNAVAILABLE")
 }
 
 fn item(receipt: String, action: NackAction, delay: Option<Duration>) -> pb::NackItem {

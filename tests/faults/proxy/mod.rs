@@ -1,6 +1,7 @@
 //! Between replicas and a Redis: passes everything on, but loses answers of claims (the connection is cut
 //! instead, after Redis has done what was asked) and wake-up hints, as often as it is told. It can be a bad
-//! network ([`Way`]). It can lie, too: then it says yes to a call that Redis never sees, as a broken build would.
+//! network ([`Way`]). It can lie, too, as a broken build would: then it says yes to a call that Redis never sees,
+//! or has other scripts run than those that were sent.
 //!
 //! Which answers are those of claims is known by the order of requests, and which requests are claims by
 //! the hash of the script, learnt when a replica gives it to Redis.
@@ -53,6 +54,8 @@ struct Plan {
     answers: AtomicU32,
     hints: AtomicU32,
     scripts: Mutex<HashMap<Vec<u8>, Verb>>,
+    /// What is changed in scripts.
+    broken: Option<(&'static str, &'static str)>,
     network: Network,
 }
 
@@ -82,11 +85,12 @@ struct Wire {
 // === impl Proxy ===
 
 impl Proxy {
-    /// In front of the Redis on this port.
-    pub(crate) async fn start(redis: u16) -> Proxy {
+    /// In front of the Redis on this port. `broken`: what is changed in scripts, and to what; such a one is not
+    /// kept under its hash, so it is sent whole each time.
+    pub(crate) async fn start(redis: u16, broken: Option<(&'static str, &'static str)>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let plan = Arc::new(Plan::default());
+        let plan = Arc::new(Plan { broken, ..Plan::default() });
         let listening = tokio::spawn(listen(listener, redis, Arc::clone(&plan)));
         Proxy { port, plan, _listening: AbortOnDropHandle::new(listening) }
     }
@@ -216,6 +220,17 @@ impl Plan {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A call of a script that is to be another one.
+    fn break_script(&self, words: &[&[u8]]) -> Option<Vec<u8>> {
+        let (from, to) = self.broken?;
+        let script = words.get(1).filter(|_| words[0].eq_ignore_ascii_case(b"EVAL"))?;
+        let script = std::str::from_utf8(script).ok().filter(|script| script.contains(from))?;
+        let script = script.replace(from, to);
+        let words: Vec<_> =
+            [words[0], script.as_bytes()].iter().chain(&words[2..]).copied().collect();
+        Some(resp::request(&words))
+    }
+
     /// The answer to a call that is to be swallowed.
     fn lie(&self, verb: Verb, words: &[&[u8]]) -> Option<Vec<u8>> {
         match verb {
@@ -257,7 +272,9 @@ impl Wire {
         let (asked, fate) = match verb.and_then(|verb| self.plan.lie(verb, &words)) {
             Some(answer) => (Asked::Swallowed(answer), Fate::Replaced(lie::PING.to_vec())),
             None if verb == Some(Verb::Claim) => (Asked::Claim, Fate::Passed),
-            None => (Asked::Other, Fate::Passed),
+            None => {
+                (Asked::Other, self.plan.break_script(&words).map_or(Fate::Passed, Fate::Replaced))
+            }
         };
         self.asked().push_back(asked);
         fate

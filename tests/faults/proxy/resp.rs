@@ -34,6 +34,17 @@ pub(super) fn strings(data: &[u8]) -> Vec<&[u8]> {
     strings
 }
 
+/// A request of these words.
+pub(super) fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut request = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        request.extend_from_slice(word);
+        request.extend_from_slice(b"\r\n");
+    }
+    request
+}
+
 fn elements(data: &[u8], mut at: usize, count: i64) -> Option<usize> {
     for _ in 0..count {
         at += length(&data[at..])?;
