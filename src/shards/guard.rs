@@ -222,7 +222,7 @@ async fn heard(events: &mut broadcast::Receiver<Event>) {
 /// Whether a shard that says so answers for the rest.
 fn answers(error: &Error) -> bool {
     match error {
-        Error::Full(_) | Error::Corrupt(_) | Error::Halfway(_) => true,
+        Error::Full(_) | Error::Corrupt(_) => true,
         Error::Unavailable(_) | Error::Unknown(_) => false,
     }
 }
@@ -233,7 +233,6 @@ fn words(error: &Error) -> &str {
         Error::Full(text)
         | Error::Unavailable(text)
         | Error::Unknown(text)
-        | Error::Halfway(text)
         | Error::Corrupt(text) => text,
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong with a shard. The one question that every caller asks is answered by
 //! [`Error::outcome_unknown`]: do we know that it did not happen?
 
-/// A failed call. Nothing of it was applied, unless [`Error::outcome_unknown`].
+/// A failed call. Nothing of it was applied, unless [`Error::outcome_unknown`] or [`Error::Corrupt`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The shard has no room; nothing was written.
@@ -13,10 +13,8 @@ pub enum Error {
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
-    /// It answered that it failed on the way: what it had written by then stays, what it had not is missing.
-    #[error("it failed halfway: {0}")]
-    Halfway(String),
-    /// What is stored does not make sense; nothing was written.
+    /// What is stored does not make sense. What a script had written when it met that stays, so a repeat does not
+    /// help before somebody has looked.
     #[error("it is corrupt: {0}")]
     Corrupt(String),
 }
@@ -28,7 +26,7 @@ impl Error {
     #[must_use]
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            Error::Unknown(_) | Error::Halfway(_) => true,
+            Error::Unknown(_) => true,
             Error::Full(_) | Error::Unavailable(_) | Error::Corrupt(_) => false,
         }
     }
@@ -39,7 +37,7 @@ impl Error {
         match self {
             Error::Full(_) => "STORE_FULL",
             Error::Unavailable(_) => "SHARD_UNAVAILABLE",
-            Error::Unknown(_) | Error::Halfway(_) => "OUTCOME_UNKNOWN",
+            Error::Unknown(_) => "OUTCOME_UNKNOWN",
             Error::Corrupt(_) => "STORE_CORRUPT",
         }
     }

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use ringq::pb::{AckItem, Delivery, ListShardsRequest, Shard, ShardState};
+use ringq::pb::{ListShardsRequest, Shard, ShardState};
 
 use crate::cluster::Shape;
-use crate::harness::{Client, eventually, http_get, job};
+use crate::harness::{Client, eventually, http_get};
+use crate::held::{hand_on, held};
 use crate::load::{Habits, NO_ID};
 use crate::redis::HIT;
 use crate::trial::{Trial, harm_time};
@@ -22,7 +23,7 @@ async fn a_redis_begins_to_evict_and_is_set_back() {
     let turn = (harm_time() / 4).min(Duration::from_secs(10));
     trial.run(turn).await;
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
-    let held = held(&client).await;
+    let held = held(&client, HIT).await;
     trial.note("it evicts");
     trial.command(HIT, &["CONFIG", "SET", POLICY, "allkeys-lru"]).await;
     trial.all_say(1).await;
@@ -33,11 +34,7 @@ async fn a_redis_begins_to_evict_and_is_set_back() {
     assert_eq!(trial.settles_refused(), refused, "it does not finish those that it has");
 
     // Nor does it get what follows a job that it has.
-    let ack = AckItem { receipt: held.receipt, enqueue: vec![job("next")], ..AckItem::default() };
-    assert_eq!(client.ack_items(vec![ack]).await, []);
-    let next = client.pull_one("next").await;
-    assert!(!lies_on(&next.id, HIT), "{} lies where it might be dropped", next.id);
-    client.ack(&next.receipt).await;
+    hand_on(&client, held, HIT).await;
 
     trial.note("it keeps what it has");
     trial.command(HIT, &["CONFIG", "SET", POLICY, "noeviction"]).await;
@@ -48,23 +45,6 @@ async fn a_redis_begins_to_evict_and_is_set_back() {
     let outcome = trial.finish().await;
     assert!(outcome.troubles("enqueue: SHARD_UNAVAILABLE") > 0, "no producer was refused");
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
-}
-
-/// A job of the Redis that is hit, under a lease that lasts.
-async fn held(client: &Client) -> Delivery {
-    loop {
-        client.enqueue(job("held")).await;
-        let held = client.pull_one("held").await;
-        if lies_on(&held.id, HIT) {
-            return held;
-        }
-        client.ack(&held.receipt).await;
-    }
-}
-
-/// Where an id lies that the server made.
-fn lies_on(id: &str, shard: usize) -> bool {
-    id.split_once('~').is_some_and(|(name, _)| name == format!("s{shard}"))
 }
 
 impl Trial {

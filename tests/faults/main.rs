@@ -59,6 +59,7 @@ mod evicts;
 mod files;
 /// A Redis is full.
 mod full;
+mod held;
 /// Shards drain, come and move while everything runs.
 mod live;
 /// Answers of claims and hints are lost.

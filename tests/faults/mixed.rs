@@ -94,7 +94,7 @@ impl Fault {
     async fn begin(self, trial: &mut Trial, target: usize) {
         match self {
             Fault::RedisKilled => trial.kill_redis(target).await,
-            Fault::RedisStopped => trial.cluster.redis[target].pause(),
+            Fault::RedisStopped => trial.stop_redis(target),
             Fault::ReplicaKilled => trial.kill_replica(target % trial.cluster.replica.len()).await,
             Fault::AllReplicasKilled => trial.kill_replicas().await,
             Fault::ScriptsFlushed => drop(trial.command(target, &["SCRIPT", "FLUSH"]).await),
@@ -114,7 +114,7 @@ impl Fault {
     async fn end(self, trial: &mut Trial, target: usize) {
         match self {
             Fault::RedisKilled => trial.restart_redis(target).await,
-            Fault::RedisStopped => trial.cluster.redis[target].resume(),
+            Fault::RedisStopped => trial.resume_redis(target),
             Fault::ReplicaKilled => {
                 trial.restart_replica(target % trial.cluster.replica.len()).await;
             }

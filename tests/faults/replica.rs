@@ -60,7 +60,7 @@ async fn all_killed_at_once() {
 async fn stands_still_for_two_leases() {
     let name = "replica_stands_still";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
-    let Some(mut trial) = trial else { return };
+    let Some(trial) = trial else { return };
     let still = 2 * trial.shared().habits.lease;
     let end = Instant::now() + harm_time();
     while Instant::now() < end {

@@ -49,13 +49,9 @@ impl From<ShardError> for Failure {
                 Reason::OutcomeUnknown,
                 "did not answer in time and may have applied it; repeat with the same id",
             ),
-            store::Error::Halfway(_) => (
-                Reason::OutcomeUnknown,
-                "failed halfway and may have applied it; repeat with the same id, an operator must look at the log",
-            ),
             store::Error::Corrupt(_) => (
                 Reason::StoreCorrupt,
-                "holds something that cannot be read; an operator must look at the log",
+                "met something that cannot be used, and a part may be written; an operator must look at the log",
             ),
         };
         let failure =

@@ -274,7 +274,7 @@ for ask = 1, asks do
     local function strike(member, waits, backs)
       expiries_left = expiries_left - 1
       if waits and call('ZREM', waits, member) == 1 or backs and call('ZREM', backs, member) == 1 then return end
-      count_gaps(name, 1)
+      call('HSET', P .. 'topic:' .. name, 'torn', '1')
       ranks = ranks .. (string.find(ranks, '-', 1, true) and '' or '-')
       call('HSET', P .. 'claims', name, pack('>I7', bound) .. ranks)
     end

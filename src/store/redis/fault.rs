@@ -9,6 +9,8 @@ use crate::store::Error;
 /// What the error of a command within a script tells of where it was; Redis takes back nothing that the script
 /// had done by then.
 const IN_SCRIPT: &str = "user_script";
+/// How a refusal of a script's first write stands in the error of the script.
+const FIRST: [&str; 3] = ["-READONLY ", "-MISCONF ", "-NOREPLICAS "];
 /// Codes with which Redis refuses a call before it runs. A script is refused as a whole, but for a right that one
 /// of its commands lacks.
 const REFUSALS: [&str; 16] = [
@@ -34,15 +36,24 @@ const REFUSALS: [&str; 16] = [
 pub(super) fn of_call(error: &RedisError, reads: bool) -> Error {
     let text = error.to_string();
     match error.code() {
-        Some("OOM") => Error::Full(format!("{text}; raise maxmemory or let workers drain it")),
-        Some("NOPERM") if !reads && text.contains(IN_SCRIPT) => Error::Halfway(text),
+        Some("OOM") => full(&text),
+        // Before Redis 7 a script meets these at its first write.
+        Some(_) if text.contains(IN_SCRIPT) && text.contains("-OOM ") => full(&text),
+        Some(_) if text.contains(IN_SCRIPT) && FIRST.iter().any(|code| text.contains(code)) => {
+            Error::Unavailable(text)
+        }
+        Some("NOPERM") if !reads && text.contains(IN_SCRIPT) => Error::Corrupt(text),
         Some(code) if REFUSALS.contains(&code) => Error::Unavailable(text),
         // A script failed at what it found: a key of another type, a record of another form.
-        Some(_) if !reads && text.contains(IN_SCRIPT) => Error::Halfway(text),
         Some(_) => Error::Corrupt(text),
         None if reads || was_never_sent(error) => Error::Unavailable(text),
         None => Error::Unknown(text),
     }
+}
+
+/// It has no room.
+fn full(text: &str) -> Error {
+    Error::Full(format!("{text}; raise maxmemory or let workers drain it"))
 }
 
 /// Whether the request did not leave this process.
@@ -63,7 +74,7 @@ pub(super) fn casts_doubt(error: &RedisError) -> bool {
 
 /// Whether the connection leads to a Redis that has become a replica.
 pub(super) fn leads_elsewhere(error: &RedisError) -> bool {
-    error.code() == Some("READONLY")
+    error.code() == Some("READONLY") || error.to_string().contains("-READONLY ")
 }
 
 /// Why no connection could be had.
@@ -119,6 +130,20 @@ mod tests {
     }
 
     #[test]
+    fn what_fails_at_the_first_write_of_a_script_was_not_written() {
+        let told = |code: &str| {
+            let line = format!(
+                "ERR Error running script (call to f_3f): @user_script:42: @user_script: 42: {code} no"
+            );
+            of_call(&answered(&line), false)
+        };
+        assert!(matches!(told("-OOM"), Error::Full(_)));
+        assert!(matches!(told("-READONLY"), Error::Unavailable(_)));
+        assert!(matches!(told("-MISCONF"), Error::Unavailable(_)));
+        assert!(leads_elsewhere(&answered("ERR Error: @user_script: 42: -READONLY no")));
+    }
+
+    #[test]
     fn what_fails_within_a_script_may_have_written() {
         for line in [
             "WRONGTYPE Operation against a key holding the wrong kind of value script: 3f, on @user_script:5.",
@@ -127,8 +152,7 @@ mod tests {
             "NOPERM User ringq has no permissions to run the 'publish' command script: 3f, on @user_script:9.",
         ] {
             let error = of_call(&answered(line), false);
-            assert!(matches!(error, Error::Halfway(_)), "{line}: {error:?}");
-            assert!(!of_call(&answered(line), true).outcome_unknown(), "{line}: a read");
+            assert!(matches!(error, Error::Corrupt(_)), "{line}: {error:?}");
         }
     }
 

@@ -5,9 +5,11 @@
 --        the login has no right to, and then nothing else (before Redis 7, which cannot tell, empty).
 --#include clock
 -- A script that lacks a right in its middle leaves half of its work.
-local refused, w = {}, P .. 'w'
+local refused = {}
 for a = 5, redis.acl_check_cmd and #ARGV or 0 do
-  if not redis.acl_check_cmd(ARGV[a], w, w, w, w) then refused[#refused + 1] = ARGV[a] end
+  local tells = ARGV[a] == 'PUBLISH' or ARGV[a] == 'SUBSCRIBE'
+  local name = P .. (tells and 'w' or 'topics')
+  if not redis.acl_check_cmd(ARGV[a], name, name, name, name) then refused[#refused + 1] = ARGV[a] end
 end
 if refused[1] then return { '', 0, 0, now, table.concat(refused, ' ') } end
 -- The one key without the shard's name in it: another shard here must find it.

@@ -116,7 +116,7 @@ impl Shard {
         &self,
         connection: &mut Connection,
     ) -> std::result::Result<(), OpenError> {
-        self.ask_name(connection).await
+        self.ask_name(connection, false).await
     }
 
     async fn connect(&self, lane: Lane) -> std::result::Result<Connection, OpenError> {
@@ -135,7 +135,7 @@ impl Shard {
     /// Makes sure of the shard's name, and that no job waits for a clock that went back.
     pub(super) async fn identify(&self) -> std::result::Result<(), OpenError> {
         let mut connection = self.connect(Lane::Write).await?;
-        self.ask_name(&mut connection).await?;
+        self.ask_name(&mut connection, false).await?;
         if self.behind.swap(false, Ordering::Relaxed) {
             match self.heal().await {
                 Ok(healed) => {
@@ -167,7 +167,7 @@ impl Shard {
             Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),
             policy => self.contact.evicts(policy),
         }
-        self.ask_name(connection).await?;
+        self.ask_name(connection, true).await?;
         self.durability.meet(&info);
         self.contact.made();
         Ok(())
@@ -175,10 +175,15 @@ impl Shard {
 
     /// Writes the shard's name at first contact and compares it ever after; sees whether the clock is
     /// behind what was noted last.
-    async fn ask_name(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
+    async fn ask_name(
+        &self,
+        connection: &mut Connection,
+        is_new: bool,
+    ) -> std::result::Result<(), OpenError> {
         let mut call = self.call(Verb::Open);
         call.arg(self.name.as_str()).arg(FORMAT).arg(FORMAT_MIN);
-        for command in commands().chain([SUBSCRIBE]) {
+        // Of each connection once.
+        for command in commands().chain([SUBSCRIBE]).filter(|_| is_new) {
             call.arg(command);
         }
         let answer = self.scripts.run(connection, &call).await;

@@ -137,9 +137,6 @@ fn take_rank(
     let mut select = session.prepare(TAKE)?;
     let before = taken.len();
     loop {
-        if budget.expiries == 0 {
-            return Ok(End::Over);
-        }
         let limit = round.jobs_left().min(budget.jobs) + 1;
         // What was taken still waits in the table, at the front.
         let mut rows = select.query(params![topic, rank, limit, taken.len() - before])?;
@@ -176,6 +173,7 @@ fn take_rank(
         match end {
             Some(end) => return Ok(end),
             None if seen < limit => return Ok(End::Empty),
+            None if budget.expiries == 0 => return Ok(End::Over),
             // Some of the page had expired, so there may be more for those who took the others.
             None => {}
         }

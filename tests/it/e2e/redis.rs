@@ -124,6 +124,23 @@ async fn a_job_that_was_removed_by_hand_keeps_nobody_from_those_behind() {
     assert_eq!(came, kept.into_iter().collect());
     let stats = client.stats("mail").await;
     assert_eq!((stats.ready, stats.scheduled, stats.running), (0, 0, 12));
+
+    // Who removes some hides others that have left: those are not handed out all the same.
+    let ids: Vec<_> = (0..30).map(|n| format!("j{n}")).collect();
+    let kept = |id| job("bills").with_id(id).with_retention(millis(60_000));
+    client.enqueue_all(ids.iter().map(kept).collect()).await;
+    assert_eq!(redis.command(&["HDEL", "ringq:{s0}:jobs:bills", "j0", "j1"]).await, ":2");
+    assert_eq!(client.pull_one("bills").await.id, "j2");
+    let (topic, id) = ("bills".to_owned(), "j25".to_owned());
+    let delete = DeleteRequest { topic, id, ..Default::default() };
+    client.queue.clone().delete(delete).await.unwrap();
+    let mut came = vec![client.pull_one("bills").await.id];
+    while came.len() < 26 {
+        came.extend(client.pull_now("bills", 40).await.into_iter().map(|delivery| delivery.id));
+    }
+    let want: Vec<_> = ids[3..].iter().filter(|id| *id != "j25").cloned().collect();
+    assert_eq!(came, want);
+    assert!(client.pull_now("bills", 40).await.is_empty());
     assert!(!server.log().contains("ERROR"), "{}", server.log());
 }
 

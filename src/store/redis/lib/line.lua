@@ -1,7 +1,8 @@
 -- The line of a topic: jobs without a priority that were due when they came, in that order, which is the order of
 -- their due times and arrivals, too. Claims read it from its head. A list gives nothing back from its middle, so a
 -- job that leaves from there leaves a gap: a member that its record does not agree with. While a topic has gaps,
--- they are counted in `gaps` of its key, and `-` is among its `ranks`.
+-- they are counted in `gaps` of its key, and `-` is among its `ranks`. A line from which somebody has taken jobs by
+-- hand is `torn` until it is empty: its gaps are not known, so it always counts as one with gaps.
 
 -- Whether the job that stands there still waits there. `record`: what lies under its id, if anything.
 local function stands(member, record)
@@ -35,12 +36,12 @@ local function in_line(name, ranks)
   return count, first and struct.unpack('>I7', first) or 0
 end
 
--- So many gaps more, or fewer; how many there are.
+-- So many gaps more, or fewer; how many there are, at least 1 while the line is `torn`.
 local function count_gaps(name, more)
   local gaps = call('HINCRBY', P .. 'topic:' .. name, 'gaps', more)
   if gaps > 0 then return gaps end
   call('HDEL', P .. 'topic:' .. name, 'gaps')
-  return 0
+  return call('HGET', P .. 'topic:' .. name, 'torn') and 1 or 0
 end
 
 -- How many members `shift` looks at in one call.
@@ -55,7 +56,7 @@ local function shift(name, want)
     local page = call('LRANGE', line, '0', math.max(math.min(want - moved, 512), 16) - 1)
     local n = #page
     if n == 0 then
-      call('HDEL', P .. 'topic:' .. name, 'gaps')
+      call('HDEL', P .. 'topic:' .. name, 'gaps', 'torn')
       return true, true
     end
     local adds, added = {}, 0
