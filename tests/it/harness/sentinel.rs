@@ -2,13 +2,17 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use super::time::eventually_in;
 use super::{Redis, eventually};
 
 /// How the sentinels call the primary.
 const PRIMARY: &str = "main";
 /// How many of them there are: two must agree.
 const SENTINELS: usize = 3;
+/// Sentinels tell a former primary what it is some ten seconds after a failover, and it copies then.
+const COPIED_MAX: Duration = Duration::from_secs(45);
 
 /// See the module. Ended with the test.
 pub(crate) struct Sentinel {
@@ -60,7 +64,7 @@ impl Sentinel {
 
     /// Waits until every sentinel knows all others and a replica that can take over.
     pub(crate) async fn settled(&self) {
-        eventually("the replica has a copy", async || {
+        eventually_in(COPIED_MAX, "the replica has a copy", async || {
             let told = self.primary().await?.command(&["INFO", "replication"]).await;
             told.contains("state=online").then_some(())
         })

@@ -53,13 +53,22 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 
 /// Looks at something that sends no events (a process, a file, a number on a server) until it is
 /// as wanted, at most [`PATIENCE`].
-pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub(crate) async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_in(PATIENCE, what, look).await
+}
+
+/// As [`eventually`], for what takes as long by its own rules.
+pub(crate) async fn eventually_in<T>(
+    patience: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + patience;
     loop {
         if let Some(value) = look().await {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: not so after {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not so after {patience:?}");
         tokio::time::sleep(millis(10)).await;
     }
 }
