@@ -1,8 +1,9 @@
 -- flags: allow-oom
 -- beat: note that a replica lives, take in what it brings along, and read what all replicas share. It also
 -- turns the generations of what `again.lua` recalls.
--- ARGV: now, microseconds of a generation, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many
---       replicas were met, how many are gone, those, then per ring: members, version, open (0 or 1).
+-- ARGV: now, microseconds of a generation, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to
+--       begin with, how many replicas were met, how many are gone, those, then per ring: members, version,
+--       open (0 or 1).
 -- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
 --        `<last sign> <fingerprint>`.
 --#include clock

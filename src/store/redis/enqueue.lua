@@ -1,38 +1,38 @@
 -- flags:
 -- enqueue: write jobs; what has a job's id already is treated as `domain::conflict` says.
 -- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, jobs, whether
---       nothing can lie under any of their ids (0 or 1), then all ids, then all blobs; if there are several sections, the places of all their jobs in the call, two
---       bytes each. An id that comes again in the call is in another section of its topic, right behind.
---       At most 512 jobs and 1 MiB.
+--       nothing can lie under any of their ids (0 or 1), then all ids, then all blobs; if there are several sections,
+--       the places of all their jobs in the call, two bytes each. An id that comes again in the call is in another
+--       section of its topic, right behind. At most 512 jobs and 1 MiB.
 -- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then for
 --        each job that was not simply created: place, action, state, due.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
-local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, 9007199254740991, nil, nil
+local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
 
 -- The common case: one job, with neither a priority, an expire time nor a payload apart. For one alone every
 -- table and every function counts, so here are none.
 if #ARGV == 4 then
   local name, id, blob = ARGV[2], ARGV[3], ARGV[4]
-  local due, due_text, static, usual = now, now_text, blob, true
-  if byte(blob, 1) >= 128 then
-    local mode, micros, _, length = unpack_('>BI7I7I4', blob)
-    usual, static = mode % 16 <= 2 and #blob == 19 + length, sub(blob, 20)
+  local due, due_text, fixed, usual = now, now_text, blob, true
+  if byte(blob) >= $unusual then
+    local mode, micros, _, length = unpack_($blob[mode..length], blob)
+    usual, fixed = mode % 16 <= 2 and #blob == $blob.fixed - 1 + length, sub(blob, $blob.fixed)
     if usual and mode % 4 > 0 then
       due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
       due_text = string.format('%d', due)
     end
   end
-  if usual and byte(static, 8) == 0 then
+  if usual and byte(fixed, $fixed.priority) == 0 then
     local line, last = P .. 'line:' .. name, nil
     -- Before anything is written, as a login may lack the right to it.
     if due == now then last = call('LINDEX', line, '-1') end
     local arrived = call('HINCRBY', P .. 'topic:' .. name, 'arrived', '1')
-    local head = pack('>I7I6I7', due, arrived, now)
-    if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. static) == 1 then
-      local member, first = sub(head, 1, 13) .. id, nil
+    local head = pack($record[due..created], due, arrived, now)
+    if arrived > 1 and call('HSETNX', P .. 'jobs:' .. name, id, head .. fixed) == 1 then
+      local member, first = sub(head, 1, $record.created - 1) .. id, nil
       -- Not behind one that is due later: then the clock went back.
-      if due == now and not (last and unpack_('>I7', last) > now) then
+      if due == now and not (last and unpack_($member[due], last) > now) then
         call('RPUSH', line, member)
         first = not last
       else
@@ -51,18 +51,19 @@ end
 -- What a blob with a mode says: due time and it as text, expire time, the record from the flags on, and the
 -- payload if it lies apart.
 local function read(blob)
-  local mode, micros, until_expiry, length = unpack_('>BI7I7I4', blob)
-  local due, due_text, expires, static, payload = now, now_text, 0, sub(blob, 20, 19 + length), nil
+  local mode, micros, until_expiry, length = unpack_($blob[mode..length], blob)
+  local fixed = sub(blob, $blob.fixed, $blob.fixed - 1 + length)
+  local due, due_text, expires, payload = now, now_text, 0, nil
   if mode % 4 > 0 then
     due = mode % 2 == 1 and math.min(now + micros, LAST) or math.max(now, micros)
     due_text = string.format('%d', due)
   end
   if mode % 16 >= 4 then
     expires = mode % 16 >= 8 and math.max(until_expiry, 1) or math.min(now + until_expiry, LAST)
-    static = sub(static, 1, 28) .. pack('>I7', expires) .. sub(static, 36)
+    fixed = sub(fixed, 1, $fixed.expire - 1) .. pack($fixed[expire], expires) .. sub(fixed, $fixed.has_request)
   end
-  if #blob > 19 + length then payload = sub(blob, 20 + length) end
-  return due, due_text, expires, static, payload
+  if #blob > $blob.fixed - 1 + length then payload = sub(blob, $blob.fixed + length) end
+  return due, due_text, expires, fixed, payload
 end
 
 -- The first jobs of a topic make it; it has no lease yet that could end.
@@ -79,45 +80,48 @@ while a < #ARGV do
   local blobs = ids + n
   -- Validate: what is there already goes the slow way, and so does an id that comes again. Nobody looks for what
   -- cannot be there.
-  if #ARGV == 4 or ARGV[a + 2] == '0' then found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n)) end
+  if #ARGV == 4 or ARGV[a + 2] == '0' then
+    found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
+  end
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
-  local created = pack('>I7', now)
+  local created = pack($record[created], now)
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
   -- The line, for those without a priority that are due now: its last member, and whether they can go behind it.
   local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
   -- The order that other jobs go to: of one priority, as a rule; then `others` has those of the others.
-  local prio, adds, size, first, first_due, first_text, others
+  local priority, adds, size, first, first_due, first_text, others
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
-    local due, due_text, static, expires, payload = now, now_text, blob, 0, nil
-    if byte(blob, 1) >= 128 then
-      due, due_text, expires, static, payload = read(blob)
+    local due, due_text, fixed, expires, payload = now, now_text, blob, 0, nil
+    if byte(blob) >= $unusual then
+      due, due_text, expires, fixed, payload = read(blob)
     end
     if (found and found[i]) or name == before or (expires ~= 0 and expires <= now) then
       slow = slow or {}
       slow[#slow + 1] = { name, id, blob, arrived + i, passed + i }
     else
-      local place, p = pack('>I7I6', due, arrived + i), byte(static, 8)
+      local place, its_priority = pack($member[due..arrival], due, arrived + i), byte(fixed, $fixed.priority)
       local member = place .. id
-      records[r + 1], records[r + 2] = id, place .. created .. static
+      records[r + 1], records[r + 2] = id, place .. created .. fixed
       r = r + 2
-      local lined = due == now and p == 0 and expires == 0
+      local lined = due == now and its_priority == 0 and expires == 0
       if lined and fits == nil then
         last = call('LINDEX', line, '-1')
         -- Not behind one that is due later: then the clock went back.
-        fits = not last or unpack_('>I7', last) <= now
+        fits = not last or unpack_($member[due], last) <= now
       end
       if lined and fits then
         w = w + 1
         row[w] = member
       else
-        if p ~= prio then
-          others = prio and (others or {})
-          if prio then others[prio] = { adds, size, first, first_due, first_text } end
-          prio, adds, size, first, first_due, first_text = p, {}, 0, member, due, due_text
-          if others and others[p] then adds, size, first, first_due, first_text = unpack(others[p]) end
+        if its_priority ~= priority then
+          others = priority and (others or {})
+          if priority then others[priority] = { adds, size, first, first_due, first_text } end
+          priority, adds, size, first, first_due, first_text = its_priority, {}, 0, member, due, due_text
+          local begun = others and others[priority]
+          if begun then adds, size, first, first_due, first_text = unpack(begun) end
         end
         if due < first_due then first, first_due, first_text = member, due, due_text end
         adds[size + 1], adds[size + 2] = due_text, member
@@ -143,23 +147,23 @@ while a < #ARGV do
       -- Whoever sleeps is told only if something here comes before what was there.
       if not last then call('PUBLISH', P .. 'w', now_text .. ' ' .. name) end
     end
-    while prio do
-      local wait = P .. 'wait:' .. prio .. ':' .. name
+    while priority do
+      local wait = P .. 'wait:' .. priority .. ':' .. name
       call('ZADD', wait, unpack(adds))
-      if prio > 0 then
-        local letter = string.char(48 + prio)
+      if priority > 0 then
+        local mark = string.char(48 + priority)
         known = known or call('HGET', P .. 'claims', name)
-        if not string.find(known, letter, 8, true) then
-          known = known .. letter
+        if not string.find(known, mark, $claims.marks, true) then
+          known = known .. mark
           call('HSET', P .. 'claims', name, known)
         end
       end
       if call('ZRANGE', wait, '0', '0')[1] == first then
         call('PUBLISH', P .. 'w', first_text .. ' ' .. name)
       end
-      if others then others[prio] = nil end
-      prio = others and next(others)
-      if prio then adds, size, first, first_due, first_text = unpack(others[prio]) end
+      if others then others[priority] = nil end
+      priority = others and next(others)
+      if priority then adds, size, first, first_due, first_text = unpack(others[priority]) end
     end
   end
   a, passed, before = blobs + n + 1, passed + n, name

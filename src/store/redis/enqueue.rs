@@ -15,20 +15,19 @@ use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
 use super::actions::{POLICIES, outcome};
 use super::durability::Wait;
+use super::layout::{UNUSUAL, apart, inside};
 use super::link::Connection;
-use super::record::{INLINE_BYTES_MAX, clamped, flag, keep_code, micros, put_duration};
+use super::record::{INLINE_BYTES_MAX, clamped, keep_code, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
-/// What no usual blob begins with: its first byte holds six flags.
-const UNUSUAL: u8 = 128;
 /// Jobs of one call that may have been written before: each is looked for in what was done in its second.
 const AGAIN_MAX: usize = 64;
 /// What a job takes in a call beside what it brings: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
 /// The job names its priority.
-const RANKED: u8 = 64;
+const HAS_PRIORITY: u8 = 64;
 
 /// The job as it travels.
 pub(super) fn blob(job: &NewJob) -> Vec<u8> {
@@ -42,16 +41,14 @@ pub(super) fn blob(job: &NewJob) -> Vec<u8> {
         || spec.lease.is_some()
         || spec.retention.is_some();
     let keep = keep_code(job.keep);
-    let mut flags = 0;
-    let mut set = |flag, on| flags |= if on { flag } else { 0 };
-    set(flag::KEEP, keep != 0);
-    set(flag::LARGE, large);
-    set(flag::BODY, payload.is_some());
-    set(flag::TERMS, terms.is_some());
-    set(flag::EXTENDED, extended);
-
+    let flag = |flag, on| if on { flag } else { 0 };
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
-    record.put_u16(flags);
+    record.put_u8(flag(apart::KEPT, keep != 0) | flag(apart::PAYLOAD, large));
+    record.put_u8(
+        flag(inside::BODY, payload.is_some())
+            | flag(inside::TERMS, terms.is_some())
+            | flag(inside::EXTENSION, extended),
+    );
     record.put_u32(u32::try_from(spec.bytes()).unwrap_or(u32::MAX));
     record.put_u8(0);
     record.put_u8(job.priority.unwrap_or(0));
@@ -70,7 +67,7 @@ pub(super) fn blob(job: &NewJob) -> Vec<u8> {
         record.extend(terms);
     }
     let payload = payload.unwrap_or_default();
-    if mode | RANKED == RANKED && !large {
+    if mode | HAS_PRIORITY == HAS_PRIORITY && !large {
         record.extend(payload);
         return record;
     }
@@ -90,7 +87,7 @@ fn schedule(job: &NewJob) -> (u8, u64, u64) {
     let policy = POLICIES.iter().position(|&policy| policy == job.on_conflict).unwrap_or(0);
     let mut mode = u8::try_from(policy).unwrap_or(0) << 4;
     if job.priority.is_some() {
-        mode |= RANKED;
+        mode |= HAS_PRIORITY;
     }
     let mut when = |when: When, after: u8, at: u8| match when {
         When::Now => 0,

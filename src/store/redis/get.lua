@@ -5,8 +5,8 @@
 --        false, payload (if it lies apart) or false. It ends early once it has become large: the rest is
 --        to be asked for again.
 --#include clock
--- Flags of a record: it has a story; a large payload (4), a history (16) or a result (32).
-local STORY, BLOBS = 2, 52
+-- Flags of what only a full answer has.
+local BLOBS = $apart.payload + $apart.history + $apart.result
 local full, bytes, reply = ARGV[2] == '1', 0, { now }
 for a = 3, #ARGV, 2 do
   local name, id = ARGV[a], ARGV[a + 1]
@@ -14,11 +14,12 @@ for a = 3, #ARGV, 2 do
   local job = false
   if record then
     -- The lease of a running job lies in front.
-    local at = string.byte(record) == 255 and 3 + struct.unpack('>I2', record, 2) or 0
-    local f1, more = string.byte(record, at + 21), P .. 'more:' .. name
+    local runs = string.byte(record) == $running
+    local lease_bytes = runs and $entry.token - 1 + struct.unpack($entry[length], record, $entry.length) or 0
+    local apart, more = string.byte(record, lease_bytes + $record.apart), P .. 'more:' .. name
     job = { record, false, false, false, false }
-    if bit.band(f1, STORY) ~= 0 then job[2] = call('HGET', more, 's' .. id) end
-    if full and bit.band(f1, BLOBS) ~= 0 then
+    if bit.band(apart, $apart.story) ~= 0 then job[2] = call('HGET', more, 's' .. id) end
+    if full and bit.band(apart, BLOBS) ~= 0 then
       local blobs = call('HMGET', more, 'h' .. id, 'r' .. id, 'p' .. id)
       job[3], job[4], job[5] = blobs[1], blobs[2], blobs[3]
       bytes = bytes + #(job[3] or '') + #(job[4] or '') + #(job[5] or '')
@@ -26,6 +27,6 @@ for a = 3, #ARGV, 2 do
     bytes = bytes + #record
   end
   reply[#reply + 1] = job
-  if bytes > 1048576 then break end
+  if bytes > $call.bytes then break end
 end
 return reply

@@ -22,13 +22,13 @@ if ARGV[3] == '0' then
   local line = P .. 'line:' .. k.name
   local page = call('LRANGE', line, '-' .. ARGV[5], '-1')
   local first = 1
-  while page[first] and sunpack('>I7', page[first]) <= now do first = first + 1 end
+  while page[first] and sunpack($member[due], page[first]) <= now do first = first + 1 end
   local late = { unpack(page, first) }
   if late[1] then
     call('LTRIM', line, '0', -#late - 1)
     local gaps = #late
     for _, m in ipairs(standing(k.name, late)) do
-      local j = load(k, sub(m, 14))
+      local j = load(k, sub(m, $member.id))
       -- One that is in the order, too, has left the line and come back: here it was a gap.
       if call('ZREM', order_of(j), m) == 0 then gaps = gaps - 1 end
       heal(j)
@@ -41,7 +41,7 @@ end
 local order = P .. 'wait:' .. ARGV[3] .. ':' .. k.name
 local page = call('ZRANGEBYSCORE', order, '(' .. text(now), '+inf', 'LIMIT', ARGV[4], ARGV[5])
 for _, m in ipairs(page) do
-  local j = load(k, sub(m, 14))
+  local j = load(k, sub(m, $member.id))
   -- One that has no job, because somebody has removed that by hand, is left for claims.
   if j and j.due == j.created then
     leave(j)

@@ -8,10 +8,10 @@
 local records, ready, dead, finished, latest, ahead = 0, 0, 0, 0, 0, { 0, 0 }
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 for _, name in ipairs(names) do
-  -- A time, and then the orders that may have jobs.
-  local ranks = string.sub(call('HGET', P .. 'claims', name) or '', 8)
-  ready = ready + in_line(name, ranks)
-  for letter in string.gmatch(ranks, '[0-9a-j]') do
+  -- Of the orders that may have jobs.
+  local marks = string.sub(call('HGET', P .. 'claims', name) or '', $claims.marks)
+  ready = ready + in_line(name, marks)
+  for letter in string.gmatch(marks, '[0-9a-j]') do
     letter = string.byte(letter)
     -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
     local failed = letter >= 97
@@ -25,9 +25,8 @@ for _, name in ipairs(names) do
     end
   end
   records = records + call('HLEN', P .. 'jobs:' .. name)
-  -- Phases: 3 dead, 2 succeeded, 4 cancelled, 5 expired.
-  dead = dead + call('ZCARD', P .. 'done:3:' .. name)
-  for _, phase in ipairs({ '2:', '4:', '5:' }) do
+  dead = dead + call('ZCARD', P .. 'done:$phase.dead:' .. name)
+  for _, phase in ipairs({ '$phase.succeeded:', '$phase.cancelled:', '$phase.expired:' }) do
     finished = finished + call('ZCARD', P .. 'done:' .. phase .. name)
   end
 end

@@ -10,7 +10,7 @@ for i = 1, #alarms, 2 do
   local split = string.find(alarms[i], '\0', 1, true)
   local record = split and call('HGET', P .. 'jobs:' .. string.sub(alarms[i], 1, split - 1),
     string.sub(alarms[i], split + 1))
-  -- The byte of the phase: 2 and more have ended.
-  if record and string.byte(record, 27) >= 2 then return { tonumber(alarms[i + 1]), 0, 0 } end
+  -- The phases before it wait or run.
+  if record and string.byte(record, $record.phase) >= $phase.succeeded then return { tonumber(alarms[i + 1]), 0, 0 } end
 end
 return { 0, #alarms / 2, tonumber(alarms[#alarms] or 0) }

@@ -21,18 +21,19 @@ local function passed(order)
   while low < high do
     local middle = math.floor((low + high) / 2)
     local member = call('ZRANGE', order, middle, middle)[1]
-    if unpack_('>I6', member, 8) <= after_seq then low = middle + 1 else high = middle end
+    if unpack_($member[arrival], member, $member.arrival) <= after_seq then low = middle + 1 else high = middle end
   end
   return low
 end
 
 -- Jobs of the line behind the cursor.
 local function list_line(found)
-  local line, gaps = P .. 'line:' .. name, string.find(call('HGET', P .. 'claims', name) or '', '-', 8, true)
+  local line, claims = P .. 'line:' .. name, call('HGET', P .. 'claims', name) or ''
+  local gaps = string.find(claims, '-', $claims.marks, true)
   local low, high = 0, call('LLEN', line)
   while after_due and low < high do
     local middle = math.floor((low + high) / 2)
-    local due, seq = unpack_('>I7I6', call('LINDEX', line, middle))
+    local due, seq = unpack_($member[due..arrival], call('LINDEX', line, middle))
     if due < after_due or (due == after_due and seq <= after_seq) then low = middle + 1 else high = middle end
   end
   local wanted, size = limit, gaps and math.max(limit, 512) or limit
@@ -41,7 +42,7 @@ local function list_line(found)
     if not page[1] then break end
     low = low + #page
     for _, member in ipairs(gaps and standing(name, page) or page) do
-      local due, seq = unpack_('>I7I6', member)
+      local due, seq = unpack_($member[due..arrival], member)
       if due > now then return end
       found[#found + 1], wanted = { due, member, seq }, wanted - 1
     end
@@ -54,9 +55,9 @@ local ahead = state == 's' or state == 'b'
 if tonumber(state) then
   orders[1] = P .. 'done:' .. state .. ':' .. name
 else
-  for prio = 0, 9 do
-    if state ~= 'b' then orders[#orders + 1] = P .. 'wait:' .. prio .. ':' .. name end
-    if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. prio .. ':' .. name end
+  for priority = 0, 9 do
+    if state ~= 'b' then orders[#orders + 1] = P .. 'wait:' .. priority .. ':' .. name end
+    if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. priority .. ':' .. name end
   end
 end
 for _, order in ipairs(orders) do
@@ -66,7 +67,7 @@ for _, order in ipairs(orders) do
   for i = 1, #page, 2 do
     local due = tonumber(page[i + 1])
     if state == 'r' and due > now then break end
-    found[#found + 1] = { due, page[i], unpack_('>I6', page[i], 8) }
+    found[#found + 1] = { due, page[i], unpack_($member[arrival], page[i], $member.arrival) }
   end
 end
 table.sort(found, function(x, y)

@@ -19,6 +19,7 @@ mod get;
 mod hints;
 mod info;
 mod keys;
+mod layout;
 mod link;
 mod observe;
 mod query;

@@ -10,8 +10,10 @@ local function refresh(name, noted)
   local first = call('ZRANGE', P .. 'ends:' .. name, '0', '0', 'WITHSCORES')[2]
   if first == noted then return first end
   if first then call('ZADD', deadlines, first, name) else call('ZREM', deadlines, name) end
-  local known, bound = call('HGET', P .. 'claims', name), (first or '9007199254740991') + 0
-  if known then call('HSET', P .. 'claims', name, struct.pack('>I7', bound) .. string.sub(known, 8)) end
+  local known, bound = call('HGET', P .. 'claims', name), (first or '$time.max') + 0
+  if known then
+    call('HSET', P .. 'claims', name, struct.pack($claims[bound], bound) .. string.sub(known, $claims.marks))
+  end
   return first
 end
 
@@ -43,10 +45,10 @@ end
 local next_ = earliest()
 while limit > 0 and next_ and next_.at <= now do
   local name, member, r = next_.name, next_.member, #reply
-  local id = string.sub(member, string.byte(member, 9) == 0 and 10 or 9)
+  local id = string.sub(member, string.byte(member, $tied_end.zero) == 0 and $tied_end.id or $end.id)
   local raw = call('HGET', P .. 'jobs:' .. name, id)
-  -- Behind the mark and the length of the lease comes its token.
-  if raw and string.byte(raw) == 255 and string.sub(raw, 4, 11) == string.sub(member, 1, 8) then
+  local token = raw and string.byte(raw) == $running and string.sub(raw, $entry.token, $entry.ack - 1)
+  if token == string.sub(member, 1, $end.id - 1) then
     reply[r + 1], reply[r + 2], reply[r + 3] = name, id, raw
     next_.passed = next_.passed + 1
   else

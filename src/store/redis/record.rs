@@ -1,23 +1,23 @@
-//! How a job lies in Redis, and how it reads to the world. The layouts are those of `lib/record.lua`;
-//! all numbers are big-endian. A layout that has landed is only ever added to; the shard's `format`
-//! says which it is.
+//! How a job lies in Redis, and how it reads to the world. Where each field lies is told once, in
+//! [`super::layout`]; all numbers are big-endian. A layout that has landed is only ever added to; the shard's
+//! `format` says which it is.
 //!
-//! **Record**: due 7, arrival 6, created 7, flags 2, bytes 4, phase 1 (0 waits or runs, 2 succeeded,
-//! 3 dead, 4 cancelled, 5 expired), priority 1, generation 4, failures 4, deliveries 4, keep 8 (0 nothing,
-//! above 0 the record for so long, below a tombstone); if flagged expire 7, whether a request is known 1,
-//! its hash 8, own lease 7 and retention 7 (one more than they are, 0: none); if flagged the length 4 of
-//! the terms and they; then the payload, unless it lies apart.
+//! **Record**: due, arrival, created; two bytes of flags: what there is of the job apart from the record and
+//! whether it is kept, and what is inside; bytes that count; phase (0 waits or runs); priority; generation; failures;
+//! deliveries; keep (0 nothing, above 0 the record for so long, below a tombstone). If flagged so an extension:
+//! expire time (0: none), whether a request is known, its hash, own lease duration and retention (one more than they
+//! are, 0: none). In the tail, if flagged, the length 4 of the terms and they; then the payload, unless it lies apart.
 //!
-//! **Entry** of a job that runs: 255, which no record begins with, the length 2 of its lease, the lease, the
+//! **Entry** of a job that runs: a mark, which no record begins with, the length of its lease, the lease, the
 //! record. Of any other job: the record.
 //!
-//! **Lease**: token 8, what an ack does 1 (1 removes the job, 2 leaves what is kept of it, 0: more hangs on it),
-//! started 7, deadline 7, first start 7 (0: this one), extended 7 (0: never), owner 4, stream 4, grace 7 (one
-//! more, 0: none), duration 7, then the worker's id. From the first start on it is the same for most leases
-//! of a worker, so claims bring that part ready made.
+//! **Lease**: token; what an ack does (it removes the job, or leaves what is kept of it, or has to look); started;
+//! deadline; first start (0: this one); extended (0: never); owner; stream; grace (one more, 0: none); duration; the
+//! worker's id. From the first start on it is the same for most leases of a worker, so claims bring that part
+//! ready made.
 //!
-//! **Story**: first start 7, finished 7, forgotten 7 (0: none), then behind their lengths worker 1, error 4,
-//! progress 4, and past 1: for each former lease its token 8 and how it ended 1, newest first.
+//! **Story**: first start, finished, forgotten (0: none); behind their lengths worker, error, progress, and past:
+//! for each former lease its token 8 and how it ended 1, newest first.
 //!
 //! **History**: attempts, newest first, each behind its length 4: number 4, start 7, finish 7, outcome 1,
 //! worker behind its length 1, error.
@@ -29,24 +29,11 @@ use bytes::{Buf as _, BufMut as _, Bytes};
 use crate::domain::{Keep, Payload, Spec, Time, Token};
 use crate::store::{Result, codec};
 
+use super::layout::{RUNS, TIME_MAX, apart, inside};
 use super::reply::unexpected;
 
 /// Payloads above this size lie apart, so that what only moves a job does not carry them around.
 pub(super) const INLINE_BYTES_MAX: usize = 512;
-/// What an entry of a running job begins with; records begin with a time, which is far smaller.
-const RUNS: u8 = 255;
-/// The latest time: Lua counts in doubles.
-const TIME_MAX: i64 = (1 << 53) - 1;
-
-/// Flags of a record: two bytes, the first of which is 0 for a job of which nothing hangs elsewhere and
-/// nothing is kept.
-pub(super) mod flag {
-    pub(crate) const KEEP: u16 = 1 << 8;
-    pub(crate) const LARGE: u16 = 4 << 8;
-    pub(crate) const BODY: u16 = 1;
-    pub(crate) const TERMS: u16 = 2;
-    pub(crate) const EXTENDED: u16 = 4;
-}
 
 /// The record of a job, without its payload.
 #[derive(Clone, Debug)]
@@ -149,7 +136,7 @@ impl Record {
         let due = fields.time()?;
         fields.skip(6)?;
         let created = fields.time()?;
-        let flags = fields.of(2)?.get_u16();
+        let (apart, inside) = (fields.small()?, fields.small()?);
         fields.skip(4)?;
         let mut record = Record {
             due,
@@ -165,19 +152,19 @@ impl Record {
             retention: None,
             terms: None,
             payload: None,
-            large: flags & flag::LARGE != 0,
+            large: apart & apart::PAYLOAD != 0,
         };
-        if flags & flag::EXTENDED != 0 {
+        if inside & inside::EXTENSION != 0 {
             record.expire = fields.maybe_time()?;
             fields.skip(9)?;
             record.own_lease = fields.maybe_duration()?;
             record.retention = fields.maybe_duration()?;
         }
-        if flags & flag::TERMS != 0 {
+        if inside & inside::TERMS != 0 {
             let length = usize::try_from(fields.word()?).unwrap_or(usize::MAX);
             record.terms = Some(fields.take(length)?);
         }
-        record.payload = (flags & flag::BODY != 0 && !record.large).then_some(fields.0);
+        record.payload = (inside & inside::BODY != 0 && !record.large).then_some(fields.0);
         Ok(record)
     }
 
@@ -256,4 +243,81 @@ pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
 /// The field for what is kept, no longer than the scripts can count.
 pub(super) fn keep_code(keep: Keep) -> i64 {
     codec::keep_code(keep).clamp(-TIME_MAX, TIME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::layout::resolve;
+
+    /// A blob in which each field has this number, by the places that scripts know.
+    fn blob(length: usize, fields: &[(&str, usize, i64)]) -> Bytes {
+        let mut blob = vec![0; length];
+        for (field, bytes, number) in fields {
+            let place: usize = resolve(field).parse().unwrap();
+            let number = &number.to_be_bytes()[8 - bytes..];
+            blob[place - 1..place - 1 + bytes].copy_from_slice(number);
+        }
+        blob.into()
+    }
+
+    #[test]
+    fn a_record_is_read_where_scripts_write_it() {
+        let all = inside::BODY | inside::TERMS | inside::EXTENSION;
+        let fields = [
+            ("$record.due", 7, 1_000),
+            ("$record.arrival", 6, -1),
+            ("$record.created", 7, 2_000),
+            ("$record.apart", 1, apart::KEPT.into()),
+            ("$record.inside", 1, all.into()),
+            ("$record.bytes", 4, -1),
+            ("$record.phase", 1, 3),
+            ("$record.priority", 1, 4),
+            ("$record.generation", 4, 5),
+            ("$record.failures", 4, 6),
+            ("$record.deliveries", 4, 7),
+            ("$record.keep", 8, -8),
+            ("$record.expire", 7, 9_000),
+            ("$record.has_request", 1, 1),
+            ("$record.request", 8, -1),
+            ("$record.own_lease", 7, 11),
+            ("$record.retention", 7, 13),
+            ("$record.tail", 4, 1),
+        ];
+        let record = Record::read(blob(85, &fields)).unwrap();
+        let times = (record.due, record.created, record.expire);
+        assert_eq!(times, (Time(1_000), Time(2_000), Some(Time(9_000))));
+        let counts = (record.generation, record.failures, record.deliveries);
+        assert_eq!((record.phase, record.priority, counts), (3, 4, (5, 6, 7)));
+        let micros = |micros| Some(Duration::from_micros(micros));
+        assert_eq!((record.keep, record.own_lease, record.retention), (-8, micros(10), micros(12)));
+        assert_eq!(record.terms.map(|terms| terms.len()), Some(1));
+        assert_eq!(record.payload.map(|payload| payload.len()), Some(2));
+    }
+
+    #[test]
+    fn a_lease_is_read_where_scripts_write_it() {
+        let fields = [
+            ("$entry.running", 1, RUNS.into()),
+            ("$entry.length", 2, 60),
+            ("$entry.token", 8, 1),
+            ("$entry.ack", 1, -1),
+            ("$entry.started", 7, 2),
+            ("$entry.deadline", 7, 3),
+            ("$entry.first_start", 7, 0),
+            ("$entry.extended", 7, 4),
+            ("$entry.owner", 4, 5),
+            ("$entry.stream", 4, 6),
+            ("$entry.grace", 7, 8),
+            ("$entry.duration", 7, -1),
+            ("$entry.worker", 1, 0x77),
+        ];
+        let (lease, record) = read_entry(blob(70, &fields)).unwrap();
+        let lease = lease.unwrap();
+        assert_eq!((lease.token, lease.owner, lease.stream), (Token(1), 5, 6));
+        let times = (lease.first_start, lease.deadline, lease.extended);
+        assert_eq!(times, (Time(2), Time(3), Some(Time(4))));
+        assert_eq!((lease.grace, &*lease.worker), (Some(Duration::from_micros(7)), "w"));
+        assert_eq!(record.len(), 7);
+    }
 }

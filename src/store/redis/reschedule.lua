@@ -11,7 +11,7 @@
 --#include lifecycle
 local movable, reply = ARGV[2], { now, 0 }
 
-local function move(j, due, prio)
+local function move(j, due, priority)
   local dead = j.phase == DEAD
   leave(j)
   local micros = tonumber(sub(due, 2))
@@ -22,7 +22,7 @@ local function move(j, due, prio)
   elseif dead then
     j.due = now
   end
-  if prio ~= '' then j.prio = tonumber(prio) end
+  if priority ~= '' then j.priority = tonumber(priority) end
   if dead then
     revive(j)
   else

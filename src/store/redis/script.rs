@@ -1,8 +1,8 @@
 //! Scripts: one `.lua` per verb, called by its hash. A server that does not know one (it was restarted,
 //! failed over, or flushed) is given it and asked again, so nobody has to load anything first.
 //!
-//! A line `--#include name` stands for `lib/name.lua`. The first line names the flags of the script:
-//! Redis 7 wants them behind a shebang, which earlier ones do not know.
+//! A line `--#include name` stands for `lib/name.lua`, and a name behind a `$` for what [`super::layout`] says. The
+//! first line names the flags of the script: Redis 7 wants them behind a shebang, which earlier ones do not know.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,7 @@ use deadpool_redis::redis::{
     self, Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
 };
 
-use super::actions;
+use super::{actions, layout};
 
 /// A script as it is written.
 pub(super) struct Source {
@@ -61,7 +61,7 @@ scripts! {
 }
 
 /// What scripts include; `actions` is made of [`actions::table`].
-pub(super) const SOURCES: [(&str, &str); 7] = [
+pub(super) const SOURCES: [(&str, &str); 8] = [
     ("clock", include_str!("lib/clock.lua")),
     ("tell", include_str!("lib/tell.lua")),
     ("recall", include_str!("lib/recall.lua")),
@@ -69,6 +69,7 @@ pub(super) const SOURCES: [(&str, &str); 7] = [
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),
+    ("claim_general", include_str!("lib/claim_general.lua")),
 ];
 
 /// The commands that scripts call.
@@ -241,22 +242,22 @@ fn assemble(source: &str, major: u32) -> String {
         (false, "allow-oom") => "redis.call('HDEL', KEYS[1], '')\n".to_owned(),
         (false, _) => String::new(),
     };
-    for line in rest.lines() {
-        match line.trim_start().strip_prefix(INCLUDE) {
-            Some(name) => code.push_str(&included(name)),
-            None => code.push_str(line),
-        }
-        code.push('\n');
-    }
-    code
+    include_into(&mut code, rest);
+    layout::resolve(&code)
 }
 
-fn included(name: &str) -> String {
-    if name == "actions" {
-        return format!("local actions = '{}'", actions::table());
+/// Adds `source` with what it includes.
+fn include_into(code: &mut String, source: &str) {
+    for line in source.lines() {
+        match line.trim_start().strip_prefix(INCLUDE) {
+            Some("actions") => code.push_str(&format!("local actions = '{}'\n", actions::table())),
+            Some(name) => match SOURCES.iter().find(|(known, _)| *known == name) {
+                Some((_, source)) => include_into(code, source),
+                None => code.push_str(&format!("error('nothing is called {name}')\n")),
+            },
+            None => code.extend([line, "\n"]),
+        }
     }
-    let found = SOURCES.iter().find(|(known, _)| *known == name);
-    found.map_or_else(|| format!("error('nothing is called {name}')"), |(_, code)| (*code).into())
 }
 
 #[cfg(test)]
@@ -271,6 +272,9 @@ mod tests {
             assert!(source.contains("\n-- Reply: "), "{name}: does not say what it answers");
             assert!(!assemble(source, 7).contains(INCLUDE), "{name}: an include is left");
             assert!(!assemble(source, 7).contains("nothing is called"), "{name}: a wrong include");
+            let code = assemble(source, 7);
+            let unknown = code.lines().find(|line| line.contains('$'));
+            assert_eq!(unknown, None, "{name}: names what no layout has");
         }
     }
 
@@ -313,13 +317,6 @@ mod tests {
         let packed = |command: &Cmd| command.get_packed_command();
         assert_ne!(packed(&early.command), packed(&late.command));
         assert_eq!(packed(&scripts.suited(&early, false)), packed(&late.command));
-    }
-
-    #[test]
-    fn a_claim_leases_as_many_bytes_as_one_call_may_carry() {
-        let bound =
-            format!("bytes_left, asks, general = {},", crate::domain::limit::CALL_BYTES_MAX);
-        assert!(ALL[Verb::Claim as usize].source.contains(&bound), "{bound}");
     }
 
     #[test]

@@ -31,7 +31,8 @@ local a, reply, slow, kept = 3, { 0 }, nil, nil
 -- An ack without anything, as the slow way reads it.
 local function ack_slowly(r, name, id, token)
   slow = slow or {}
-  slow[#slow + 1] = { r, name, id, token, 'a', '', 1, 1, 0, '', '', 0, '', 0 }
+  slow[#slow + 1] = { place = r, topic = name, id = id, token = token, step = 'a', guard = '', outcome = 1, code = 1,
+                      counted = 0, error = '', result = '', follow_ups = 0 }
 end
 
 -- Removes jobs of a topic of which nothing stays, and the ends of their leases.
@@ -42,20 +43,20 @@ local function remove(name, ids, ends)
 end
 
 -- Plain acks of which some are to be told to others, or are not as plain as that: each lease says whether nothing
--- hangs on its job, and nothing stays of it (1) or something does (2). `found`: what lies under the ids.
+-- hangs on its job, and nothing stays of it or something does. `found`: what lies under the ids.
 local function look(name, ids, ends, found, r)
   local gone, gone_ends = {}, {}
   for i = 1, #ids do
-    local raw, id, token, kind = found[i], ids[i], sub(ends[i], 1, 8), 0
-    -- Behind the mark of one that runs and the length of its lease comes the token.
-    if raw and byte(raw) == 255 and find_in(raw, token, 4, true) == 4 then kind = byte(raw, 12) end
+    local raw, id, token, ack = found[i], ids[i], sub(ends[i], 1, $end.id - 1), $ack.looks
+    local runs = raw and byte(raw) == $running
+    if runs and find_in(raw, token, $entry.token, true) == $entry.token then ack = byte(raw, $entry.ack) end
     reply[r + i] = 1
-    if kind == 1 then
+    if ack == $ack.removes then
       gone[#gone + 1], gone_ends[#gone + 1] = id, ends[i]
-      tell(sub(raw, 4, 48), 'settled')
-    elseif kind == 2 then
+      tell(sub(raw, $entry.token, $entry.grace - 1), 'settled')
+    elseif ack == $ack.keeps then
       kept = kept or {}
-      kept[#kept + 1] = { r + i, name, id, token, raw }
+      kept[#kept + 1] = { place = r + i, topic = name, id = id, token = token, raw = raw }
     else
       ack_slowly(r + i, name, id, token)
     end
@@ -109,29 +110,31 @@ local function bury(name, acks)
   local global, n = name .. '\0', 0
   local records, stories, done, alarms, ends, last, times, till = {}, {}, {}, {}, {}, nil, nil, nil
   for i = 1, #acks do
-    local r, _, id, token, raw = unpack(acks[i])
-    local behind = 3 + unpack_('>I2', raw, 2)
-    local lease, record = sub(raw, 4, behind), sub(raw, behind + 1)
-    local keep, due = unpack_('>i8', record, 41), unpack_('>I7', record)
+    local id, token, raw = acks[i].id, acks[i].token, acks[i].raw
+    local at = $entry.token + unpack_($entry[length], raw, $entry.length)
+    local lease, record = sub(raw, $entry.token, at - 1), sub(raw, at)
+    local keep, due = unpack_($record[keep], record, $record.keep), unpack_($record[due], record)
     if keep > 0 then
-      ack_slowly(r, name, id, token)
+      ack_slowly(acks[i].place, name, id, token)
     else
       if keep ~= last then
-        last, till = keep, math.min(now - keep, 9007199254740991)
-        times, till = struct.pack('>I7I7', now, till), string.format('%d', till)
+        last, till = keep, math.min(now - keep, $time.max)
+        times, till = struct.pack($story[finished..forgotten], now, till), string.format('%d', till)
         if soonest == 0 or till + 0 < soonest then soonest = till + 0 end
       end
-      -- The greatest flag of the second byte.
-      local extended = byte(record, 22) >= 4
-      -- What is left of the record: no headers, no payload, one delivery, succeeded (2); flagged as kept and with
-      -- a story (3), extended or not (4).
-      records[n + 1], records[n + 2] = id, sub(record, 1, 20) .. (extended and '\3\4' or '\3\0')
-        .. sub(record, 23, 26) .. '\2' .. sub(record, 28, 36) .. '\0\0\0\1'
-        .. sub(record, 41, extended and 78 or 48)
-      local worker = sub(lease, 60)
-      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, 10, 16) .. times .. string.char(#worker)
-        .. worker .. '\0\0\0\0\0\0\0\0\9' .. token .. '\1'
-      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, 13) .. id
+      local extended = byte(record, $record.inside) >= $inside.extension
+      local flags = string.char($apart.kept + $apart.story, extended and $inside.extension or 0)
+      -- What is left of the record: no headers, no payload, one delivery.
+      records[n + 1], records[n + 2] = id, sub(record, 1, $record.apart - 1) .. flags
+        .. sub(record, $record.bytes, $record.phase - 1) .. '\$phase.succeeded'
+        .. sub(record, $record.priority, $record.deliveries - 1) .. struct.pack($record[deliveries], 1)
+        .. sub(record, $record.keep, (extended and $record.tail or $record.expire) - 1)
+      local worker = sub(lease, $lease.worker)
+      -- Its past is this lease, which was acknowledged.
+      local past = token .. '\1'
+      stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, $lease.started, $lease.deadline - 1) .. times
+        .. struct.pack($story[worker..past], #worker, worker, 0, '', 0, '', #past, past)
+      done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, $record.created - 1) .. id
       alarms[n + 1], alarms[n + 2] = till, global .. id
       ends[#ends + 1], n = token .. '\0' .. id, n + 2
       tell(lease, 'settled')
@@ -140,7 +143,7 @@ local function bury(name, acks)
   if n == 0 then return end
   call('HSET', P .. 'jobs:' .. name, unpack(records))
   call('HSET', P .. 'more:' .. name, unpack(stories))
-  call('ZADD', P .. 'done:2:' .. name, unpack(done))
+  call('ZADD', P .. 'done:$phase.succeeded:' .. name, unpack(done))
   call('ZADD', P .. 'alarms', unpack(alarms))
   call('ZREM', P .. 'ends:' .. name, unpack(ends))
   call('HINCRBY', P .. 'topic:' .. name, 'succeeded', #ends)
@@ -152,8 +155,8 @@ if kept then
   for i = 1, #kept do
     acks[#acks + 1] = kept[i]
     local next_ = kept[i + 1]
-    if not next_ or next_[2] ~= kept[i][2] then
-      bury(kept[i][2], acks)
+    if not next_ or next_.topic ~= kept[i].topic then
+      bury(kept[i].topic, acks)
       acks = {}
     end
   end
@@ -161,12 +164,14 @@ end
 
 while a <= #ARGV do
   local r = #reply + 1
-  local item = { r }
-  for i = 0, 12 do item[i + 2] = ARGV[a + i] end
-  item.at = a + 13
-  a = a + 13 + 3 * tonumber(item[14])
+  local topic, id, token, step, guard, outcome, code, counted, error, delay, retention, result, follow_ups =
+    unpack(ARGV, a, a + 12)
+  slow[#slow + 1] = { place = r, topic = topic, id = id, token = token, step = step, guard = guard,
+                      outcome = tonumber(outcome), code = tonumber(code), counted = tonumber(counted), error = error,
+                      delay = delay, retention = tonumber(retention), result = result,
+                      follow_ups = tonumber(follow_ups), at = a + 13 }
+  a = a + 13 + 3 * follow_ups
   reply[r] = false
-  slow[#slow + 1] = item
 end
 
 if #slow > 0 then
@@ -204,7 +209,7 @@ if #slow > 0 then
     if j.keep < 0 then
       -- A tombstone keeps nothing but how it ended.
       local s = story(j)
-      j.deliv = j.deliv + 1
+      j.deliveries = j.deliveries + 1
       s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, PAST_BYTES_MAX)
     elseif j.keep > 0 then
       remember(j, lease, ended)
@@ -221,7 +226,7 @@ if #slow > 0 then
     conclude(j, DEAD, now, plus(now, retention))
   end
 
-  local function again(j, ended, delay)
+  local function wait_again(j, ended, delay)
     local lease = j.lease
     leave(j)
     if j.next then return hand_on(j, lease, ended.code) end
@@ -231,28 +236,27 @@ if #slow > 0 then
   end
 
   local function settle(item)
-    local k = topic_of(item[2])
+    local k = topic_of(item.topic)
     if not k then return { NOT_FOUND, 0 } end
-    local ended = { outcome = tonumber(item[7]), code = tonumber(item[8]),
-                    counted = tonumber(item[9]), error = item[10] }
-    local j, refused, other = leased(k, item[3], item[4])
+    local j, refused, other = leased(k, item.id, item.token)
     if not j then
-      if other and repeated(other, item[4], ended.code) then return { REPEATED, state(other) } end
+      if other and repeated(other, item.token, item.code) then return { REPEATED, state(other) } end
       return { refused, 0 }
     end
-    if item[6] ~= '' and tonumber(item[6]) ~= j.lease.deadline then return { STALE, 0 } end
-    tell(j.lease.raw, item[6] ~= '' and 'expired' or 'settled')
-    local step, gone = item[5], state_in(EXPIRED)
-    if step == 'a' then
-      ack(j, ended, item[13] ~= '' and sub(item[13], 2))
+    local guarded = item.guard ~= ''
+    if guarded and tonumber(item.guard) ~= j.lease.deadline then return { STALE, 0 } end
+    tell(j.lease.raw, guarded and 'expired' or 'settled')
+    local gone = state_in(EXPIRED)
+    if item.step == 'a' then
+      ack(j, item, item.result ~= '' and sub(item.result, 2))
       gone = state_in(SUCCEEDED)
-    elseif step == 'w' then
-      again(j, ended, item[11])
+    elseif item.step == 'w' then
+      wait_again(j, item, item.delay)
     else
-      die(j, ended, tonumber(item[12]))
+      die(j, item, item.retention)
     end
     local at = j.gone and gone or state(j)
-    for f = 0, tonumber(item[14]) - 1 do
+    for f = 0, item.follow_ups - 1 do
       local place = item.at + 3 * f
       local to = topic_or_create(ARGV[place])
       arrive(to, ARGV[place + 1], ARGV[place + 2], call('HINCRBY', to.key, 'arrived', '1'))
@@ -260,7 +264,7 @@ if #slow > 0 then
     return { DONE, at }
   end
 
-  for _, item in ipairs(slow) do reply[item[1]] = settle(item) end
+  for _, item in ipairs(slow) do reply[item.place] = settle(item) end
   if upkeep ~= 0 and (soonest == 0 or upkeep < soonest) then soonest = upkeep end
 end
 reply[1] = soonest

@@ -10,10 +10,10 @@ local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply = { now }
 
-local function count(name, ranks)
-  local ready, oldest = in_line(name, ranks)
+local function count(name, marks)
+  local ready, oldest = in_line(name, marks)
   local ahead = { 0, 0 }
-  for letter in string.gmatch(ranks, '[0-9a-j]') do
+  for letter in string.gmatch(marks, '[0-9a-j]') do
     letter = string.byte(letter)
     -- A digit (from 48 on), or for jobs that failed a letter (from 97 on).
     local failed = letter >= 97
@@ -37,10 +37,9 @@ for a = 2, #ARGV do
     stats = {}
     for i = 1, 4 do stats[i] = tonumber(topic[i] or 0) end
     stats[2] = stats[2] - (topic[5] or 0)
-    stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, 8))
+    stats[5], stats[6], stats[8], stats[10] = count(name, string.sub(known, $claims.marks))
     stats[7] = call('ZCARD', P .. 'ends:' .. name)
-    -- Phase 3.
-    stats[9] = call('ZCARD', P .. 'done:3:' .. name)
+    stats[9] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
   end
   reply[#reply + 1] = stats
 end

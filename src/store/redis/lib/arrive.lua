@@ -7,21 +7,21 @@ local function arrival(k, id, blob, seq)
   local mode, due, expires, length = string.byte(blob, 1), now, 0, #blob
   local at = 1
   -- The bits of the mode are told in `enqueue.rs`.
-  if mode < 128 then
+  if mode < $unusual then
     mode = 0
   else
     local micros, until_expiry
-    micros, until_expiry, length = sunpack('>I7I7I4', blob, 2)
-    at = 20
+    micros, until_expiry, length = sunpack($blob[due..length], blob, $blob.due)
+    at = $blob.fixed
     if band(mode, 1) ~= 0 then due = plus(now, micros) end
     if band(mode, 2) ~= 0 then due = math.max(now, micros) end
     if band(mode, 4) ~= 0 then expires = plus(now, until_expiry) end
     if band(mode, 8) ~= 0 then expires = math.max(until_expiry, 1) end
   end
-  local raw = spack('>I7I6I7', due, seq, now) .. sub(blob, at, at + length - 1)
+  local raw = spack($record[due..created], due, seq, now) .. sub(blob, at, at + length - 1)
   local j = parse(k, id, raw)
   j.expire = expires
-  j.policy, j.ranked = band(mode, 48) / 16, band(mode, 64) ~= 0
+  j.policy, j.has_priority = band(mode, 48) / 16, band(mode, 64) ~= 0
   if j.large then j.payload = sub(blob, at + length) end
   return j
 end
@@ -38,12 +38,12 @@ local function defer(j, new, action)
   if action == 'N' then
     local waiting = parse(j.k, j.id, call('HGET', j.k.more, 'n' .. j.id))
     waiting.due = new.due
-    if new.ranked then waiting.prio = new.prio end
+    if new.has_priority then waiting.priority = new.priority end
     new = waiting
   elseif action == 'S' then
-    new.keep, new.bytes, new.own, new.retention = j.keep, j.bytes, j.own, j.retention
+    new.keep, new.bytes, new.own_lease, new.retention = j.keep, j.bytes, j.own_lease, j.retention
     new.holds, new.tail, new.large, new.expire = j.holds, j.tail, j.large, 0
-    if not new.ranked then new.prio = j.prio end
+    if not new.has_priority then new.priority = j.priority end
     new.payload = j.large and call('HGET', j.k.more, 'p' .. j.id)
   end
   if new.payload then
@@ -52,7 +52,7 @@ local function defer(j, new, action)
     call('HDEL', j.k.more, 'q' .. j.id)
   end
   call('HSET', j.k.more, 'n' .. j.id, format(new))
-  j.gen, j.next = j.gen + 1, true
+  j.generation, j.next = j.generation + 1, true
   entangle(j)
   save(j)
   return new.due
@@ -63,7 +63,7 @@ local function meet(j, new)
   -- The table has nine letters for each policy: one for each state, and one for a job that runs and is to run
   -- again; for each of the four policies, and all that again for a request that is repeated.
   local found = j.next and 8 or state(j)
-  local same = new.asked == 1 and j.asked == 1 and new.request == j.request
+  local same = new.has_request == 1 and j.has_request == 1 and new.request == j.request
   local at = (same and 36 or 0) + new.policy * 9 + found + 1
   -- L left, R refused, C created, P replaced, M moved, V revived, D deferred, S deferred with what is there, N its
   -- next generation moved.
@@ -73,18 +73,18 @@ local function meet(j, new)
     if j.next then due = parse(j.k, j.id, call('HGET', j.k.more, 'n' .. j.id)).due end
     return action, state(j), due
   end
-  if new.asked == 1 then j.asked, j.request = 1, new.request end
+  if new.has_request == 1 then j.has_request, j.request = 1, new.request end
   if action == 'C' or action == 'P' then
     leave(j)
     overwrite(j, new, new.payload)
-    j.gen = j.gen + 1
+    j.generation = j.generation + 1
     wait(j)
     return action, state_now(j), j.due
   end
   if action == 'M' or action == 'V' then
     leave(j)
     j.due = new.due
-    if new.ranked then j.prio = new.prio end
+    if new.has_priority then j.priority = new.priority end
     if action == 'V' then
       revive(j)
     else

@@ -22,10 +22,10 @@ end
 -- (0 or 1), error.
 local function remember(j, lease, ended)
   local s = story(j)
-  j.deliv, j.fail = j.deliv + 1, j.fail + ended.counted
+  j.deliveries, j.failures = j.deliveries + 1, j.failures + ended.counted
   if ended.error ~= '' then s.error = ended.error end
   s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, PAST_BYTES_MAX)
-  local attempt = spack('>I4I7I7BBc0', j.deliv, lease.started, now, ended.outcome, #lease.worker,
+  local attempt = spack('>I4I7I7BBc0', j.deliveries, lease.started, now, ended.outcome, #lease.worker,
     lease.worker) .. ended.error
   local stored = j.has_history and call('HGET', j.k.more, 'h' .. j.id) or ''
   local kept, stop = 1, 1
@@ -86,11 +86,11 @@ local function overwrite(j, new, payload)
   else
     drop(j, 'p', j.large)
   end
-  for _, field in ipairs({ 'prio', 'due', 'created', 'expire', 'keep', 'bytes', 'own', 'retention',
-                           'holds', 'tail', 'large' }) do
+  for _, field in ipairs({ 'priority', 'due', 'created', 'expire', 'keep', 'bytes', 'own_lease',
+                           'retention', 'holds', 'tail', 'large' }) do
     j[field] = new[field]
   end
-  j.phase, j.fail, j.deliv, j.has_history, j.has_result = 0, 0, 0, false, false
+  j.phase, j.failures, j.deliveries, j.has_history, j.has_result = 0, 0, 0, false, false
   j.s = { first = 0, finished = 0, alarm = 0, worker = '', error = '', progress = '',
           past = story(j).past }
 end
@@ -116,7 +116,7 @@ end
 local function revive(j)
   local s = story(j)
   drop(j, 'r', j.has_result)
-  j.phase, j.fail, j.deliv, j.has_result = 0, 0, 0, false
+  j.phase, j.failures, j.deliveries, j.has_result = 0, 0, 0, false
   s.first, s.finished, s.alarm = 0, 0, 0
   if j.expire <= now then j.expire = 0 end
   save(j)

@@ -1,20 +1,12 @@
 -- A job's record: read, written, and put where its state says. The layout is described in `record.rs`,
 -- the keys in `keys.rs`. Slow but complete: scripts do their common case without it. Needs `line.lua`.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
-local HEAD, EXT, EXT_BYTES = '>I7I6I7BBI4BBI4I4I4i8', '>I7Bc8I7I7', 30
-local STORY, LEASE = '>I7I7I7Bc0I4c0I4c0Bc0', '>c8BI7I7I7I7I4I4I7I7'
-local RUNS, RUNS_BYTES = 255, 3
-local NEVER = 9007199254740991
 local NO_LEASE = '\31\255\255\255\255\255\255'
 local NO_REQUEST = string.rep('\0', 8)
 -- Phases of a job that is finished; one that waits or runs is in phase 0.
-local SUCCEEDED, DEAD, CANCELLED, EXPIRED = 2, 3, 4, 5
+local SUCCEEDED, DEAD, CANCELLED, EXPIRED = $phase.succeeded, $phase.dead, $phase.cancelled, $phase.expired
 -- States, as replies have them; for those of finished jobs see `state_in`.
 local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
--- Flags of a record, in its first byte: what there is of the job apart from it, and whether it is kept.
-local IS_KEPT, HAS_STORY, IS_LARGE, HAS_NEXT, HAS_HISTORY, HAS_RESULT = 1, 2, 4, 8, 16, 32
--- In its second byte: what lies in the tail, and whether there is the middle part.
-local HOLDS, EXTENDED = 3, 4
 -- Of a former lease the token and how it ended; as many of them as are remembered.
 local PAST_BYTES, PAST_BYTES_MAX = 9, 99
 -- The mark of a line with gaps, how many are a few, and how many members leave it for each gap that is too many.
@@ -27,25 +19,25 @@ local function text(number)
 end
 
 local function plus(time, micros)
-  return math.min(time + micros, NEVER)
+  return math.min(time + micros, $time.max)
 end
 
 local function alarm_at(at)
   if upkeep == 0 or at < upkeep then upkeep = at end
 end
 
--- The keys of a topic, and what claims have to know of it: the orders that it may have jobs in, and a time
+-- The keys of a topic, and what claims have to know of it: the marks of the orders that it may have jobs in, and a time
 -- before which none of its leases ends. nil: there is no such topic.
 local function topic_of(name)
   local known = call('HGET', P .. 'claims', name)
   if not known then return nil end
   return { name = name, key = P .. 'topic:' .. name, jobs = P .. 'jobs:' .. name,
            more = P .. 'more:' .. name, ends = P .. 'ends:' .. name,
-           bound = sub(known, 1, 7), ranks = sub(known, 8) }
+           bound = sub(known, 1, $claims.marks - 1), marks = sub(known, $claims.marks) }
 end
 
 local function note_claims(k)
-  call('HSET', P .. 'claims', k.name, k.bound .. k.ranks)
+  call('HSET', P .. 'claims', k.name, k.bound .. k.marks)
 end
 
 local function topic_or_create(name)
@@ -59,31 +51,33 @@ end
 
 -- A record as a table. `tail` is what no script looks into: headers, retry policy and payload.
 local function parse(k, id, raw)
-  local j = { k = k, id = id, expire = 0, asked = 0, request = NO_REQUEST, own = 0, retention = 0 }
-  local f1, f2
-  j.due, j.seq, j.created, f1, f2, j.bytes, j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep =
-    sunpack(HEAD, raw)
-  local at = 49
-  if band(f2, EXTENDED) ~= 0 then
-    j.expire, j.asked, j.request, j.own, j.retention = sunpack(EXT, raw, at)
-    at = at + EXT_BYTES
+  local j = { k = k, id = id, expire = 0, has_request = 0, request = NO_REQUEST, own_lease = 0, retention = 0 }
+  local apart, inside
+  j.due, j.seq, j.created, apart, inside, j.bytes, j.phase, j.priority, j.generation, j.failures,
+    j.deliveries, j.keep = sunpack($record[due..keep], raw)
+  local at = $record.expire
+  if band(inside, $inside.extension) ~= 0 then
+    j.expire, j.has_request, j.request, j.own_lease, j.retention =
+      sunpack($record[expire..retention], raw, at)
+    at = $record.tail
   end
-  j.has_story, j.large = band(f1, HAS_STORY) ~= 0, band(f1, IS_LARGE) ~= 0
-  j.next = band(f1, HAS_NEXT) ~= 0
-  j.has_history, j.has_result = band(f1, HAS_HISTORY) ~= 0, band(f1, HAS_RESULT) ~= 0
-  j.holds, j.tail = band(f2, HOLDS), sub(raw, at)
+  j.has_story, j.large = band(apart, $apart.story) ~= 0, band(apart, $apart.payload) ~= 0
+  j.next = band(apart, $apart.next) ~= 0
+  j.has_history, j.has_result = band(apart, $apart.history) ~= 0, band(apart, $apart.result) ~= 0
+  j.holds, j.tail = band(inside, $inside.body + $inside.terms), sub(raw, at)
   return j
 end
 
 local function format(j)
-  local f1 = (j.keep ~= 0 and IS_KEPT or 0) + (j.has_story and HAS_STORY or 0)
-    + (j.large and IS_LARGE or 0) + (j.next and HAS_NEXT or 0)
-    + (j.has_history and HAS_HISTORY or 0) + (j.has_result and HAS_RESULT or 0)
-  local extended = j.expire ~= 0 or j.asked ~= 0 or j.own ~= 0 or j.retention ~= 0
-  local head = spack(HEAD, j.due, j.seq, j.created, f1, j.holds + (extended and EXTENDED or 0), j.bytes,
-    j.phase, j.prio, j.gen, j.fail, j.deliv, j.keep)
+  local apart = (j.keep ~= 0 and $apart.kept or 0) + (j.has_story and $apart.story or 0)
+    + (j.large and $apart.payload or 0) + (j.next and $apart.next or 0)
+    + (j.has_history and $apart.history or 0) + (j.has_result and $apart.result or 0)
+  local extended = j.expire ~= 0 or j.has_request ~= 0 or j.own_lease ~= 0 or j.retention ~= 0
+  local inside = j.holds + (extended and $inside.extension or 0)
+  local head = spack($record[due..keep], j.due, j.seq, j.created, apart, inside, j.bytes,
+    j.phase, j.priority, j.generation, j.failures, j.deliveries, j.keep)
   if extended then
-    head = head .. spack(EXT, j.expire, j.asked, j.request, j.own, j.retention)
+    head = head .. spack($record[expire..retention], j.expire, j.has_request, j.request, j.own_lease, j.retention)
   end
   return head .. j.tail
 end
@@ -95,7 +89,8 @@ local function story(j)
   local raw = j.has_story and call('HGET', j.k.more, 's' .. j.id)
   if raw then
     local s = j.s
-    s.first, s.finished, s.alarm, s.worker, s.error, s.progress, s.past = sunpack(STORY, raw)
+    s.first, s.finished, s.alarm, s.worker, s.error, s.progress, s.past =
+      sunpack($story[first_start..past], raw)
   end
   return j.s
 end
@@ -108,25 +103,25 @@ local function save_story(j)
   if empty then
     if j.has_story then call('HDEL', j.k.more, 's' .. j.id) end
   else
-    call('HSET', j.k.more, 's' .. j.id, spack(STORY, s.first, s.finished, s.alarm, #s.worker,
-      s.worker, #s.error, s.error, #s.progress, s.progress, #s.past, s.past))
+    call('HSET', j.k.more, 's' .. j.id, spack($story[first_start..past], s.first, s.finished, s.alarm,
+      #s.worker, s.worker, #s.error, s.error, #s.progress, s.progress, #s.past, s.past))
   end
   j.has_story = not empty
 end
 
 local function lease_of(raw)
   local l = { raw = raw }
-  l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner, l.stream, l.grace,
-    l.duration = sunpack(LEASE, raw)
+  l.token, l.ack, l.started, l.deadline, l.first, l.extended, l.owner, l.stream, l.grace,
+    l.duration = sunpack($lease[token..duration], raw)
   if l.first == 0 then l.first = l.started end
-  l.worker = sub(raw, 60)
+  l.worker = sub(raw, $lease.worker)
   return l
 end
 
 local function format_lease(l)
-  local raw = spack(LEASE, l.token, l.plain, l.started, l.deadline, l.first, l.extended, l.owner,
-    l.stream, l.grace, l.duration) .. l.worker
-  return spack('>BI2', RUNS, #raw) .. raw
+  local raw = spack($lease[token..duration], l.token, l.ack, l.started, l.deadline, l.first, l.extended,
+    l.owner, l.stream, l.grace, l.duration) .. l.worker
+  return spack($entry[running..length], $running, #raw) .. raw
 end
 
 local function save(j)
@@ -136,9 +131,9 @@ end
 
 -- Of what lies under an id the lease, if the job runs, and the record.
 local function parts_of(raw)
-  if string.byte(raw) ~= RUNS then return nil, raw end
-  local at = RUNS_BYTES + sunpack('>I2', raw, 2)
-  return sub(raw, RUNS_BYTES + 1, at), sub(raw, at + 1)
+  if string.byte(raw) ~= $running then return nil, raw end
+  local at = $entry.token + sunpack($entry[length], raw, $entry.length)
+  return sub(raw, $entry.token, at - 1), sub(raw, at)
 end
 
 -- The job as it lies there, with its lease if it runs.
@@ -158,25 +153,25 @@ local function state(j)
   if j.lease then return RUNNING end
   if j.phase ~= 0 then return state_in(j.phase) end
   if j.due <= now then return READY end
-  return j.fail == 0 and SCHEDULED or BACKOFF
+  return j.failures == 0 and SCHEDULED or BACKOFF
 end
 
 -- === where a job lies ===
 
 local function global_member(j) return j.k.name .. '\0' .. j.id end
 
-local function member(j) return spack('>I7I6', j.due, j.seq) .. j.id end
+local function member(j) return spack($member[due..arrival], j.due, j.seq) .. j.id end
 
 -- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
 local function order_of(j)
-  return P .. (j.fail > 0 and 'back:' or 'wait:') .. j.prio .. ':' .. j.k.name
+  return P .. (j.failures > 0 and 'back:' or 'wait:') .. j.priority .. ':' .. j.k.name
 end
 
--- The mark of an order in the topic's `ranks`: a digit, or from `a` on for jobs that failed.
-local function mark(k, prio, failed)
-  local letter = string.char((failed and 97 or 48) + prio)
-  if not string.find(k.ranks, letter, 1, true) then
-    k.ranks = k.ranks .. letter
+-- The mark of an order in the topic's `marks`: a digit, or from `a` on for jobs that failed.
+local function mark(k, priority, failed)
+  local letter = string.char((failed and 97 or 48) + priority)
+  if not string.find(k.marks, letter, 1, true) then
+    k.marks = k.marks .. letter
     note_claims(k)
   end
 end
@@ -188,7 +183,7 @@ end
 -- How a running job is called among the ends of leases: a plain ack finds it there by its token, and what is
 -- not plain it does not find.
 local function end_of(j)
-  return j.lease.token .. (j.lease.plain == 1 and '' or '\0') .. j.id
+  return j.lease.token .. (j.lease.ack == $ack.removes and '' or '\0') .. j.id
 end
 
 -- The lease of the job ends then, maybe before all others of the topic.
@@ -196,8 +191,8 @@ local function ends_at(j, deadline)
   local k = j.k
   j.lease.deadline = deadline
   call('ZADD', k.ends, text(deadline), end_of(j))
-  if deadline < sunpack('>I7', k.bound) then
-    k.bound = spack('>I7', deadline)
+  if deadline < sunpack($claims[bound], k.bound) then
+    k.bound = spack($claims[bound], deadline)
     note_claims(k)
     call('ZADD', P .. 'deadlines', text(deadline), k.name)
   end
@@ -205,19 +200,19 @@ end
 
 -- From now on an ack of the running job has to look at what hangs on it. The caller saves it.
 local function entangle(j)
-  if j.lease.plain == 1 then
+  if j.lease.ack == $ack.removes then
     call('ZREM', j.k.ends, end_of(j))
-    j.lease.plain = 0
+    j.lease.ack = $ack.looks
     call('ZADD', j.k.ends, text(j.lease.deadline), end_of(j))
   end
-  j.lease.plain = 0
+  j.lease.ack = $ack.looks
 end
 
 -- The job waits; whoever sleeps is told if it is now the first of its order.
 local function join(j)
   local key, m = order_of(j), member(j)
   call('ZADD', key, text(j.due), m)
-  mark(j.k, j.prio, j.fail > 0)
+  mark(j.k, j.priority, j.failures > 0)
   if j.expire ~= 0 then
     call('ZADD', P .. 'alarms', text(j.expire), global_member(j))
     alarm_at(j.expire)
@@ -227,18 +222,18 @@ end
 
 -- Whether the line has no gap.
 local function note_gaps(k, closed)
-  local marked = string.find(k.ranks, GAPS, 1, true) ~= nil
+  local marked = string.find(k.marks, GAPS, 1, true) ~= nil
   if closed ~= marked then return end
-  k.ranks = closed and string.gsub(k.ranks, '%' .. GAPS, '') or k.ranks .. GAPS
+  k.marks = closed and string.gsub(k.marks, '%' .. GAPS, '') or k.marks .. GAPS
   note_claims(k)
 end
 
 -- A job that stands in the line leaves a gap there. Once half of a line is gaps, and these are not a few, each
 -- further one takes some members off its head: what was cancelled does not outlast what waits by much.
 local function leave_line(j)
-  if j.prio > 0 or j.fail > 0 or j.expire ~= 0 then return end
+  if j.priority > 0 or j.failures > 0 or j.expire ~= 0 then return end
   local k, closed = j.k, false
-  local gaps = string.find(k.ranks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
+  local gaps = string.find(k.marks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
   if gaps >= GAPS_MIN and 2 * gaps > call('LLEN', P .. 'line:' .. k.name) then
     closed = select(2, shift(k.name, GAPS_STEP))
     -- It may have been one of those.

@@ -1,13 +1,13 @@
 -- Tells the replicas whose streams hold leases what another one made of them: one message per owner and
 -- call, on the owner's channel. Nobody tells itself: it knows from the answer.
--- KEYS[2] ends with the caller's nonce, as leases have their owner's in the bytes 38 to 41.
+-- KEYS[2] ends with the caller's nonce, as leases have their owner's.
 local me, told = string.sub(KEYS[2], -4), nil
 
 -- `lease`: as it was stored; what: `settled`, `expired` (also: given back), `deleted`, or `extended@` and the
 -- new deadline.
 local function tell(lease, what)
-  if string.sub(lease, 38, 41) == me then return end
-  local owner, stream = struct.unpack('>I4I4', lease, 38)
+  if string.sub(lease, $lease.owner, $lease.stream - 1) == me then return end
+  local owner, stream = struct.unpack($lease[owner..stream], lease, $lease.owner)
   told = told or {}
   local parts = told[owner] or {}
   told[owner] = parts

@@ -1,0 +1,288 @@
+//! Where each field lies in what Redis stores and in what travels to its scripts: one table for all of them. What the
+//! fields mean is told in [`super::record`].
+//!
+//! Scripts name a place and do not count bytes. Before a script is sent, each name behind a `$` is replaced by
+//! what it stands for, so that it costs nothing there:
+//!
+//! | name | stands for |
+//! |---|---|
+//! | `$record.phase` | where the field begins, from 1 as Lua counts |
+//! | `$record[due..created]` | the format with which `struct` reads these fields: `'>I7I6I7'` |
+//! | `$record[expire,own_lease]` | the same for fields with others between: `'>I7xxxxxxxxxI7'` |
+//! | `$phase.dead` | a number that is written there, or a limit |
+//!
+//! What is not in the table stays as it is, which is no Lua.
+
+use crate::domain::limit::{CALL_BYTES_MAX, CALL_JOBS_MAX};
+
+/// What an entry of a running job begins with; records begin with a time, which is far smaller.
+pub(super) const RUNS: u8 = 255;
+/// The latest time: Lua counts in doubles.
+pub(super) const TIME_MAX: i64 = (1 << 53) - 1;
+/// What a blob begins with that has more than its record (`enqueue.rs`); no record's flags do.
+pub(super) const UNUSUAL: u8 = 128;
+
+/// The first byte of flags: what hangs on the job apart from its record, and whether it is kept. 0 for most jobs.
+pub(super) mod apart {
+    pub(crate) const KEPT: u8 = 1;
+    pub(crate) const STORY: u8 = 2;
+    pub(crate) const PAYLOAD: u8 = 4;
+    pub(crate) const NEXT: u8 = 8;
+    pub(crate) const HISTORY: u8 = 16;
+    pub(crate) const RESULT: u8 = 32;
+}
+
+/// The second byte of flags: what lies inside of the record.
+pub(super) mod inside {
+    pub(crate) const BODY: u8 = 1;
+    pub(crate) const TERMS: u8 = 2;
+    pub(crate) const EXTENSION: u8 = 4;
+}
+
+/// A field: its name, and how `struct` reads it. Without that it is the rest.
+struct Field(&'static str, &'static str);
+
+const ORDER: [Field; 2] = [Field("due", "I7"), Field("arrival", "I6")];
+const CREATED: [Field; 1] = [Field("created", "I7")];
+/// A record behind its times, as it travels.
+const FIXED: [Field; 15] = [
+    Field("apart", "B"),
+    Field("inside", "B"),
+    Field("bytes", "I4"),
+    Field("phase", "B"),
+    Field("priority", "B"),
+    Field("generation", "I4"),
+    Field("failures", "I4"),
+    Field("deliveries", "I4"),
+    Field("keep", "i8"),
+    // Here begins what only an extended record has.
+    Field("expire", "I7"),
+    Field("has_request", "B"),
+    Field("request", "c8"),
+    Field("own_lease", "I7"),
+    Field("retention", "I7"),
+    Field("tail", ""),
+];
+const RUNNING: [Field; 2] = [Field("running", "B"), Field("length", "I2")];
+const TOKEN: [Field; 1] = [Field("token", "c8")];
+const STARTED: [Field; 3] = [Field("ack", "B"), Field("started", "I7"), Field("deadline", "I7")];
+/// A lease from its first start on, as claims bring it.
+const HELD: [Field; 7] = [
+    Field("first_start", "I7"),
+    Field("extended", "I7"),
+    Field("owner", "I4"),
+    Field("stream", "I4"),
+    Field("grace", "I7"),
+    Field("duration", "I7"),
+    Field("worker", ""),
+];
+const ID: [Field; 1] = [Field("id", "")];
+const BOUND: [Field; 2] = [Field("bound", "I7"), Field("marks", "")];
+const ROOM: [Field; 4] =
+    [Field("jobs", "I4"), Field("bytes", "I7"), Field("lease", "I7"), Field("oversize", "B")];
+const MODE: [Field; 5] = [
+    Field("mode", "B"),
+    Field("due", "I7"),
+    Field("expire", "I7"),
+    Field("length", "I4"),
+    Field("fixed", ""),
+];
+const ZERO: [Field; 1] = [Field("zero", "B")];
+/// What became of a job so far; from the worker on each field lies behind its length.
+const STORY: [Field; 7] = [
+    Field("first_start", "I7"),
+    Field("finished", "I7"),
+    Field("forgotten", "I7"),
+    Field("worker", "Bc0"),
+    Field("error", "I4c0"),
+    Field("progress", "I4c0"),
+    Field("past", "Bc0"),
+];
+
+/// Each layout, in parts that follow each other.
+const LAYOUTS: [(&str, &[&[Field]]); 12] = [
+    // What lies under the id of a job that waits or is finished.
+    ("record", &[&ORDER, &CREATED, &FIXED]),
+    ("fixed", &[&FIXED]),
+    // And of one that runs: its record comes behind.
+    ("entry", &[&RUNNING, &TOKEN, &STARTED, &HELD]),
+    ("lease", &[&TOKEN, &STARTED, &HELD]),
+    ("held", &[&HELD]),
+    // Members of orders and of the line.
+    ("member", &[&ORDER, &ID]),
+    // Members of `ends`: of a lease that an ack does not simply end, with a zero in between.
+    ("end", &[&TOKEN, &ID]),
+    ("tied_end", &[&TOKEN, &ZERO, &ID]),
+    // What claims have to know of a topic.
+    ("claims", &[&BOUND]),
+    ("story", &[&STORY]),
+    // A taker of a claim, and a new job, as they travel.
+    ("seat", &[&ROOM, &HELD]),
+    ("blob", &[&MODE]),
+];
+
+/// Numbers that scripts name.
+const NUMBERS: [(&str, i64); 21] = [
+    ("running", RUNS as i64),
+    ("unusual", UNUSUAL as i64),
+    ("time.max", TIME_MAX),
+    ("call.jobs", CALL_JOBS_MAX as i64),
+    ("call.bytes", CALL_BYTES_MAX as i64),
+    ("apart.kept", apart::KEPT as i64),
+    ("apart.story", apart::STORY as i64),
+    ("apart.payload", apart::PAYLOAD as i64),
+    ("apart.next", apart::NEXT as i64),
+    ("apart.history", apart::HISTORY as i64),
+    ("apart.result", apart::RESULT as i64),
+    ("inside.body", inside::BODY as i64),
+    ("inside.terms", inside::TERMS as i64),
+    ("inside.extension", inside::EXTENSION as i64),
+    ("phase.succeeded", 2),
+    ("phase.dead", 3),
+    ("phase.cancelled", 4),
+    ("phase.expired", 5),
+    ("ack.looks", 0),
+    ("ack.removes", 1),
+    ("ack.keeps", 2),
+];
+
+/// The code with everything named that it names.
+pub(super) fn resolve(code: &str) -> String {
+    let mut parts = code.split('$');
+    let mut resolved = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match number(part).or_else(|| format(part)) {
+            Some((text, rest)) => resolved.extend([&text, rest]),
+            None => resolved.extend(["$", part]),
+        }
+    }
+    resolved
+}
+
+/// A number or a place at the beginning of `part`, and what comes behind it.
+fn number(part: &str) -> Option<(String, &str)> {
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
+    // A full stop behind a name may end a sentence, or join two strings.
+    let name = part.split(|c| !is_name(c)).next()?;
+    let name = name.split("..").next()?.trim_end_matches('.');
+    let known = NUMBERS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
+    let found = known.or_else(|| place(name).and_then(|place| i64::try_from(place).ok()))?;
+    Some((found.to_string(), &part[name.len()..]))
+}
+
+/// Where the field of this name begins, `layout.field`.
+fn place(name: &str) -> Option<usize> {
+    let (layout, field) = name.split_once('.')?;
+    let mut at = 1;
+    for Field(name, code) in fields(layout)? {
+        if *name == field {
+            return Some(at);
+        }
+        at += width(code)?;
+    }
+    None
+}
+
+/// The format at the beginning of `part`, `layout[field,field]` or `layout[first..last]`, and what comes behind it.
+fn format(part: &str) -> Option<(String, &str)> {
+    let (layout, rest) = part.split_once('[')?;
+    let (wanted, rest) = rest.split_once(']')?;
+    let format = match wanted.split_once("..") {
+        Some((first, last)) => from_to(layout, first, last)?,
+        None => some_of(layout, wanted)?,
+    };
+    Some((format!("'>{format}'"), rest))
+}
+
+/// The format of all fields from one to another.
+fn from_to(layout: &str, first: &str, last: &str) -> Option<String> {
+    let fields: Vec<_> = fields(layout)?.collect();
+    let at = |wanted: &str| fields.iter().position(|Field(name, _)| *name == wanted);
+    Some(fields.get(at(first)?..=at(last)?)?.iter().map(|Field(_, code)| *code).collect())
+}
+
+/// The format of these fields, which passes over those between them.
+fn some_of(layout: &str, wanted: &str) -> Option<String> {
+    let (mut format, mut at) = (String::new(), None);
+    for name in wanted.split(',') {
+        let begin = place(&format!("{layout}.{name}"))?;
+        let Field(_, code) = fields(layout)?.find(|Field(known, _)| *known == name)?;
+        format.push_str(&"x".repeat(begin.checked_sub(at.unwrap_or(begin))?));
+        format.push_str(code);
+        at = Some(begin + width(code)?);
+    }
+    Some(format)
+}
+
+fn fields(layout: &str) -> Option<impl Iterator<Item = &'static Field>> {
+    let (_, parts) = LAYOUTS.iter().find(|(name, _)| *name == layout)?;
+    Some(parts.iter().flat_map(|part| part.iter()))
+}
+
+/// How many bytes a field has. None: that is told in front of it, so nothing behind it has a place.
+fn width(code: &str) -> Option<usize> {
+    match code.trim_start_matches(|c: char| c.is_ascii_alphabetic()) {
+        "" => Some(code.len()),
+        "0" => None,
+        bytes => bytes.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_those_of_the_stored_form() {
+        for (name, place) in [
+            ("$record.arrival", "8"),
+            ("$record.created", "14"),
+            ("$record.apart", "21"),
+            ("$record.phase", "27"),
+            ("$record.keep", "41"),
+            ("$record.expire", "49"),
+            ("$record.tail", "79"),
+            ("$fixed.priority", "8"),
+            ("$entry.token", "4"),
+            ("$lease.owner", "38"),
+            ("$lease.worker", "60"),
+            ("$member.id", "14"),
+            ("$end.id", "9"),
+            ("$tied_end.id", "10"),
+            ("$claims.marks", "8"),
+            ("$seat.first_start", "20"),
+            ("$blob.fixed", "20"),
+        ] {
+            assert_eq!(resolve(name), place, "{name}");
+        }
+    }
+
+    #[test]
+    fn formats_skip_what_lies_between() {
+        let range = resolve("unpack($record[due..keep], raw)");
+        assert_eq!(range, "unpack('>I7I6I7BBI4BBI4I4I4i8', raw)");
+        assert_eq!(resolve("$record[expire,own_lease]"), "'>I7xxxxxxxxxI7'");
+        assert_eq!(resolve("$lease[token..duration]"), "'>c8BI7I7I7I7I4I4I7I7'");
+    }
+
+    #[test]
+    fn names_end_where_lua_goes_on() {
+        assert_eq!(resolve("'done:$phase.dead:' .. name"), "'done:3:' .. name");
+        assert_eq!(resolve("sub(raw, $record.keep..x)"), "sub(raw, 41..x)");
+        assert_eq!(resolve("-- Up to $running."), "-- Up to 255.");
+    }
+
+    #[test]
+    fn what_is_unknown_stays() {
+        for name in [
+            "$record.nothing",
+            "$nothing.due",
+            "$record[nothing]",
+            "$record[keep,due]",
+            "$record[keep..due]",
+            "$story.error",
+        ] {
+            assert_eq!(resolve(name), name);
+        }
+    }
+}
