@@ -1,20 +1,18 @@
-//! Claim and what undoes it.
+//! Claim: lease ready jobs to those who ask.
 
 use bytes::{BufMut as _, Bytes};
 use deadpool_redis::redis::Value;
 use rand::Rng as _;
 
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
-use crate::store::{Ask, Claim, Claimed, Claims, LeaseRef, Leased, Rest, Result, Taker, Unclaim};
+use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Result, Taker};
 
+use super::member::id_of;
 use super::record::{Fields, Record, micros, put_duration};
 use super::reply::{Reply, unexpected};
-use super::script::{Call, Verb};
+use super::script::Verb;
 use super::{Lane, RedisStore};
 
-/// Bytes of the due time and of the arrival in front of an id, as orders have their members.
-const DUE_BYTES: usize = 7;
-const ARRIVAL_BYTES: usize = 6;
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
 
@@ -53,55 +51,6 @@ impl RedisStore {
         self.hints.reap_at(leased.map(|leased| leased.deadline).min());
         Ok(claims)
     }
-
-    /// [`Store::unclaim`](crate::store::Store::unclaim).
-    pub(super) async fn unclaim(&self, what: Unclaim) -> Result<u64> {
-        let refs = match what {
-            Unclaim::Leases(refs) => refs,
-            Unclaim::Nonce(nonce) => {
-                self.give_up(nonce).await?;
-                let running = self.running().await?;
-                let mine = running.into_iter().filter(|run| run.lease.token.nonce() == nonce);
-                mine.map(|run| LeaseRef { key: run.key, token: run.lease.token }).collect()
-            }
-        };
-        let mut undone = 0;
-        for part in refs.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Unclaim);
-            call.arg("");
-            part.iter().for_each(|lease| add_lease(&mut call, lease));
-            let mut reply = self.run(Lane::Write, &call).await?;
-            self.hints.prune_at(reply.maybe_time()?);
-            undone += reply.count()?;
-        }
-        Ok(undone)
-    }
-
-    /// Makes sure that a claim whose answer was lost takes nothing if it arrives only now: Redis may read
-    /// what an old connection has sent after what came by a new one.
-    async fn give_up(&self, nonce: u32) -> Result<()> {
-        let mut call = self.call(Verb::Unclaim);
-        call.arg(void(nonce).as_slice());
-        self.run(Lane::Write, &call).await.map(drop)
-    }
-
-    /// [`Store::detach`](crate::store::Store::detach).
-    pub(super) async fn detach(&self, refs: Vec<LeaseRef>) -> Result<u64> {
-        let mut found = 0;
-        for part in refs.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Detach);
-            part.iter().for_each(|lease| add_lease(&mut call, lease));
-            let answer = super::reply::number(&self.run_raw(Lane::Write, &call).await?)?;
-            found += u64::try_from(answer).unwrap_or(0);
-        }
-        Ok(found)
-    }
-}
-
-/// Names one lease: topic, id, token.
-pub(super) fn add_lease(call: &mut Call, lease: &LeaseRef) {
-    let LeaseRef { key, token } = lease;
-    call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
 }
 
 fn jobs_at_most(claim: &Claim) -> usize {
@@ -119,12 +68,6 @@ fn fresh_tokens(claim: &Claim) -> Vec<Token> {
 fn counts(claim: &Claim) -> Vec<u8> {
     let takers = claim.asks.iter().map(|ask| u16::try_from(ask.takers.len()).unwrap_or(u16::MAX));
     takers.flat_map(u16::to_be_bytes).collect()
-}
-
-/// The name of a claim that was given up; nothing else in its place begins with 0.
-fn void(nonce: u32) -> [u8; 5] {
-    let [a, b, c, d] = nonce.to_be_bytes();
-    [0, a, b, c, d]
 }
 
 /// Tokens as the script reads them: what its claim is called when it is given up comes first.
@@ -261,30 +204,4 @@ fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Optio
         *place = Some(Extra { last_error, payload });
     }
     Ok(extras)
-}
-
-/// The id in a member of an order.
-pub(super) fn id_of(member: &[u8]) -> Result<JobId> {
-    let id = member.get(DUE_BYTES + ARRIVAL_BYTES..).and_then(|id| std::str::from_utf8(id).ok());
-    id.map(JobId::stored).ok_or_else(|| unexpected("an id"))
-}
-
-/// The arrival in a member of an order, or in front of a record.
-pub(super) fn arrival_of(member: &[u8]) -> i64 {
-    number_of(member, DUE_BYTES, ARRIVAL_BYTES)
-}
-
-/// The due time in a member of an order, or in front of a record.
-pub(super) fn due_of(member: &[u8]) -> Time {
-    Time(number_of(member, 0, DUE_BYTES))
-}
-
-fn number_of(member: &[u8], from: usize, length: usize) -> i64 {
-    let bytes = member.iter().skip(from).take(length);
-    bytes.fold(0, |number, &byte| number << 8 | i64::from(byte))
-}
-
-/// A topic's name as it is stored.
-pub(super) fn topic(name: &str) -> TopicName {
-    TopicName::stored(name)
 }

@@ -21,7 +21,7 @@ use crate::domain::{Durability, ShardName};
 use crate::store::Reach;
 
 use super::link::Connection;
-use super::start::{field, version};
+use super::open::{field, version};
 
 /// The first version with WAITAOF.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);

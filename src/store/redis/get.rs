@@ -1,18 +1,15 @@
-//! Reads by name: jobs, and leases for those who decide about them.
+//! Get: jobs by identity.
 
 use bytes::Bytes;
+use deadpool_redis::redis::Value;
 
-use crate::domain::lifecycle::Standing;
-use crate::domain::{Job, JobKey, State, Time};
-use crate::store::{Lease, LeaseRef, Refused, Result};
+use crate::domain::{Job, JobKey, Time, limit};
+use crate::store::Result;
 
-use super::record::{Held, Record};
 use super::reply::Reply;
 use super::script::Verb;
 use super::stored::Stored;
 use super::{Lane, RedisStore};
-use crate::domain::limit;
-use deadpool_redis::redis::Value;
 
 impl RedisStore {
     /// [`Store::get`](crate::store::Store::get).
@@ -26,30 +23,12 @@ impl RedisStore {
         jobs.collect()
     }
 
-    /// [`Store::leases`](crate::store::Store::leases).
-    pub(super) async fn leases(
-        &self,
-        refs: Vec<LeaseRef>,
-    ) -> Result<Vec<std::result::Result<Lease, Refused>>> {
-        let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
-        let found = self.stored(&keys, false).await?;
-        let leases = refs.into_iter().zip(found).map(|(lease, (now, stored))| {
-            let Some(stored) = stored else { return Ok(Err(Refused::NotFound)) };
-            match stored.lease {
-                Some(held) if held.token == lease.token => {
-                    Ok(Ok(lease_of(lease.key, held, &stored.record, now)?))
-                }
-                _ => Ok(Err(match stored.state(now) {
-                    None | Some(State::Cancelled) => Refused::NotFound,
-                    Some(_) => Refused::Stale,
-                })),
-            }
-        });
-        leases.collect()
-    }
-
     /// What lies under these names, and when it did.
-    async fn stored(&self, keys: &[JobKey], full: bool) -> Result<Vec<(Time, Option<Stored>)>> {
+    pub(super) async fn stored(
+        &self,
+        keys: &[JobKey],
+        full: bool,
+    ) -> Result<Vec<(Time, Option<Stored>)>> {
         let mut found = Vec::with_capacity(keys.len());
         while found.len() < keys.len() {
             let rest = &keys[found.len()..];
@@ -80,24 +59,4 @@ fn stored(value: Value) -> Result<Option<Stored>> {
         *part = reply.maybe_bytes()?;
     }
     Stored::read(parts).map(Some)
-}
-
-/// A running job's lease.
-pub(super) fn lease_of(key: JobKey, held: Held, record: &Record, now: Time) -> Result<Lease> {
-    Ok(Lease {
-        key,
-        token: held.token,
-        deadline: held.deadline,
-        extend_time: held.extended,
-        owner: held.owner,
-        stream: held.stream,
-        grace: held.grace,
-        standing: Standing {
-            failures: record.failures,
-            deliveries: record.deliveries,
-            first_start: held.first_start,
-            retry: record.spec(None, false)?.retry,
-        },
-        now,
-    })
 }

@@ -20,8 +20,11 @@ mod hints;
 mod info;
 mod keys;
 mod layout;
+mod leases;
 mod link;
+mod member;
 mod observe;
+mod open;
 mod query;
 mod record;
 mod reply;
@@ -30,8 +33,8 @@ mod script;
 mod sentinel;
 mod settle;
 mod shard;
-mod start;
 mod stored;
+mod unclaim;
 mod upkeep;
 mod watch;
 
@@ -59,7 +62,7 @@ use script::{Call, Verb};
 use shard::Shard;
 
 pub use address::{Address, InvalidAddress, Tls};
-pub use start::OpenError;
+pub use open::OpenError;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;

@@ -14,8 +14,8 @@ use crate::store::Result;
 use super::durability::Wait;
 use super::hints::Hints;
 use super::link::Lane;
+use super::open::{evicts, is_replica};
 use super::shard::Shard;
-use super::start::{evicts, is_replica};
 
 /// How often the shard is asked what it can promise.
 const OBSERVE_EVERY: Duration = Duration::from_secs(10);

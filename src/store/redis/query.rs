@@ -7,7 +7,7 @@ use deadpool_redis::redis::Value;
 use crate::domain::{JobId, JobKey, State, Time, TopicName, limit};
 use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
 
-use super::claim::{arrival_of, id_of};
+use super::member::{arrival_of, id_of};
 use super::reply::Reply;
 use super::script::Verb;
 use super::{Lane, RedisStore};

@@ -1,4 +1,4 @@
-//! Settle and extend: end leases, or move their deadlines.
+//! Settle: end leases as decided.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _};
 
 use crate::domain::lifecycle::{LeaseEnd, Step};
-use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
-use crate::store::{End, Extend, LeaseRef, NewJob, Refused, Result, Settle, Settled, codec};
+use crate::domain::{AttemptOutcome, JobKey, State, TopicName, limit};
+use crate::store::{End, LeaseRef, NewJob, Refused, Result, Settle, Settled, codec};
 
-use super::claim::add_lease;
+use super::leases::add_lease;
 use super::record::micros;
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
@@ -62,31 +62,6 @@ impl RedisStore {
             answers[index] = answer(reply.value()?)?;
         }
         Ok(answers)
-    }
-
-    /// [`Store::extend`](crate::store::Store::extend).
-    pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
-        let mut extended = Vec::with_capacity(items.len());
-        for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Extend);
-            for Extend { lease, duration, progress } in part {
-                add_lease(&mut call, lease);
-                call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
-                call.arg(progress.as_ref().map_or(String::new(), |note| format!("+{note}")));
-            }
-            let answer = self.run(Lane::Write, &call).await;
-            let mut reply = answer.map_err(|error| super::after(error, !extended.is_empty()))?;
-            reply.time()?;
-            self.hints.reap_at(reply.maybe_time()?);
-            for _ in part {
-                extended.push(match reply.number()? {
-                    -2 => Err(Refused::NotFound),
-                    -3 => Err(Refused::Stale),
-                    deadline => Ok(Time(deadline)),
-                });
-            }
-        }
-        Ok(extended)
     }
 }
 

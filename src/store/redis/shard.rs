@@ -11,10 +11,10 @@ use crate::store::{Error, Result, Topic};
 use super::contact::Contact;
 use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
+use super::open::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::reply::Reply;
 use super::script::{Call, Scripts, Verb, commands};
-use super::start::{self, FORMAT, FORMAT_MIN, OpenError};
-use super::{claim, fault, keys};
+use super::{fault, keys};
 
 /// What is called outside of scripts and may be forbidden.
 const SUBSCRIBE: &str = "SUBSCRIBE";
@@ -154,7 +154,7 @@ impl Shard {
     async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let told = redis::cmd("INFO").query_async::<String>(connection).await;
         let info = told.map_err(|error| OpenError::Unreachable(error.to_string()))?;
-        match start::check(&info) {
+        match open::check(&info) {
             // Sentinel names a new primary a moment before that one knows.
             Err(OpenError::Replica) if self.link.route().asks_sentinels() => {
                 let text = "the primary that sentinel names is a replica, a failover is under way";
@@ -162,7 +162,7 @@ impl Shard {
             }
             checked => self.scripts.suit(checked?),
         }
-        match start::evicts(&info) {
+        match open::evicts(&info) {
             // One that was safe once has jobs that can still be finished.
             Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),
             policy => self.contact.evicts(policy),
@@ -245,7 +245,7 @@ impl Shard {
         let mut reply = self.run_list(Lane::Read, &call).await?;
         let mut topics = Vec::new();
         while !reply.is_empty() {
-            let name = claim::topic(&reply.text()?);
+            let name = TopicName::stored(&reply.text()?);
             topics.push((Topic { name, create_time: reply.time()? }, reply.count()?));
         }
         Ok(topics)

@@ -1,16 +1,16 @@
 //! What happens by itself: leases that ran out, jobs that expire or were kept long enough.
 
-use crate::domain::{JobId, JobKey, limit};
-use crate::store::{Lease, Pruned, Reaped, Result};
+use bytes::Bytes;
 
-use super::claim::{arrival_of, due_of, topic};
-use super::get::lease_of;
+use crate::domain::{JobId, JobKey, Time, TopicName, limit};
+use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result};
+
+use super::leases::lease_of;
+use super::member::{arrival_of, due_of};
 use super::record::{Held, Record, read_entry};
 use super::reply::unexpected;
 use super::script::Verb;
 use super::{Lane, RedisStore};
-use crate::domain::{Time, TopicName};
-use bytes::Bytes;
 
 /// A running job among all.
 pub(super) struct Run {
@@ -36,7 +36,7 @@ impl RedisStore {
         let (now, next) = (reply.time()?, reply.maybe_time()?);
         let mut leases = Vec::new();
         while !reply.is_empty() {
-            let topic = topic(&reply.text()?);
+            let topic = TopicName::stored(&reply.text()?);
             let key = JobKey { topic, id: JobId::stored(&reply.text()?) };
             let (held, record) = running(reply.bytes()?)?;
             leases.push(lease_of(key, held, &Record::read(record)?, now)?);
@@ -63,8 +63,7 @@ impl RedisStore {
         let is_foreign =
             |run: &Run| !living.contains(&run.lease.owner) && run.lease.grace.is_some();
         let foreign = running.into_iter().filter(is_foreign);
-        let refs =
-            foreign.map(|run| crate::store::LeaseRef { key: run.key, token: run.lease.token });
+        let refs = foreign.map(|run| LeaseRef { key: run.key, token: run.lease.token });
         // One that has ended meanwhile is none any more.
         let leases = self.leases(refs.collect()).await?;
         Ok(leases.into_iter().flatten().collect())

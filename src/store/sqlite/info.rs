@@ -8,7 +8,7 @@ use crate::store::Content;
 
 use super::beat;
 use super::fault::Done;
-use super::query::Reader;
+use super::reader::Reader;
 use super::row::Phase;
 use super::sql::statement;
 

@@ -9,18 +9,19 @@
 #![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
 
 mod beat;
+mod change;
 mod claim;
-mod delete;
 mod enqueue;
 mod fault;
 mod finish;
 mod generation;
+mod get;
 mod info;
+mod leases;
 mod lifecycle;
-mod prune;
+mod open;
 mod query;
 mod reader;
-mod reap;
 mod recall;
 mod reserve;
 mod row;
@@ -28,10 +29,11 @@ mod schema;
 mod session;
 mod settle;
 mod sql;
+mod unclaim;
+mod upkeep;
 mod writer;
 
-use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,82 +50,10 @@ use crate::store::{
 };
 
 use reader::Readers;
-use reserve::Reserve;
-use session::State;
 use settle::Prepare;
 use writer::{Sync, Writer};
 
-/// Which database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Database {
-    /// A file, made if it is not there. Beside it lie the log (`-wal`), its index (`-shm`), a
-    /// lock (`.lock`) and 20 MiB kept free for settles (`.reserve`).
-    File(PathBuf),
-    /// Memory: gone with the process. Durability is MEMORY.
-    Memory,
-}
-
-/// How to open a store.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The shard's name; a file that carries another one is refused.
-    pub name: ShardName,
-    /// Which database.
-    pub database: Database,
-    /// Decides what is due.
-    pub clock: Clock,
-}
-
-/// Why a store could not be opened. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Another process serves this file.
-    #[error("{0} is in use by another server; stop that one or choose another file")]
-    Locked(PathBuf),
-    /// The folder or file cannot be made, read or written.
-    #[error("{path} cannot be opened: {error}; check that the directory exists and is writable")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: std::io::Error,
-    },
-    /// The file belongs to another shard.
-    #[error(
-        "the file is shard {found}, not {asked}; a shard keeps its name for ever: \
-         configure it as {found} or choose another file"
-    )]
-    OtherName {
-        /// The name in the file.
-        found: String,
-        /// The configured one.
-        asked: String,
-    },
-    /// The file was written by a newer version.
-    #[error("the schema is version {found}, this build knows {known}; use a newer build")]
-    Newer {
-        /// In the file.
-        found: usize,
-        /// Known here.
-        known: usize,
-    },
-    /// The file is the database of something else.
-    #[error("the file is a database, but not of ringq, and was left as it is; choose another file")]
-    Foreign,
-    /// SQLite refuses the file.
-    #[error("the database cannot be opened: {0}; {hint}", hint = hint(.0))]
-    Sqlite(#[from] rusqlite::Error),
-}
-
-/// What to do about a file that SQLite refuses.
-fn hint(error: &rusqlite::Error) -> &'static str {
-    match error.sqlite_error_code() {
-        Some(rusqlite::ErrorCode::DatabaseBusy | rusqlite::ErrorCode::DatabaseLocked) => {
-            "stop the process that holds it or choose another file"
-        }
-        _ => "restore it from a backup or choose another file",
-    }
-}
+pub use open::{Config, Database, OpenError};
 
 /// A SQLite shard.
 pub struct SqliteStore {
@@ -142,50 +72,6 @@ pub struct SqliteStore {
 // === impl SqliteStore ===
 
 impl SqliteStore {
-    /// Opens or makes the database and starts its writer.
-    ///
-    /// # Errors
-    /// [`OpenError`]; nothing is changed then.
-    pub fn open(config: Config) -> Result<SqliteStore, OpenError> {
-        let Config { name, database, clock } = config;
-        let lock = match &database {
-            Database::File(path) => Some(lock(path)?),
-            Database::Memory => None,
-        };
-        let path = match &database {
-            Database::File(path) => path.as_path(),
-            Database::Memory => Path::new(":memory:"),
-        };
-        let mut connection = schema::open_writer(path)?;
-        schema::prepare(&mut connection, &name, clock.now())?;
-        let readers = match &database {
-            Database::File(path) => {
-                sync_folder(path)?;
-                Some(Readers::new(path.clone(), name.clone(), clock.clone()))
-            }
-            Database::Memory => None,
-        };
-        let events = Events::new();
-        let prune_at = Arc::new(AtomicI64::new(i64::MIN));
-        let state = State::new(name.clone(), events.clone(), Arc::clone(&prune_at), clock.now());
-        let reserve = match &database {
-            Database::File(path) => Reserve::new(path),
-            Database::Memory => None,
-        };
-        let (writer, _thread) = Writer::spawn(connection, clock.clone(), state, reserve)
-            .map_err(|error| OpenError::Io { path: path.to_owned(), error })?;
-        Ok(SqliteStore {
-            name,
-            database,
-            clock,
-            writer,
-            readers,
-            events,
-            prune_at,
-            lock: Mutex::new(lock),
-        })
-    }
-
     /// Runs a read: beside the writer, or on it where there is no file to read beside.
     fn read<I: Send + 'static, O: Send + 'static>(
         &self,
@@ -199,7 +85,7 @@ impl SqliteStore {
                 self.writer.call(Sync::Lazy, 1, input, |session, (input, read)| {
                     let shard = session.shard().clone();
                     let (connection, now) = (session.connection, session.now);
-                    read(&query::Reader { connection, now, shard: &shard }, input)
+                    read(&reader::Reader { connection, now, shard: &shard }, input)
                 })
             }
         }
@@ -258,11 +144,11 @@ impl Store for SqliteStore {
     }
 
     fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
-        self.writer.call(Sync::Lazy, 1, what, reap::unclaim)
+        self.writer.call(Sync::Lazy, 1, what, unclaim::unclaim)
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
-        self.writer.call(Sync::Lazy, refs.len(), refs, settle::leases)
+        self.writer.call(Sync::Lazy, refs.len(), refs, leases::leases)
     }
 
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<Result<Settled, Refused>>> {
@@ -271,39 +157,39 @@ impl Store for SqliteStore {
     }
 
     fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
-        self.writer.call(Sync::Full, items.len(), items, settle::extend)
+        self.writer.call(Sync::Full, items.len(), items, leases::extend)
     }
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
-        self.read(query::Get { keys, full }, query::get)
+        self.read(get::Get { keys, full }, get::get)
     }
 
     fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
-        self.writer.call(Sync::Full, items.len(), items, delete::delete)
+        self.writer.call(Sync::Full, items.len(), items, change::delete)
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
-        self.writer.call(Sync::Full, items.len(), items, delete::reschedule)
+        self.writer.call(Sync::Full, items.len(), items, change::reschedule)
     }
 
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
-        self.writer.call(Sync::Full, limit::CALL_JOBS_MAX, redrive, delete::redrive)
+        self.writer.call(Sync::Full, limit::CALL_JOBS_MAX, redrive, change::redrive)
     }
 
     fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
-        self.writer.call(Sync::Lazy, refs.len(), refs, settle::detach)
+        self.writer.call(Sync::Lazy, refs.len(), refs, leases::detach)
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
-        self.writer.call(Sync::Lazy, limit, limit, reap::reap)
+        self.writer.call(Sync::Lazy, limit, limit, upkeep::reap)
     }
 
     fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
-        self.writer.call(Sync::Lazy, 1, living, reap::orphans)
+        self.writer.call(Sync::Lazy, 1, living, upkeep::orphans)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
-        self.writer.call(Sync::Lazy, limit, limit, prune::prune)
+        self.writer.call(Sync::Lazy, limit, limit, upkeep::prune)
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {
@@ -360,31 +246,4 @@ impl Store for SqliteStore {
             self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
         })
     }
-}
-
-/// Takes the file's lock, which goes with the process however it ends.
-fn lock(path: &Path) -> Result<File, OpenError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let io = |error| OpenError::Io { path: path.to_owned(), error };
-    if let Some(folder) = folder(path) {
-        std::fs::create_dir_all(folder).map_err(io)?;
-    }
-    let file = File::options().create(true).truncate(false).write(true).open(name).map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked(path.to_owned())),
-        Err(TryLockError::Error(error)) => Err(io(error)),
-    }
-}
-
-/// Makes sure that the file's name survives a power cut, not only what is in it.
-fn sync_folder(path: &Path) -> Result<(), OpenError> {
-    let folder = folder(path).unwrap_or(Path::new("."));
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| OpenError::Io { path: path.to_owned(), error })
-}
-
-fn folder(path: &Path) -> Option<&Path> {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty())
 }

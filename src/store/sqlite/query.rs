@@ -1,15 +1,15 @@
-//! Reads: jobs, lists, topics and their numbers. They run beside the writer, on connections of their
-//! own.
+//! Lists, topics and their numbers.
 
 use std::time::Duration;
 
-use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
+use rusqlite::{OptionalExtension as _, params};
 
-use crate::domain::{Job, JobId, JobKey, ShardName, State, Time, TopicName, limit};
+use crate::domain::{JobId, State, Time, TopicName, limit};
 use crate::store::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 
 use super::fault::Done;
-use super::row::{BY_ID, Blobs, Phase, Row};
+use super::reader::Reader;
+use super::row::{Blobs, Phase, Row};
 use super::sql::statement;
 
 const FILE: &str = include_str!("query.sql");
@@ -18,51 +18,17 @@ const LIST_WAITING: &str = statement(FILE, "list_waiting");
 const LIST_RUNNING: &str = statement(FILE, "list_running");
 const LIST_FINISHED: &str = statement(FILE, "list_finished");
 const TOPICS: &str = include_str!("topics.sql");
-const TOPIC_FIND: &str = statement(TOPICS, "find");
 const TOPIC_LIST: &str = statement(TOPICS, "list");
 const TOPIC_READ: &str = statement(TOPICS, "read");
 const WAITING: &str = statement(TOPICS, "waiting");
 const RUNNING: &str = statement(TOPICS, "running");
 const DEAD: &str = statement(TOPICS, "dead");
 
-/// A connection to read from, at a time.
-pub(super) struct Reader<'c> {
-    pub(super) connection: &'c Connection,
-    pub(super) now: Time,
-    pub(super) shard: &'c ShardName,
-}
-
 /// Which topics to list.
 pub(super) struct Topics {
     pub(super) prefix: String,
     pub(super) after: Option<TopicName>,
     pub(super) limit: usize,
-}
-
-/// Which jobs to read.
-pub(super) struct Get {
-    pub(super) keys: Vec<JobKey>,
-    pub(super) full: bool,
-}
-
-/// Jobs by identity.
-pub(super) fn get(reader: &Reader<'_>, get: &Get) -> Done<Vec<Option<Job>>> {
-    let mut by_id = reader.connection.prepare_cached(BY_ID)?;
-    get.keys.iter().map(|key| get_one(reader, &mut by_id, key, get.full)).collect()
-}
-
-fn get_one(
-    reader: &Reader<'_>,
-    by_id: &mut CachedStatement<'_>,
-    key: &JobKey,
-    full: bool,
-) -> Done<Option<Job>> {
-    let Some(topic) = reader.topic(&key.topic)? else { return Ok(None) };
-    let found =
-        by_id.query_row(params![topic, key.id.as_str()], |row| read(row, full)).optional()?;
-    let Some((row, blobs)) = found else { return Ok(None) };
-    let Some(state) = row.state(reader.now) else { return Ok(None) };
-    reader.job(row, state, blobs, &key.topic, full).map(Some)
 }
 
 /// A page of jobs in one state, by due time.
@@ -118,7 +84,7 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
                 sequence,
                 list.limit + 1
             ],
-            |row| read(row, list.full),
+            |row| Row::read_with(row, list.full),
         )?;
         merged.extend(page.collect::<rusqlite::Result<Vec<_>>>()?);
     }
@@ -135,7 +101,7 @@ fn list_others(
 ) -> Done<Vec<(Row, Blobs)>> {
     let (due, sequence) = after(list);
     let limit = list.limit + 1;
-    let read = |row: &rusqlite::Row<'_>| read(row, list.full);
+    let read = |row: &rusqlite::Row<'_>| Row::read_with(row, list.full);
     let found: rusqlite::Result<Vec<_>> = if phase == Phase::Running {
         let mut running = reader.connection.prepare_cached(LIST_RUNNING)?;
         running.query_map(params![topic, due, sequence, limit], read)?.collect()
@@ -148,11 +114,6 @@ fn list_others(
 
 fn after(list: &List) -> (i64, i64) {
     list.after.map_or((i64::MIN, i64::MIN), |cursor| (cursor.due.0, cursor.sequence))
-}
-
-fn read(row: &rusqlite::Row<'_>, full: bool) -> rusqlite::Result<(Row, Blobs)> {
-    let blobs = if full { Row::read_blobs(row)? } else { Blobs::default() };
-    Ok((Row::read(row)?, blobs))
 }
 
 /// Topics in the order of their names.
@@ -230,25 +191,4 @@ fn count_waiting(reader: &Reader<'_>, topic: i64, stats: &mut Stats) -> Done<()>
     stats.oldest_ready =
         oldest.filter(|&due| due <= reader.now).map(|due| -> Duration { reader.now.since(due) });
     Ok(())
-}
-
-// === impl Reader ===
-
-impl Reader<'_> {
-    fn topic(&self, name: &TopicName) -> Done<Option<i64>> {
-        let mut find = self.connection.prepare_cached(TOPIC_FIND)?;
-        Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
-    }
-
-    fn job(
-        &self,
-        row: Row,
-        state: State,
-        blobs: Blobs,
-        topic: &TopicName,
-        full: bool,
-    ) -> Done<Job> {
-        let blobs = if full { blobs.complete(self.connection, &row)? } else { blobs };
-        row.job(state, blobs, topic, self.shard)
-    }
 }

@@ -3,22 +3,32 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
-use crate::domain::ShardName;
+use crate::domain::{Job, ShardName, State, Time, TopicName};
 use crate::store::{Error, Result};
 
 use super::fault::{Done, Fault};
-use super::query::Reader;
+use super::row::{Blobs, Row};
 use super::schema;
+use super::sql::statement;
+
+const FIND_TOPIC: &str = statement(include_str!("topics.sql"), "find");
 
 /// Reads at once; more wait. Lists and counts may be long, and each takes a thread.
 const READS_MAX: usize = 4;
 
 /// A read of any kind.
 pub(super) type Read<I, O> = fn(&Reader<'_>, &I) -> Done<O>;
+
+/// A connection to read from, at a time.
+pub(super) struct Reader<'c> {
+    pub(super) connection: &'c Connection,
+    pub(super) now: Time,
+    pub(super) shard: &'c ShardName,
+}
 
 /// A pool of connections, opened when they are needed.
 pub(super) struct Readers {
@@ -82,5 +92,28 @@ impl Inner {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
         output
+    }
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    /// The key of a topic.
+    pub(super) fn topic(&self, name: &TopicName) -> Done<Option<i64>> {
+        let mut find = self.connection.prepare_cached(FIND_TOPIC)?;
+        Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
+    }
+
+    /// The job of a row that was read like that.
+    pub(super) fn job(
+        &self,
+        row: Row,
+        state: State,
+        blobs: Blobs,
+        topic: &TopicName,
+        full: bool,
+    ) -> Done<Job> {
+        let blobs = if full { blobs.complete(self.connection, &row)? } else { blobs };
+        row.job(state, blobs, topic, self.shard)
     }
 }

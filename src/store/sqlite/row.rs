@@ -13,6 +13,7 @@ use crate::domain::{
 use crate::store::codec;
 
 use super::fault::Done;
+use super::session::Session;
 use super::sql::statement;
 
 const FILE: &str = include_str!("row.sql");
@@ -125,6 +126,21 @@ impl Row {
         params: impl rusqlite::Params,
     ) -> Done<Option<Row>> {
         Ok(statement.query_row(params, Row::read).optional()?)
+    }
+
+    /// The records that `sql` finds, one of the SELECTs that read them whole.
+    pub(super) fn select(
+        session: &Session<'_>,
+        sql: &str,
+        params: impl rusqlite::Params,
+    ) -> rusqlite::Result<Vec<Row>> {
+        session.prepare(sql)?.query_map(params, Row::read)?.collect()
+    }
+
+    /// With `full`, reads blobs, too.
+    pub(super) fn read_with(row: &rusqlite::Row<'_>, full: bool) -> rusqlite::Result<(Row, Blobs)> {
+        let blobs = if full { Row::read_blobs(row)? } else { Blobs::default() };
+        Ok((Row::read(row)?, blobs))
     }
 
     /// Reads the small columns, by their place in the table.

@@ -122,21 +122,22 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 14] = [
+    const FILES: [&str; 15] = [
         include_str!("beat.sql"),
+        include_str!("change.sql"),
         include_str!("claim.sql"),
-        include_str!("delete.sql"),
         include_str!("enqueue.sql"),
         include_str!("finish.sql"),
         include_str!("generation.sql"),
         include_str!("info.sql"),
+        include_str!("leases.sql"),
         include_str!("lifecycle.sql"),
-        include_str!("prune.sql"),
         include_str!("query.sql"),
-        include_str!("reap.sql"),
         include_str!("row.sql"),
         include_str!("settle.sql"),
         include_str!("topics.sql"),
+        include_str!("unclaim.sql"),
+        include_str!("upkeep.sql"),
     ];
 
     /// The statement that may look at many rows: the list of what runs, which credit bounds.

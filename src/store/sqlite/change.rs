@@ -16,7 +16,7 @@ use super::row::{BY_ID, BY_KEY, Phase, Row};
 use super::session::Session;
 use super::sql::statement;
 
-const FILE: &str = include_str!("delete.sql");
+const FILE: &str = include_str!("change.sql");
 const DROP_NEXT: &str = statement(FILE, "drop_next");
 const ARRIVE_ANEW: &str = statement(FILE, "arrive_anew");
 const MOVE_BODY: &str = statement(FILE, "move_body");

@@ -1,0 +1,137 @@
+//! Running leases by name: read them, move their deadlines, let them outlive their stream.
+
+use rusqlite::{OptionalExtension as _, params};
+
+use crate::domain::lifecycle::Standing;
+use crate::domain::{JobId, JobKey, State, Time, Token};
+use crate::store::{Extend, Lease, LeaseRef, Refused};
+
+use super::fault::Done;
+use super::lifecycle;
+use super::row::{self, BY_ID, Phase, Row, past_end, signed};
+use super::session::Session;
+use super::sql::statement;
+
+const FILE: &str = include_str!("leases.sql");
+const PAST: &str = statement(FILE, "past");
+const LEASE: &str = statement(FILE, "lease");
+const EXTEND: &str = statement(FILE, "extend");
+const DETACH: &str = statement(FILE, "detach");
+
+type Answer<T> = Result<T, Refused>;
+
+/// [`Store::extend`](crate::store::Store::extend).
+pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec<Answer<Time>>> {
+    items.iter().map(|item| extend_one(session, item)).collect::<Done<_>>()
+}
+
+fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
+    let key = &item.lease.key;
+    let Some(topic) = session.topic(&key.topic)? else { return Ok(Err(Refused::NotFound)) };
+    let mut lease = session.prepare(LEASE)?;
+    let arguments = params![topic, key.id.as_str(), signed(item.lease.token.0)];
+    let found = lease.query_row(arguments, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
+    match found.optional()? {
+        Some((row, lease)) => {
+            let duration = item.duration.unwrap_or_else(|| row::duration(lease));
+            let deadline = session.now.plus(duration);
+            let mut extend = session.prepare(EXTEND)?;
+            extend.execute(params![row, deadline.0, session.now.0, item.progress])?;
+            session.reap_at(deadline);
+            Ok(Ok(deadline))
+        }
+        None => Ok(Err(match leased(session, topic, &item.lease)? {
+            Err(Instead::Refused(refused)) => refused,
+            _ => Refused::Stale,
+        })),
+    }
+}
+
+/// [`Store::leases`](crate::store::Store::leases).
+pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Vec<Answer<Lease>>> {
+    let mut found = Vec::with_capacity(refs.len());
+    for lease in refs {
+        let Some(topic) = session.topic(&lease.key.topic)? else {
+            found.push(Err(Refused::NotFound));
+            continue;
+        };
+        found.push(match leased(session, topic, lease)? {
+            Ok(row) => Ok(lease_of(session, row)?),
+            Err(Instead::Refused(refused)) => Err(refused),
+            Err(Instead::Ended(..)) => Err(Refused::Stale),
+        });
+    }
+    Ok(found)
+}
+
+/// [`Store::detach`](crate::store::Store::detach).
+pub(super) fn detach(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<u64> {
+    let mut detach = session.prepare(DETACH)?;
+    let mut detached = 0;
+    for lease in refs {
+        let Some(topic) = session.topic(&lease.key.topic)? else { continue };
+        let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
+        detached += detach.execute(key)? as u64;
+    }
+    Ok(detached)
+}
+
+/// A running job's lease.
+pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
+    let topic = session.topic_name(row.topic)?;
+    Ok(Lease {
+        standing: Standing {
+            failures: row.failures,
+            deliveries: row.deliveries,
+            first_start: row.first_start.unwrap_or(row.started),
+            retry: row.retry(),
+        },
+        key: JobKey { topic, id: JobId::stored(&row.id) },
+        token: row.token.unwrap_or(Token(0)),
+        deadline: row.alarm.unwrap_or(session.now),
+        extend_time: row.extended,
+        owner: row.owner,
+        stream: row.stream,
+        grace: row.grace,
+        now: session.now,
+    })
+}
+
+/// What is there instead of the lease.
+pub(super) enum Instead {
+    Refused(Refused),
+    /// The lease of this token ended like that, and the job is in this state now.
+    Ended(u32, State),
+}
+
+/// The job that this token leases, or what is there instead: a deleted job is gone, any other goes on
+/// without this lease.
+pub(super) fn leased(
+    session: &mut Session<'_>,
+    topic: i64,
+    lease: &LeaseRef,
+) -> Done<Result<Row, Instead>> {
+    let mut by_id = session.prepare(BY_ID)?;
+    let found = lifecycle::find(session, &mut by_id, topic, lease.key.id.as_str())?;
+    let Some((row, state)) = found else { return Ok(Err(Instead::Refused(Refused::NotFound))) };
+    if row.is_leased_by(lease.token) {
+        return Ok(Ok(row));
+    }
+    if row.phase == Phase::Cancelled {
+        return Ok(Err(Instead::Refused(Refused::NotFound)));
+    }
+    Ok(Err(match how_ended(session, &row, lease.token)? {
+        Some(how) => Instead::Ended(how, state),
+        None => Instead::Refused(Refused::Stale),
+    }))
+}
+
+/// How the lease of this token ended, as far back as that is remembered.
+fn how_ended(session: &Session<'_>, row: &Row, token: Token) -> Done<Option<u32>> {
+    if row.token == Some(token) {
+        return Ok(row.settled);
+    }
+    let mut past = session.prepare(PAST)?;
+    let past: Option<String> = past.query_row(params![row.key], |found| found.get(0))?;
+    Ok(past.and_then(|past| past_end(&past, token)))
+}
