@@ -1,0 +1,105 @@
+//! Lists, redrive, topics.
+
+use ringq::pb::{
+    GetTopicRequest, GetTopicStatsRequest, JobState, ListJobsRequest, ListTopicsRequest,
+    RedriveJobsRequest,
+};
+
+use super::{Call, FEATURE, INVALID, Row};
+use crate::harness::Client;
+
+const NO_TOPIC: &str = "NotFound TOPIC_NOT_FOUND";
+
+pub(super) fn rows() -> Vec<Vec<Row>> {
+    vec![list_jobs(), redrive_jobs(), topics()]
+}
+
+fn list_jobs() -> Vec<Row> {
+    let list = || ListJobsRequest {
+        topic: "seed".into(),
+        state: JobState::Ready.into(),
+        ..Default::default()
+    };
+    vec![
+        row!(
+            "no topic",
+            admin.list_jobs(ListJobsRequest { topic: String::new(), ..list() }),
+            INVALID "topic"
+        ),
+        row!("no state", admin.list_jobs(ListJobsRequest { state: 0, ..list() }), INVALID "state"),
+        row!("an odd state", admin.list_jobs(ListJobsRequest { state: 9, ..list() }), INVALID "state"),
+        row!("an odd view", admin.list_jobs(ListJobsRequest { view: 9, ..list() }), INVALID "view"),
+        row!(
+            "a filter",
+            admin.list_jobs(ListJobsRequest { filter: "true".into(), ..list() }),
+            FEATURE "filter"
+        ),
+        row!(
+            "a negative page",
+            admin.list_jobs(ListJobsRequest { page_size: -1, ..list() }),
+            INVALID "page_size"
+        ),
+        row!(
+            "an odd token",
+            admin.list_jobs(ListJobsRequest { page_token: "next".into(), ..list() }),
+            INVALID "page_token"
+        ),
+    ]
+}
+
+fn redrive_jobs() -> Vec<Row> {
+    let redrive = |topic: &str| RedriveJobsRequest { topic: topic.into(), ..Default::default() };
+    vec![
+        row!("no topic", admin.redrive_jobs(redrive("")), INVALID "topic"),
+        row!(
+            "a bad id",
+            admin.redrive_jobs(RedriveJobsRequest {
+                ids: vec!["dead".into(), "a b".into()],
+                ..redrive("seed")
+            }),
+            INVALID "ids[1]"
+        ),
+        row!(
+            "a filter",
+            admin.redrive_jobs(RedriveJobsRequest { filter: "true".into(), ..redrive("seed") }),
+            FEATURE "filter"
+        ),
+        row!(
+            "a bad target",
+            admin.redrive_jobs(RedriveJobsRequest { target_topic: "a b".into(), ..redrive("seed") }),
+            INVALID "target_topic"
+        ),
+        row!(
+            "a negative rate",
+            admin.redrive_jobs(RedriveJobsRequest { max_rate: -1.0, ..redrive("seed") }),
+            INVALID "max_rate"
+        ),
+        row!(
+            "a rate that is none",
+            admin.redrive_jobs(RedriveJobsRequest { max_rate: f64::NAN, ..redrive("seed") }),
+            INVALID "max_rate"
+        ),
+        row!("an unknown topic", admin.redrive_jobs(redrive("nowhere")), NO_TOPIC ""),
+    ]
+}
+
+fn topics() -> Vec<Row> {
+    let topic = |name: &str| GetTopicRequest { name: name.into() };
+    let stats = |name: &str| GetTopicStatsRequest { name: name.into() };
+    vec![
+        row!(
+            "a negative page",
+            topics.list_topics(ListTopicsRequest { page_size: -1, ..Default::default() }),
+            INVALID "page_size"
+        ),
+        row!(
+            "an odd token",
+            topics.list_topics(ListTopicsRequest { page_token: "x".into(), ..Default::default() }),
+            INVALID "page_token"
+        ),
+        row!("no name", topics.get_topic(topic("")), INVALID "name"),
+        row!("an unknown topic", topics.get_topic(topic("nowhere")), NO_TOPIC ""),
+        row!("no name", topics.get_topic_stats(stats("")), INVALID "name"),
+        row!("an unknown topic", topics.get_topic_stats(stats("nowhere")), NO_TOPIC ""),
+    ]
+}
