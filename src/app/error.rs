@@ -1,0 +1,70 @@
+//! Why a server cannot start or go on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::config::{ShardUrl, reason};
+use crate::domain::ShardName;
+use crate::grpc;
+
+/// Why a server cannot start or go on. What an operator can mend says how.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address cannot be had.
+    #[error(
+        "cannot listen on {address}: {}; free it or choose another with --{flag}",
+        reason(error)
+    )]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The flag that sets it, without dashes.
+        flag: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The directory of a shard cannot be made or written to.
+    #[error(
+        "cannot write to {}: {}; {} with --data-dir or --shard",
+        path.display(),
+        reason(error),
+        match error.kind() {
+            io::ErrorKind::NotADirectory => "choose another directory",
+            _ => "make the directory writable or choose another",
+        }
+    )]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The ready file cannot be written.
+    #[error(
+        "cannot write the ready file {}: {}; choose another with --ready-file",
+        path.display(), reason(error)
+    )]
+    ReadyFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A shard cannot be opened.
+    #[error("cannot open shard {name} at {url}: {error}")]
+    Shard {
+        /// The shard.
+        name: ShardName,
+        /// Where it is.
+        url: ShardUrl,
+        /// Why, and what to do.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A listener failed while it was served.
+    #[error("cannot go on serving http: {}", reason(.0))]
+    Http(io::Error),
+    /// The gRPC server failed.
+    #[error("{0}")]
+    Grpc(#[from] grpc::Error),
+}

@@ -1,0 +1,114 @@
+//! A server at work: what runs beside its listeners, from the first to the last call.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::dispatch::{self, Dispatcher};
+use crate::scheduler::Scheduler;
+use crate::timer::Timer;
+use crate::{grpc, http};
+
+use super::ready_file::ReadyFile;
+use super::{Error, drain, gauges, readiness};
+
+/// Everything of a server but its listeners.
+pub(super) struct Serving {
+    config: Config,
+    scheduler: Scheduler,
+    dispatcher: Dispatcher,
+    timers: Timer,
+    timers_stop: CancellationToken,
+    health: grpc::Health,
+    ready: watch::Sender<bool>,
+}
+
+// === impl Serving ===
+
+impl Serving {
+    /// Begins what happens by itself; no call is taken yet. `ready` is what probes ask.
+    pub(super) async fn start(
+        config: Config,
+        scheduler: Scheduler,
+        ready: watch::Sender<bool>,
+    ) -> Serving {
+        let streams = dispatch::Config {
+            streams_max: config.max_streams,
+            age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
+        };
+        let dispatcher = Dispatcher::spawn(scheduler.clone(), streams);
+        let timers_stop = CancellationToken::new();
+        let timers = Timer::spawn(&scheduler, &timers_stop);
+        let health = grpc::Health::new().await;
+        Serving { config, scheduler, dispatcher, timers, timers_stop, health, ready }
+    }
+
+    /// What answers gRPC.
+    pub(super) fn services(&self) -> grpc::Services {
+        let store = self.config.shards.first().map_or("", |shard| shard.url.kind());
+        grpc::Services {
+            scheduler: self.scheduler.clone(),
+            dispatcher: self.dispatcher.clone(),
+            health: self.health.clone(),
+            about: grpc::About { store, start_time: self.scheduler.clock().now() },
+        }
+    }
+
+    /// What bounds gRPC calls.
+    pub(super) fn calls(&self) -> grpc::Config {
+        grpc::Config {
+            max_concurrent_requests: self.config.max_concurrent_requests,
+            request_timeout: self.config.request_timeout,
+        }
+    }
+
+    /// What answers HTTP.
+    pub(super) fn router(&self, is_ready: watch::Receiver<bool>) -> Router {
+        let refresh = gauges::refresh(self.scheduler.clone(), self.dispatcher.clone());
+        http::router(self.scheduler.metrics().clone(), is_ready, refresh)
+    }
+
+    /// Takes work until `shutdown` ends, then none that is new, and waits for what is running. The ready file
+    /// is there as long as calls are answered.
+    pub(super) async fn until(
+        &self,
+        shutdown: impl Future<Output = ()>,
+        (grpc, http): (SocketAddr, SocketAddr),
+    ) -> Result<Option<ReadyFile>, Error> {
+        let (down, all) = (self.scheduler.shards().down(), self.scheduler.shards().all().len());
+        if readiness::begin(*down.borrow(), all) {
+            self.set_ready(true).await;
+        }
+        let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
+        tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
+        tokio::select! {
+            () = shutdown => {}
+            () = readiness::follow(down, all, &self.ready, &self.health) => {}
+        }
+        let delay = self.config.drain_delay;
+        let delay_s = delay.as_secs();
+        tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
+        self.set_ready(false).await;
+        tokio::time::sleep(delay).await;
+        drain::streams(&self.dispatcher, self.config.shutdown_grace).await;
+        Ok(ready_file)
+    }
+
+    async fn set_ready(&self, ready: bool) {
+        self.ready.send_replace(ready);
+        self.health.set_serving(ready).await;
+    }
+
+    /// Gives back what no worker has, and lets go of the shards.
+    pub(super) async fn end(&self) {
+        self.dispatcher.close().await;
+        self.timers_stop.cancel();
+        self.timers.stopped().await;
+        self.scheduler.shards().close().await;
+    }
+}
