@@ -1,3 +1,4 @@
+use super::definitions::{ALL, Kind};
 use super::*;
 
 /// Metrics in which most things were counted.

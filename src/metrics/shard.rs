@@ -1,0 +1,77 @@
+//! What is counted of one shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::cache::Cache;
+use super::definitions::{
+    BREAKER_OPEN, BREAKER_OPENED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS, STORE_OP,
+};
+use super::registry::Registry;
+
+/// The part of [`Metrics`](super::Metrics) that belongs to one shard, to be kept by whoever talks to it.
+/// Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct ShardMetrics(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: Box<str>,
+    registry: Registry,
+    ops: Cache<&'static str, Histogram>,
+    errors: Cache<(&'static str, &'static str), Counter>,
+    up: Gauge,
+    breaker_open: Gauge,
+    breaker_opened: Counter,
+    refuses_jobs: Gauge,
+}
+
+// === impl ShardMetrics ===
+
+impl ShardMetrics {
+    pub(super) fn new(name: &str, registry: &Registry) -> ShardMetrics {
+        ShardMetrics(Arc::new(Inner {
+            name: name.into(),
+            ops: Cache::default(),
+            errors: Cache::default(),
+            up: registry.gauge(&SHARD_UP, &[name]),
+            breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
+            breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
+            refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
+            registry: registry.clone(),
+        }))
+    }
+
+    /// A call of the shard took this long, however it ended.
+    pub fn op(&self, op: &'static str, took: Duration) {
+        let make = || self.0.registry.histogram(&STORE_OP, &[&self.0.name, op]);
+        self.0.ops.get_or(op, make).record(took);
+    }
+
+    /// A call of the shard failed.
+    pub fn error(&self, op: &'static str, reason: &'static str) {
+        let make = || self.0.registry.counter(&STORE_ERRORS, &[&self.0.name, op, reason]);
+        self.0.errors.get_or((op, reason), make).increment(1);
+    }
+
+    /// Whether calls of the shard fail at once from now on.
+    pub fn set_breaker_open(&self, open: bool) {
+        self.0.breaker_open.set(f64::from(u8::from(open)));
+        if open {
+            self.0.breaker_opened.increment(1);
+            self.set_up(false);
+        }
+    }
+
+    /// Whether the shard takes no new jobs though it answers.
+    pub fn set_refuses_jobs(&self, refuses: bool) {
+        self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
+    }
+
+    /// Whether the shard can be used.
+    pub fn set_up(&self, up: bool) {
+        self.0.up.set(f64::from(u8::from(up)));
+    }
+}
