@@ -1,4 +1,4 @@
-//! Which module may import which: the layers of `src/lib.rs`, and no circles below them.
+//! Which module may import which: the layers of `src/architecture.md`, and no circles below them.
 //!
 //! What counts is the code without its tests: each `use`, and each path that begins with `crate`, `self` or
 //! `super`. A module and those inside it may know each other.
@@ -169,7 +169,7 @@ fn imports_run_downwards_only() {
             }
         }
     }
-    assert!(found.is_empty(), "imports against the layers of src/lib.rs:\n{found}");
+    assert!(found.is_empty(), "imports against the layers of src/architecture.md:\n{found}");
 }
 
 #[test]
