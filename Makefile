@@ -24,8 +24,8 @@ test: ## Run all tests; what needs a tool that cannot be had is skipped, with CI
 	.ci/install-test-tools
 	PATH="$(TOOLS):$$PATH" RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked
 
-lint: ## Check formatting, clippy, the documentation and the contract
-	.ci/run fmt clippy doc proto-lint
+lint: ## Check formatting, clippy, the documentation, the dependencies and the contract
+	.ci/run fmt clippy doc deny proto-lint
 
 fmt: ## Format the code
 	cargo fmt
