@@ -54,6 +54,7 @@ mod connection;
 mod error;
 mod gather;
 mod job;
+mod limit;
 mod producer;
 mod worker;
 

@@ -11,6 +11,9 @@ use crate::cli::connect::Connect;
 use crate::cli::exit::Failure;
 use crate::cli::output::OutputArgs;
 use crate::cli::values;
+use crate::domain::limit::{
+    BATCH_JOBS_MAX, PAYLOAD_BYTES_MAX, SETTLE_ITEMS_MAX, STREAM_CREDIT_MAX,
+};
 
 /// Below the help of the command.
 const AFTER_HELP: &str = "\
@@ -64,14 +67,14 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=10_000))]
     pub(super) in_flight: Option<u32>,
     /// Jobs per call
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=BATCH_JOBS_MAX as i64))]
     pub(super) batch: Option<u32>,
     /// Enqueue this many jobs per second, all producers together, as in 200/s; latencies then
     /// count from the slot that a call has in this schedule, however late it begins
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
     /// Bytes of each body
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(BODY_BYTES_MIN..=1 << 20))]
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(BODY_BYTES_MIN..=PAYLOAD_BYTES_MAX as i64))]
     pub(super) body: Option<u32>,
     /// Ask for this durability
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -86,10 +89,10 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=1000))]
     pub(super) workers: Option<u32>,
     /// Credit of each stream
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=i64::from(STREAM_CREDIT_MAX)))]
     pub(super) credit: Option<u32>,
     /// Jobs per ack call; what waited 5 ms for others goes anyway
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=SETTLE_ITEMS_MAX as i64))]
     pub(super) ack_batch: Option<u32>,
     /// Jobs before the first round, not measured but checked [default: a twentieth of the jobs]
     #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(0..=i64::from(JOBS_MAX)))]

@@ -16,14 +16,13 @@ use tokio::sync::mpsc;
 
 use super::exit::Failure;
 use crate::config::reason;
+use crate::domain::limit::REQUEST_BYTES_MAX;
 use crate::pb::Payload;
 use crate::pb::payload::Kind;
 
-/// Bytes of a payload that any server can take: those of a whole request.
-const PAYLOAD_BYTES_MAX: usize = 4 << 20;
-/// Lines in one call; the contract takes 1000.
+/// Lines in one call, half of what the contract takes.
 const BATCH_LINES: usize = 500;
-/// Bytes in one call, about; the contract takes 4 MiB. A longer line goes alone.
+/// Bytes in one call, about, a quarter of what the contract takes. A longer line goes alone.
 const BATCH_BYTES: usize = 1 << 20;
 /// Batches that wait to be sent.
 const QUEUE_BATCHES: usize = 2;
@@ -67,14 +66,15 @@ pub(super) fn payload(bytes: Vec<u8>) -> Payload {
     Payload { kind: Some(kind), content_type: String::new() }
 }
 
-/// All of stdin; nothing there is a payload of no kind.
+/// All of stdin; nothing there is a payload of no kind. What is longer than a whole request no server takes, however
+/// large its payloads may be.
 pub(super) fn whole_stdin() -> Result<Payload, Failure> {
     let mut bytes = Vec::new();
-    let mut stdin = io::stdin().lock().take(PAYLOAD_BYTES_MAX as u64 + 1);
+    let mut stdin = io::stdin().lock().take(REQUEST_BYTES_MAX as u64 + 1);
     stdin.read_to_end(&mut bytes).map_err(|error| unreadable("standard input", &error))?;
     match bytes.len() {
         0 => Ok(Payload::default()),
-        1..=PAYLOAD_BYTES_MAX => Ok(payload(bytes)),
+        1..=REQUEST_BYTES_MAX => Ok(payload(bytes)),
         _ => Err(Failure::usage("the payload on standard input is longer than 4 MiB")
             .hint("for a job per line use --lines -")),
     }
@@ -209,18 +209,18 @@ impl<R: Read> LineReader<R> {
         self.number += 1;
         bytes.pop_if(|byte| *byte == b'\n');
         bytes.pop_if(|byte| *byte == b'\r');
-        let is_short = bytes.len() <= PAYLOAD_BYTES_MAX;
+        let is_short = bytes.len() <= REQUEST_BYTES_MAX;
         Ok(Some(Line { number: self.number, bytes: Some(bytes).filter(|_| is_short) }))
     }
 
     /// Reads a line with its end; of one that is too long only so much that this can be seen.
     /// False at the end of the input.
     fn read_line(&mut self, line: &mut Vec<u8>) -> io::Result<bool> {
-        let bound = PAYLOAD_BYTES_MAX as u64 + 3;
+        let bound = REQUEST_BYTES_MAX as u64 + 3;
         let mut read = self.input.by_ref().take(bound).read_until(b'\n', line)? as u64;
         self.offset += read;
         while read == bound && line.last() != Some(&b'\n') {
-            line.truncate(PAYLOAD_BYTES_MAX + 1);
+            line.truncate(REQUEST_BYTES_MAX + 1);
             line.extend_from_slice(b"..");
             let mut rest = Vec::new();
             read = self.input.by_ref().take(bound).read_until(b'\n', &mut rest)? as u64;
@@ -282,14 +282,14 @@ mod tests {
 
     #[test]
     fn a_line_that_is_too_long_is_skipped_to_its_end() {
-        for length in [PAYLOAD_BYTES_MAX + 1, PAYLOAD_BYTES_MAX + 3, 3 * PAYLOAD_BYTES_MAX] {
+        for length in [REQUEST_BYTES_MAX + 1, REQUEST_BYTES_MAX + 3, 3 * REQUEST_BYTES_MAX] {
             let input = format!("a\n{}\nb\n", "y".repeat(length));
             let lines = flat(input.as_bytes());
             assert_eq!(lines.len(), 3, "{length}");
             assert_eq!(lines[1], (2, None), "{length}");
             assert_eq!(lines[2], (3, Some("b".to_owned())), "{length}");
         }
-        let longest = format!("{}\r\nb", "y".repeat(PAYLOAD_BYTES_MAX));
+        let longest = format!("{}\r\nb", "y".repeat(REQUEST_BYTES_MAX));
         assert!(flat(longest.as_bytes())[0].1.is_some());
     }
 

@@ -8,10 +8,11 @@ use super::output::{JsonList, Out, OutputArgs, Table};
 use super::text::shorten;
 use super::times::Now;
 use super::{topic, values, view};
+use crate::domain::limit;
 use crate::pb::{GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest};
 
-/// Jobs in one call at most; the contract's bound.
-const PAGE: usize = 500;
+/// Jobs in one call at most.
+const PAGE: usize = limit::LIST_JOBS_PAGE_MAX as usize;
 /// Rows of one table: columns are laid out for so many, so that a long list has bounded memory.
 const TABLE_ROWS: usize = 1000;
 /// Characters of an error in a column.

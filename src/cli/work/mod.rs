@@ -116,7 +116,7 @@ pub(super) struct Work {
     exec: Option<String>,
     /// Run so many commands at once; above 1 the output of each is printed whole at its end
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = value_parser!(u16).range(1..=10_000))]
+    #[arg(value_parser = value_parser!(u16).range(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
     concurrency: u16,
     /// Give each command up to N jobs of one topic, as lines; its exit code counts for all of them
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -140,7 +140,7 @@ pub(super) struct Work {
     lease: Option<Duration>,
     /// Hold so many jobs beyond those that run; they wait here even if other workers are free
     #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = value_parser!(u16).range(..=10_000))]
+    #[arg(value_parser = value_parser!(u16).range(..=i64::from(limit::STREAM_CREDIT_MAX)))]
     prefetch: u16,
     /// The name that operators see [default: HOST:PID]
     #[arg(long, value_name = "NAME", value_parser = worker_id)]

@@ -4,8 +4,8 @@ use std::io::{self, Write as _};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// The longest reason, the longest that the contract takes.
-const TAIL_BYTES: usize = 4096;
+use crate::domain::limit::ERROR_BYTES_MAX;
+
 /// A line that is longer is passed on in pieces.
 const LINE_BYTES: usize = 64 << 10;
 /// Read at once.
@@ -56,7 +56,7 @@ impl Stderr {
 
     fn take(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
-        self.tail.drain(..self.tail.len().saturating_sub(TAIL_BYTES));
+        self.tail.drain(..self.tail.len().saturating_sub(ERROR_BYTES_MAX));
         self.line.extend_from_slice(bytes);
         // Whole lines, since other commands write, too.
         let end = match self.line.iter().rposition(|byte| *byte == b'\n') {
@@ -77,11 +77,11 @@ fn pass_on(bytes: &[u8]) {
 /// The end of a text of which the beginning may be cut off, even within a character.
 fn text(tail: &[u8]) -> String {
     let cut = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
-    let start = if tail.len() == TAIL_BYTES { cut } else { 0 };
+    let start = if tail.len() == ERROR_BYTES_MAX { cut } else { 0 };
     let text = String::from_utf8_lossy(&tail[start..]);
     let text = text.trim();
     // What stands for bytes that are no text is longer than they are.
-    let mut start = text.len().saturating_sub(TAIL_BYTES);
+    let mut start = text.len().saturating_sub(ERROR_BYTES_MAX);
     while !text.is_char_boundary(start) {
         start += 1;
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(tail(&[]), "");
         assert_eq!(tail(&[b"  one\n", b"two\n\n"]), "one\ntwo");
         let long = tail(&[&[b'a'; 10_000], b"end\n"]);
-        assert_eq!((long.len(), &long[long.len() - 4..]), (TAIL_BYTES - 1, "aend"));
+        assert_eq!((long.len(), &long[long.len() - 4..]), (ERROR_BYTES_MAX - 1, "aend"));
     }
 
     #[test]
@@ -111,6 +111,6 @@ mod tests {
         let long = tail(&["ä".repeat(5_000).as_bytes(), b"b"]);
         assert_eq!(long, format!("{}b", "ä".repeat(2_047)));
         let bad = tail(&[&[0xFF; 5_000]]);
-        assert_eq!(bad, "\u{FFFD}".repeat(TAIL_BYTES / 3));
+        assert_eq!(bad, "\u{FFFD}".repeat(ERROR_BYTES_MAX / 3));
     }
 }

@@ -9,12 +9,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
+use super::super::limit::TOMBSTONE;
 use super::super::{Client, Error, call};
 use super::{Answer, Enqueued, Terms};
 use crate::pauses::Pauses;
 use crate::pb::{BatchEnqueueRequest, ConflictPolicy, EnqueueOutcome, EnqueueResult, JobSpec};
 
-/// Jobs per call; the contract takes 1000.
+/// Jobs per call, half of what the contract takes.
 pub(super) const CALL_JOBS: usize = 500;
 /// Bytes per call, about; the contract takes 4 MiB. A larger job goes alone.
 const CALL_BYTES: usize = 1 << 20;
@@ -22,8 +23,6 @@ const CALL_BYTES: usize = 1 << 20;
 /// server that does not know what a shard has done tries until the call ends.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
-/// How long the contract keeps the id of a job that ended and asked for no retention.
-const TOMBSTONE: Duration = Duration::from_secs(60);
 /// The pauses between repeats.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 

@@ -28,12 +28,10 @@ pub use delivery::{Delivery, Outcome};
 use tokio::time::{Instant, sleep_until};
 use tonic::Code;
 
+use super::limit::CREDIT_MAX;
 use super::{Client, Error};
 use crate::pb;
 use session::Session;
-
-/// Credit that the contract takes at most.
-const CREDIT_MAX: usize = 10_000;
 
 /// A worker: what it takes and how.
 #[derive(Clone)]

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::super::super::Error;
 use super::super::super::job::proto;
+use super::super::super::limit::ERROR_BYTES_MAX;
 use super::super::Outcome;
 use super::super::leases::Slot;
 use super::{Kind, Settled};
@@ -23,8 +24,6 @@ const CALL_BYTES: usize = 1 << 20;
 const WAIT: Duration = Duration::from_millis(5);
 /// The pauses between repeats.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// The longest error that the contract takes.
-const ERROR_BYTES: usize = 4096;
 
 /// Items that wait for others of their sort.
 #[derive(Default)]
@@ -163,7 +162,7 @@ fn nack(receipt: String, action: NackAction, error: String, delay: Option<Durati
 
 /// The longest part of an error that the contract takes.
 fn cut(mut error: String) -> String {
-    let end = error.len().min(ERROR_BYTES);
+    let end = error.len().min(ERROR_BYTES_MAX);
     let boundary = (0..=end).rev().find(|end| error.is_char_boundary(*end));
     error.truncate(boundary.unwrap_or_default());
     error
@@ -225,8 +224,8 @@ mod tests {
 
     #[test]
     fn errors_are_cut_between_characters() {
-        assert_eq!(cut("ä".repeat(ERROR_BYTES)).len(), ERROR_BYTES);
-        assert_eq!(cut(format!("a{}", "ä".repeat(ERROR_BYTES))).len(), ERROR_BYTES - 1);
+        assert_eq!(cut("ä".repeat(ERROR_BYTES_MAX)).len(), ERROR_BYTES_MAX);
+        assert_eq!(cut(format!("a{}", "ä".repeat(ERROR_BYTES_MAX))).len(), ERROR_BYTES_MAX - 1);
         assert_eq!(cut("short".into()), "short");
     }
 }

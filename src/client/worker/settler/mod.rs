@@ -12,14 +12,13 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep};
 
+use super::super::limit::SETTLE_ITEMS_MAX;
 use super::super::{Client, Error};
 use super::leases::Slot;
 use super::{Outcome, at};
 use calls::Attempt;
 use item::{Gathering, Group, Item, Message};
 
-/// Receipts per Extend, as many as the contract takes.
-const EXTEND_ITEMS: usize = 1000;
 /// Acks and Nacks under way; what comes meanwhile gathers.
 const CALLS: usize = 8;
 
@@ -99,7 +98,7 @@ impl Settler {
 
     /// Extends leases, once: who wants them repeated asks again.
     pub(super) fn extend(&mut self, leases: &[(Slot, Arc<str>)]) {
-        for part in leases.chunks(EXTEND_ITEMS) {
+        for part in leases.chunks(SETTLE_ITEMS_MAX) {
             self.extends.push(Box::pin(calls::extend(self.client.clone(), part.to_vec())));
         }
     }
