@@ -8,25 +8,24 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::Enqueue;
 use super::account::{Account, Repeat, summary};
-use super::answer::{answers, is_in_doubt, is_of_the_line, no_answer, row, too_long};
+use super::answer::{answers, is_in_doubt, is_of_the_line, no_answer, too_long};
 use super::connect::{self, Connection};
 use super::exit::{self, Failure, complain, note};
 use super::input::{Batch, Line, Source, digest, payload};
 use super::ledger::{Ledger, Lines};
-use super::output::{JsonList, Out};
+use super::printer::Printer;
 use super::progress::Progress;
+use super::stop::Stop;
 use super::times::remark_past;
 use crate::client::{Enqueued, Error, Producer};
 use crate::domain::limit;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
-const CALLS: usize = 8;
+pub(super) const CALLS: usize = 8;
 /// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
 /// the server finds out what a shard has done, and only then says it of each line.
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
@@ -65,14 +64,8 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         under_way: BTreeMap::new(),
         ledger: Ledger::default(),
         progress: Progress::new(source.size, !enqueue.quiet),
-        list: (enqueue.output.is_json() && !enqueue.quiet).then(JsonList::new),
-        out: Out::new(),
-        is_mute: enqueue.quiet,
-        doubt: None,
-        doubt_since: None,
-        barren: 0,
-        stop: None,
-        no_more: CancellationToken::new(),
+        printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
+        stop: Stop::default(),
     };
     import.run(source).await
 }
@@ -118,20 +111,8 @@ struct Import<'a> {
     under_way: BTreeMap<u64, Call>,
     ledger: Ledger,
     progress: Progress,
-    list: Option<JsonList>,
-    out: Out,
-    /// Nothing is printed, or nothing more.
-    is_mute: bool,
-    /// Why it is not known of some lines whether they are in, though the server answers.
-    doubt: Option<Failure>,
-    /// When that was heard first.
-    doubt_since: Option<Instant>,
-    /// Calls in a row that have brought in no line.
-    barren: usize,
-    /// Why nothing more is sent.
-    stop: Option<Failure>,
-    /// Ends repeats: what they bring in lies behind a line that is not.
-    no_more: CancellationToken,
+    printer: Printer,
+    stop: Stop,
 }
 
 // === impl Import ===
@@ -144,7 +125,7 @@ impl Import<'_> {
         let interrupted = connect::interrupted();
         tokio::pin!(interrupted);
         // What is under way is waited for also after a failure: it may be in.
-        while !calls.is_empty() || (self.stop.is_none() && !all_read) {
+        while !calls.is_empty() || (!self.stop.is_decided() && !all_read) {
             tokio::select! {
                 () = &mut interrupted => {
                     self.interrupt();
@@ -161,7 +142,7 @@ impl Import<'_> {
                     Some(Ok(batch)) => calls.push(self.send(batch)),
                     Some(Err(problem)) => {
                         unreadable = true;
-                        self.stop.get_or_insert(self.unreadable(problem));
+                        self.stop.read_no_further(self.unreadable(problem));
                     }
                     None => all_read = true,
                 },
@@ -174,21 +155,14 @@ impl Import<'_> {
     }
 
     fn takes_more(&self, all_read: bool) -> bool {
-        !all_read && self.stop.is_none() && self.under_way.len() < CALLS
-    }
-
-    /// Nothing more is sent: not what is still to be read, and no repeat.
-    fn halt(&mut self, failure: Failure) {
-        self.stop.get_or_insert(failure);
-        self.no_more.cancel();
+        !all_read && !self.stop.is_decided() && self.under_way.len() < CALLS
     }
 
     fn interrupt(&mut self) {
         // The exit code is that of the interrupt, and why it had stopped before is not lost.
-        if let Some(failure) = self.stop.take() {
+        if let Some(failure) = self.stop.interrupt() {
             self.progress.suspend(|| failure.tell());
         }
-        self.halt(Failure::new(exit::INTERRUPTED, "interrupted"));
     }
 
     /// What cannot be read is wrong usage only as long as nothing was sent.
@@ -211,7 +185,7 @@ impl Import<'_> {
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
         let (producer, longest) = (self.producer.clone(), self.longest());
-        let no_more = self.no_more.clone();
+        let no_more = self.stop.no_more();
         Box::pin(async move {
             let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
             let answer = |is_short| match is_short {
@@ -263,10 +237,8 @@ impl Import<'_> {
     fn take(&mut self, answered: Answered) {
         let done = self.ledger.count();
         for (line, answer) in answered.lines {
-            if !self.is_mute {
-                let printed = self.print(&answer);
-                self.check(printed);
-            }
+            let printed = self.printer.answer(&answer);
+            self.check(printed);
             match answer {
                 Ok(job) => {
                     self.ledger.enqueued(line, job.outcome == EnqueueOutcome::Unchanged);
@@ -274,33 +246,17 @@ impl Import<'_> {
                 Err(error) => self.fail(line, &error),
             }
         }
-        self.barren = if self.ledger.count() > done { 0 } else { self.barren + 1 };
-        if self.barren >= CALLS
-            && let Some(doubt) = self.doubt.take()
-        {
-            self.halt(doubt);
-        }
+        self.stop.call_ended(self.ledger.count() > done);
         self.progress.set(answered.offset, self.ledger.count());
-        if !self.is_mute {
-            // So that a reader sees the ids while the next ones are made.
-            let flushed = self.out.flush();
-            self.check(flushed);
-        }
-    }
-
-    fn print(&mut self, answer: &Result<Enqueued, Error>) -> Result<(), Failure> {
-        match (&mut self.list, answer) {
-            (Some(list), answer) => list.row(&mut self.out, &row(answer)),
-            (None, Ok(job)) => self.out.line(&job.id),
-            (None, Err(_)) => Ok(()),
-        }
+        // So that a reader sees the ids while the next ones are made.
+        let flushed = self.printer.flush();
+        self.check(flushed);
     }
 
     /// Where ids cannot be printed no more jobs are made; what is under way is still accounted for.
     fn check(&mut self, printed: Result<(), Failure>) {
         if let Err(failure) = printed {
-            self.is_mute = true;
-            self.halt(failure);
+            self.stop.halt(failure);
         }
     }
 
@@ -319,18 +275,12 @@ impl Import<'_> {
         if is_in_doubt(error) {
             // Not what was said last, which may be about a repeat alone.
             let problem = format!("{what} may be enqueued: its shard does not answer");
-            if self.doubt_since.is_none() {
-                self.doubt_since = Some(Instant::now());
-                if !self.enqueue.quiet {
-                    self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
-                }
+            if self.stop.doubt(&problem) && !self.enqueue.quiet {
+                self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
             }
-            self.doubt.get_or_insert_with(|| Failure::new(exit::UNAVAILABLE, problem));
-            return;
-        }
-        if self.stop.is_none() {
+        } else if !self.stop.is_decided() {
             let what = format!("stopped at {what}");
-            self.halt(self.connection.failure(&what, error));
+            self.stop.halt(self.connection.failure(&what, error));
         }
     }
 
@@ -342,21 +292,17 @@ impl Import<'_> {
     /// How long from now on the server surely knows the ids that it has named: from the first call in doubt on for
     /// as long as jobs are kept, and at least as long as it recalls them.
     fn ids_live(&self) -> Option<Duration> {
-        let since = self.doubt_since?.checked_sub(self.longest())?;
+        let since = self.stop.doubt_since()?.checked_sub(self.longest())?;
         let kept = self.template.retention.and_then(|kept| Duration::try_from(kept).ok());
         kept.unwrap_or(limit::TOMBSTONE).checked_sub(since.elapsed())
     }
 
     fn end(mut self, all_sent: bool) -> Result<(), Failure> {
         let ids_live = self.ids_live();
-        if !self.is_mute {
-            let list = self.list.take();
-            let ended = list.map_or(Ok(()), |list| list.end(&mut self.out));
-            let ended = ended.and_then(|()| self.out.flush());
-            self.check(ended);
-        }
+        let ended = self.printer.end();
+        self.check(ended);
         drop(self.progress);
-        let Some(failure) = self.stop.or(self.doubt) else {
+        let Some(failure) = self.stop.failure() else {
             if !self.enqueue.quiet {
                 note(&summary(&self.ledger));
             }

@@ -5,8 +5,10 @@ mod answer;
 mod input;
 mod ledger;
 mod lines;
+mod printer;
 mod progress;
 mod spec;
+mod stop;
 mod wait;
 
 use std::io::{self, IsTerminal as _};
