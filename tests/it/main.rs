@@ -14,6 +14,8 @@ mod client;
 mod conformance;
 /// The server from outside: its process, its sockets, the generated stubs; a file per theme.
 mod e2e;
+/// What former builds left in a Redis.
+mod frozen;
 /// What the end-to-end tests stand on: the server process, clients, a worker that remembers.
 mod harness;
 /// Files of former versions.

@@ -141,7 +141,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
         store.delete(keys).await.unwrap();
     }
     let topic = job(JOBS).key.topic;
-    let count = async |command, order: &str| {
+    let count = async |command: &str, order: &str| {
         let answer = redis.command(&[command, &format!("ringq:{{s0}}:{order}:{topic}")]).await;
         answer.trim_start_matches(':').parse::<usize>().unwrap()
     };

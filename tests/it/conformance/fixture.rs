@@ -172,7 +172,12 @@ impl Fixture {
 
     /// A store on the Redis at this url, which is empty.
     pub(crate) async fn at(backend: Backend, url: &str) -> Fixture {
-        let (clock, place) = (ManualClock::new(START), Place::Shared(url.to_owned()));
+        Fixture::found(backend, url, START).await
+    }
+
+    /// A store on the Redis at this url, which somebody has left there by then.
+    pub(crate) async fn found(backend: Backend, url: &str, now: Time) -> Fixture {
+        let (clock, place) = (ManualClock::new(now), Place::Shared(url.to_owned()));
         let store = backend.open("s0", &place, &clock, OWNER).await.unwrap();
         Fixture { store, clock, backend, place, nonces: AtomicU32::new(1) }
     }

@@ -27,9 +27,9 @@ mod settle;
 mod together;
 mod topics_stats;
 mod unclaim;
-mod values;
+pub(crate) mod values;
 
-pub(crate) use fixture::{Backend, Fixture};
+pub(crate) use fixture::{Backend, Fixture, START};
 pub(crate) use values::OWNER;
 use values::{key, taker};
 

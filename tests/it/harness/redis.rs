@@ -177,7 +177,7 @@ impl Redis {
     }
 
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.
-    pub(crate) async fn command(&self, words: &[&str]) -> String {
+    pub(crate) async fn command(&self, words: &[impl AsRef<[u8]>]) -> String {
         let answer = tokio::time::timeout(PATIENCE, ask(self.port, words)).await;
         answer.expect("redis does not answer").expect("redis cannot be asked")
     }
@@ -312,17 +312,19 @@ fn spawn(dir: &Path, port: u16, setup: &Setup) -> Option<Child> {
 }
 
 /// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
-async fn ask(port: u16, words: &[&str]) -> std::io::Result<String> {
+async fn ask(port: u16, words: &[impl AsRef<[u8]>]) -> std::io::Result<String> {
     answer(&mut send(port, words).await?).await
 }
 
-async fn send(port: u16, words: &[&str]) -> std::io::Result<BufReader<TcpStream>> {
+async fn send(port: u16, words: &[impl AsRef<[u8]>]) -> std::io::Result<BufReader<TcpStream>> {
     let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
-    let mut command = format!("*{}\r\n", words.len());
-    for word in words {
-        command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    let mut command = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words.iter().map(AsRef::as_ref) {
+        command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        command.extend_from_slice(word);
+        command.extend_from_slice(b"\r\n");
     }
-    stream.write_all(command.as_bytes()).await?;
+    stream.write_all(&command).await?;
     Ok(stream)
 }
 

@@ -1,0 +1,150 @@
+//! A small store with a job of every kind. What it wrote is frozen, and what it does is what the frozen ones are
+//! compared with: a kind that comes later is filled in beside it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use ringq::domain::ring::ShardState;
+use ringq::domain::rings::{Mark, Members, Records};
+use ringq::domain::{JobId, Keep, OnConflict, Payload, RetryOverrides, ShardName, Spec, Time};
+use ringq::store::{Beat, End, NewJob, Prior, Settle, Unclaim};
+
+use crate::conformance::values::{
+    OWNER, RETENTION, after, dead_lettered, failed_for, key, lease_ref, new_job, text,
+};
+use crate::conformance::{Fixture, START};
+
+/// A claim that was given up before it arrived.
+pub(super) const VOID: u32 = 0xDEAD;
+/// A job that is known by its request.
+pub(super) const REQUEST: u64 = 0x0123_4567_89AB_CDEF;
+
+/// A job of which nothing stays.
+fn fleeting(id: &str) -> NewJob {
+    NewJob { keep: Keep::Nothing, ..new_job(id) }
+}
+
+/// A job whose record stays.
+pub(super) fn kept(id: &str) -> NewJob {
+    let mut job = NewJob { keep: Keep::Record(RETENTION), ..new_job(id) };
+    job.spec.retention = Some(RETENTION);
+    job
+}
+
+/// A job whose id a server made.
+pub(super) fn made(prior: Prior) -> NewJob {
+    let millis = u128::try_from(START.0 / 1_000).unwrap();
+    let id = JobId::server_made(&ShardName::try_new("s0").unwrap(), millis << 80 | 7 << 76);
+    NewJob { prior, ..fleeting(id.as_str()) }
+}
+
+/// The job that [`REQUEST`] has written.
+pub(super) fn asked() -> NewJob {
+    NewJob { request: Some(REQUEST), ..new_job("asked") }
+}
+
+/// A second generation, whose payload lies apart.
+fn next() -> NewJob {
+    let spec = Spec { payload: Some(text(&"next ".repeat(120))), ..Spec::default() };
+    NewJob { spec, on_conflict: OnConflict::Replace, ..new_job("next") }
+}
+
+/// When all is written.
+pub(super) fn end() -> Time {
+    START.plus(Duration::from_secs(10))
+}
+
+/// What a replica shows of itself and of its ring.
+pub(super) fn beat() -> Beat {
+    let members = Members::stored("s0:1,s1:2").unwrap();
+    let rings = Records::from([(members, Mark { version: 3, open: true })]);
+    let (met, gone) = (Vec::new(), Vec::new());
+    Beat { owner: OWNER, ring: 0xF1E2, state: ShardState::Draining, rings, met, gone }
+}
+
+pub(super) async fn fill(q: &Fixture) {
+    q.store.beat(beat()).await.unwrap();
+    q.store.unclaim(Unclaim::Nonce(VOID)).await.unwrap();
+    over(q).await;
+    waits_after_a_failure(q).await;
+    runs(q).await;
+    waits(q).await;
+    line(q).await;
+    q.until(end());
+}
+
+/// Jobs that are over, in each way.
+async fn over(q: &Fixture) {
+    let leased = q.run(kept("succeeded")).await;
+    let end = End::Ack { result: Some(text("its result")), follow_ups: Vec::new() };
+    let ack = Settle { lease: lease_ref(&leased), owner: OWNER, end, deadline: None };
+    q.settle(ack).await.unwrap();
+    let leased = q.running("tombstone").await;
+    q.ack(&leased).await;
+    let leased = q.run(made(Prior::Nothing)).await;
+    q.ack(&leased).await;
+    let leased = q.running("dead").await;
+    q.end(&leased, dead_lettered()).await;
+    q.put(kept("cancelled")).await;
+    q.delete("cancelled").await;
+    q.put(NewJob { expire: Some(after(1)), ..kept("expired") }).await;
+    q.sleep(2);
+    assert_eq!(q.store.prune(10).await.unwrap().pruned, 1);
+}
+
+/// Jobs that have failed and wait for their time, or have waited.
+async fn waits_after_a_failure(q: &Fixture) {
+    let leased = q.running("backoff").await;
+    q.end(&leased, failed_for(3_600)).await;
+    let leased = q.running("retried").await;
+    q.end(&leased, failed_for(7)).await;
+}
+
+/// Jobs that run: once more, extended, to run again, with a lease of their own, and just so.
+async fn runs(q: &Fixture) {
+    let leased = q.running("second").await;
+    q.end(&leased, failed_for(1)).await;
+    q.sleep(1);
+    assert_eq!(q.claim_ids().await, ["second"]);
+    let leased = q.running("extended").await;
+    q.extend(&leased, Some(Duration::from_secs(120)), Some("half way")).await.unwrap();
+    q.running("next").await;
+    q.put(next()).await;
+    let mut job = kept("own-lease");
+    job.spec.lease = Some(Duration::from_secs(90));
+    q.run(job).await;
+    q.run(fleeting("leased")).await;
+}
+
+/// Jobs that wait, and what they carry.
+async fn waits(q: &Fixture) {
+    let due = |id, seconds| NewJob { due: after(seconds), ..new_job(id) };
+    let with = |id, spec| NewJob { spec, ..new_job(id) };
+    q.put(due("delayed", 3_600)).await;
+    q.put(due("was-delayed", 5)).await;
+    q.put(NewJob { priority: Some(9), ..new_job("urgent") }).await;
+    q.put(NewJob { expire: Some(after(7_200)), ..new_job("expires") }).await;
+    q.put(asked()).await;
+    let headers = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")];
+    let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let retry = RetryOverrides {
+        max_attempts: Some(3),
+        delays: vec![Duration::from_secs(60), Duration::from_secs(180)],
+        jitter: Some(0.5),
+        ..RetryOverrides::default()
+    };
+    q.put(with("trace", Spec { headers, retry, ..Spec::default() })).await;
+    let payload = |text, body: Bytes, content_type: &str| {
+        let payload = Some(Payload { text, body, content_type: content_type.to_owned() });
+        Spec { payload, ..Spec::default() }
+    };
+    q.put(with("bytes", payload(false, Bytes::from_static(b"\0\x01\xFE\xFF"), "image/png"))).await;
+    q.put(with("large", payload(true, "large ".repeat(100).into(), ""))).await;
+}
+
+/// Jobs in a row, one of which has left a gap.
+async fn line(q: &Fixture) {
+    q.put_ids(&["first", "gap", "last"]).await;
+    q.delete("gap").await;
+    q.put(NewJob { key: key("other", "alone"), ..new_job("alone") }).await;
+}
