@@ -140,8 +140,8 @@ pub struct Worker {
     pub peer: String,
     /// The peer's user agent.
     pub user_agent: String,
-    /// What it asked for, as written.
-    pub topics: Vec<String>,
+    /// What it asked for.
+    pub topics: Vec<TopicPattern>,
     /// Its credit.
     pub max_in_flight: u32,
     /// Credit in use.

@@ -202,7 +202,7 @@ impl Stream {
             stream_id: self.name(),
             peer: self.options.peer.clone(),
             user_agent: self.options.user_agent.clone(),
-            topics: self.options.topics.iter().map(ToString::to_string).collect(),
+            topics: self.options.topics.clone(),
             max_in_flight: self.options.max_in_flight,
             in_flight: self.ledger().in_flight(),
             connect_time: self.opened,

@@ -9,11 +9,12 @@ use crate::pb::admin_service_server::AdminService;
 use crate::scheduler::Scheduler;
 
 use super::About;
-use super::convert::enums::from_durability;
+use super::convert::enums::to_durability;
+use super::convert::number::to_int64;
 use super::convert::shard::{self, to_shard};
 use super::convert::time::to_timestamp;
-use super::convert::topic::{asks_for, long, to_worker};
-use super::convert::{Checks, Path, names, page, redrive};
+use super::convert::worker::{self, asks_for, to_worker};
+use super::convert::{list, redrive};
 use super::pages::jobs_page;
 use super::status::Failure;
 
@@ -43,10 +44,11 @@ impl AdminService for Admin {
         request: Request<pb::ListJobsRequest>,
     ) -> Result<Response<pb::ListJobsResponse>, Status> {
         let request = request.into_inner();
-        let (list, view) = page::jobs(&request)?;
-        let read = |list| self.scheduler.list_jobs(list);
-        let page = jobs_page(list, view, read).await?;
-        let token = page.next.map(|places| page::jobs_token(page::jobs_query(&request), &places));
+        let (asked, view) = list::list_jobs(&request)?;
+        let read = |piece| self.scheduler.list_jobs(piece);
+        let page = jobs_page(asked, view, read).await?;
+        let token =
+            page.next.map(|places| list::to_jobs_token(list::jobs_query(&request), &places));
         Ok(Response::new(pb::ListJobsResponse {
             jobs: page.jobs,
             next_page_token: token.unwrap_or_default(),
@@ -58,14 +60,14 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::RedriveJobsRequest>,
     ) -> Result<Response<pb::RedriveJobsResponse>, Status> {
-        let redrive = redrive::redrive(&request.into_inner())?;
+        let redrive = redrive::redrive_jobs(&request.into_inner())?;
         if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
             return Err(Failure::topic_not_found(&redrive.topic).into());
         }
         let done = self.scheduler.redrive(redrive).await?;
         Ok(Response::new(pb::RedriveJobsResponse {
-            redriven_count: long(done.redriven),
-            skipped_count: long(done.skipped),
+            redriven_count: to_int64(done.redriven),
+            skipped_count: to_int64(done.skipped),
             unreachable_shards: done.unreachable,
         }))
     }
@@ -74,16 +76,13 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::ListWorkersRequest>,
     ) -> Result<Response<pb::ListWorkersResponse>, Status> {
-        let topic = request.into_inner().topic;
-        if !topic.is_empty() {
-            let mut checks = Checks::default();
-            let valid = names::topic(&mut checks, Path::ROOT.field("topic"), &topic);
-            checks.finish(valid)?;
+        let topic = worker::list_workers(&request.into_inner())?;
+        let mut workers = self.dispatcher.workers();
+        if let Some(topic) = topic {
+            workers.retain(|worker| asks_for(&worker.topics, &topic));
         }
-        let asked = self.dispatcher.workers().into_iter();
-        let asked = asked.filter(|worker| topic.is_empty() || asks_for(&worker.topics, &topic));
         let replica = &self.scheduler.replica().name;
-        let workers = asked.map(|worker| to_worker(worker, replica)).collect();
+        let workers = workers.into_iter().map(|worker| to_worker(worker, replica)).collect();
         Ok(Response::new(pb::ListWorkersResponse { workers }))
     }
 
@@ -101,7 +100,7 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::SetShardStateRequest>,
     ) -> Result<Response<pb::SetShardStateResponse>, Status> {
-        let (name, state) = shard::set_state(&request.into_inner())?;
+        let (name, state) = shard::set_shard_state(&request.into_inner())?;
         let set = self.scheduler.set_shard_state(name, state).await.map_err(Failure::from)?;
         Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))
     }
@@ -119,7 +118,7 @@ impl AdminService for Admin {
             start_time: Some(to_timestamp(self.about.start_time)),
             server_time: Some(to_timestamp(self.scheduler.clock().now())),
             limits: limits.collect(),
-            durability: from_durability(self.scheduler.durability()).into(),
+            durability: to_durability(self.scheduler.durability()).into(),
         }))
     }
 }

@@ -11,7 +11,7 @@ use crate::dispatch::{Batch, Outbox};
 use crate::pb;
 use crate::scheduler::Scheduler;
 
-use super::convert::delivery::to_message;
+use super::convert::delivery::to_stream_response;
 
 pin_project! {
     /// The messages of one stream. Dropped before its end, the stream is broken.
@@ -45,7 +45,7 @@ impl Stream for Messages {
             (Poll::Ready(None), false) => return Poll::Ready(None),
             (Poll::Pending, false) => return Poll::Pending,
         };
-        let message = to_message(batch, |over| this.scheduler.retry_policy(over));
+        let message = to_stream_response(batch, |over| this.scheduler.retry_policy(over));
         Poll::Ready(Some(Ok(pb::StreamResponse { info: this.info.take(), ..message })))
     }
 }

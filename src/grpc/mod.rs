@@ -111,6 +111,7 @@ macro_rules! sized {
             .max_encoding_message_size(ANSWER_BYTES_MAX)
     };
 }
+
 /// Serves on `listener` until `shutdown` ends; then takes no more connections or calls, and returns
 /// when the last call has ended. Streams do not end by themselves: the dispatcher has to be drained
 /// first or meanwhile.

@@ -43,7 +43,7 @@ where
         page.unreachable.sort_unstable();
         page.unreachable.dedup();
         for ListedJob { job, shard, place } in found.jobs {
-            let job = job::to_pb(job, view);
+            let job = job::to_job(job, view);
             bytes += job.encoded_len();
             if bytes > limit::LIST_JOBS_BYTES_MAX && !page.jobs.is_empty() {
                 return Ok(Page { next: Some(after), ..page });

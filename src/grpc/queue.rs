@@ -5,16 +5,17 @@ use tonic::metadata::MetadataMap;
 use tonic::{Extensions, Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
-use crate::domain::JobKey;
 use crate::pb;
 use crate::pb::queue_service_server::QueueService;
 use crate::scheduler::{Draft, EnqueueError, Enqueued, Scheduler};
 
 use super::convert::delivery::to_delivery;
 use super::convert::enums::{self, View};
-use super::convert::spec::{Context, Trace};
-use super::convert::stream::Caller;
-use super::convert::{Invalid, Path, enqueue, job, names, redrive, settle, stream, time};
+use super::convert::metadata::{caller, trace};
+use super::convert::number::to_int32;
+use super::convert::reschedule::{self, Reschedule};
+use super::convert::spec::Context;
+use super::convert::{Invalid, enqueue, job, settle, stream, time};
 use super::layers::Deadline;
 use super::messages::Messages;
 use super::status::{Failure, safe_id};
@@ -61,9 +62,9 @@ impl QueueService for Queue {
 
     async fn enqueue(&self, request: Request<pb::EnqueueRequest>) -> Answer<pb::EnqueueResponse> {
         let (metadata, extensions, request) = request.into_parts();
-        let (draft, asked) = enqueue::one(request, self.context(&metadata))?;
+        let (draft, asked) = enqueue::enqueue(request, self.context(&metadata))?;
         match self.scheduler.enqueue(vec![draft], asked, until(&extensions)).await.pop() {
-            Some(Ok(enqueued)) => Ok(Response::new(enqueue::to_response(enqueued))),
+            Some(Ok(enqueued)) => Ok(Response::new(enqueue::to_enqueue_response(enqueued))),
             Some(Err(error)) => Err(Failure::from(error).within("job").into()),
             None => Err(Failure::internal().into()),
         }
@@ -74,28 +75,28 @@ impl QueueService for Queue {
         request: Request<pb::BatchEnqueueRequest>,
     ) -> Answer<pb::BatchEnqueueResponse> {
         let (metadata, extensions, request) = request.into_parts();
-        let batch = enqueue::batch(request, self.context(&metadata))?;
+        let batch = enqueue::batch_enqueue(request, self.context(&metadata))?;
         let results = self.write(batch, until(&extensions)).await;
         let failed = results.iter().filter(|result| result.error.is_some()).count();
-        let failed_count = i32::try_from(failed).unwrap_or(i32::MAX);
+        let failed_count = to_int32(failed);
         Ok(Response::new(pb::BatchEnqueueResponse { results, failed_count }))
     }
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Answer<pb::GetResponse> {
-        let (key, view) = read(&request.into_inner())?;
+        let (key, view) = job::get(&request.into_inner())?;
         let found = self.scheduler.get(key.clone(), view == View::Full).await?;
         let found = found.ok_or_else(|| Failure::job_not_found(&key))?;
-        Ok(Response::new(pb::GetResponse { job: Some(job::to_pb(found, view)) }))
+        Ok(Response::new(pb::GetResponse { job: Some(job::to_job(found, view)) }))
     }
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteResponse> {
         let request = request.into_inner();
-        let key = names::key(&request.topic, &request.id)?;
+        let key = job::delete(&request)?;
         let previous = self.scheduler.delete(key.clone()).await?;
         if previous.is_none() && !request.allow_missing {
             return Err(Failure::job_not_found(&key).into());
         }
-        let previous = previous.map_or(pb::JobState::Unspecified, enums::from_state);
+        let previous = previous.map_or(pb::JobState::Unspecified, enums::to_job_state);
         Ok(Response::new(pb::DeleteResponse { previous_state: previous.into() }))
     }
 
@@ -104,10 +105,10 @@ impl QueueService for Queue {
         request: Request<pb::RescheduleRequest>,
     ) -> Answer<pb::RescheduleResponse> {
         let now = self.scheduler.clock().now();
-        let redrive::Move { key, due, priority } = redrive::reschedule(request.into_inner(), now)?;
+        let Reschedule { key, due, priority } = reschedule::reschedule(request.into_inner(), now)?;
         match self.scheduler.reschedule(key.clone(), due, priority).await? {
             Ok(Some(moved)) => {
-                let job = Some(job::to_pb(moved, View::Basic));
+                let job = Some(job::to_job(moved, View::Basic));
                 Ok(Response::new(pb::RescheduleResponse { job }))
             }
             Ok(None) => Err(Failure::job_not_found(&key).into()),
@@ -166,7 +167,7 @@ fn slot(draft: Result<Draft, Invalid>, drafts: &mut Vec<Draft>) -> Result<String
 
 fn result(written: Option<Result<Enqueued, EnqueueError>>, chosen: String) -> pb::EnqueueResult {
     match written {
-        Some(Ok(enqueued)) => enqueue::to_result(enqueued),
+        Some(Ok(enqueued)) => enqueue::to_enqueue_result(enqueued),
         Some(Err(error)) => {
             let id = safe_id(&error).map_or(chosen, |id| id.as_str().to_owned());
             refused(id, Failure::from(error))
@@ -179,33 +180,7 @@ fn refused(id: String, failure: Failure) -> pb::EnqueueResult {
     pb::EnqueueResult { id, error: Some(failure.into()), ..pb::EnqueueResult::default() }
 }
 
-fn read(request: &pb::GetRequest) -> Result<(JobKey, View), Invalid> {
-    let mut checks = super::convert::Checks::default();
-    let key = names::key_in(&mut checks, &request.topic, &request.id);
-    let view = enums::view(&mut checks, Path::ROOT.field("view"), request.view, View::Full);
-    checks.finish(key.zip(view))
-}
-
 /// When an enqueue stops trying.
 fn until(extensions: &Extensions) -> Option<Instant> {
     extensions.get::<Deadline>().map(|deadline| deadline.last_word())
-}
-
-fn caller<T>(request: &Request<T>) -> Caller {
-    let user_agent = request.metadata().get("user-agent").and_then(|value| value.to_str().ok());
-    Caller {
-        peer: request.remote_addr().map_or(String::new(), |peer| peer.to_string()),
-        user_agent: user_agent.unwrap_or_default().to_owned(),
-    }
-}
-
-/// The trace context of a call, if its version is one that can be passed on unread: two digits, a
-/// trace id, a span id and flags (W3C Trace Context, section 3.2).
-fn trace(metadata: &MetadataMap) -> Option<Trace<'_>> {
-    let parent = metadata.get("traceparent")?.to_str().ok()?;
-    let plain = parent.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    let parent = Some(parent).filter(|parent| parent.len() == 55 && plain)?;
-    let state = metadata.get("tracestate").and_then(|state| state.to_str().ok());
-    let state = state.filter(|state| state.len() <= 512).unwrap_or_default();
-    Some(Trace { parent, state })
 }

@@ -3,12 +3,13 @@
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
+use crate::domain::TopicName;
 use crate::pb;
 use crate::pb::topic_service_server::TopicService;
 use crate::scheduler::{Scheduler, TopicRow};
 
-use super::convert::topic::{Streams, to_stats, to_summary, to_topic};
-use super::convert::{names, page};
+use super::convert::list;
+use super::convert::topic::{self, Streams, to_topic, to_topic_stats, to_topic_summary};
 use super::status::Failure;
 
 /// Topics for operators.
@@ -25,8 +26,7 @@ impl Topics {
         Topics { scheduler, dispatcher }
     }
 
-    async fn row(&self, name: &str) -> Result<TopicRow, Status> {
-        let name = names::topic_name(name)?;
+    async fn row(&self, name: TopicName) -> Result<TopicRow, Status> {
         let row = self.scheduler.topic(name.clone()).await?;
         row.ok_or_else(|| Failure::topic_not_found(&name).into())
     }
@@ -38,7 +38,7 @@ impl TopicService for Topics {
         &self,
         request: Request<pb::GetTopicRequest>,
     ) -> Result<Response<pb::GetTopicResponse>, Status> {
-        let row = self.row(&request.into_inner().name).await?;
+        let row = self.row(topic::get_topic(&request.into_inner())?).await?;
         Ok(Response::new(pb::GetTopicResponse { topic: Some(to_topic(&row.topic)) }))
     }
 
@@ -46,15 +46,15 @@ impl TopicService for Topics {
         &self,
         request: Request<pb::ListTopicsRequest>,
     ) -> Result<Response<pb::ListTopicsResponse>, Status> {
-        let page::TopicsPage { prefix, after, limit } = page::topics(&request.into_inner())?;
+        let list::TopicsPage { prefix, after, limit } = list::list_topics(&request.into_inner())?;
         // One more than asked for tells whether another page follows.
         let mut rows = self.scheduler.topics(&prefix, after, limit + 1).await?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let last = rows.last().filter(|_| more);
-        let token = last.map(|row| page::topics_token(&prefix, &row.topic.name));
+        let token = last.map(|row| list::to_topics_token(&prefix, &row.topic.name));
         let streams = Streams::of(self.dispatcher.workers());
-        let topics = rows.into_iter().map(|row| to_summary(row, &streams)).collect();
+        let topics = rows.into_iter().map(|row| to_topic_summary(row, &streams)).collect();
         let next_page_token = token.unwrap_or_default();
         Ok(Response::new(pb::ListTopicsResponse { topics, next_page_token }))
     }
@@ -63,8 +63,8 @@ impl TopicService for Topics {
         &self,
         request: Request<pb::GetTopicStatsRequest>,
     ) -> Result<Response<pb::GetTopicStatsResponse>, Status> {
-        let row = self.row(&request.into_inner().name).await?;
+        let row = self.row(topic::get_topic_stats(&request.into_inner())?).await?;
         let streams = Streams::of(self.dispatcher.workers());
-        Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_stats(row, &streams)) }))
+        Ok(Response::new(pb::GetTopicStatsResponse { stats: Some(to_topic_stats(row, &streams)) }))
     }
 }

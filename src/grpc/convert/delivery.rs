@@ -4,27 +4,23 @@ use crate::dispatch::{Batch, Delivery};
 use crate::domain::{Receipt, RetryOverrides, RetryPolicy};
 use crate::pb;
 
+use super::number::to_int32;
 use super::{enums, payload, time};
 
-/// A count as the contract writes it.
-pub(in crate::grpc) fn int(count: u32) -> i32 {
-    i32::try_from(count).unwrap_or(i32::MAX)
-}
-
 /// One message of a stream; `policy` tells the retry policy in force for what a job says.
-pub(in crate::grpc) fn to_message(
+pub(in crate::grpc) fn to_stream_response(
     batch: Batch,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
 ) -> pb::StreamResponse {
-    let revocation = |(receipt, reason): (Receipt, _)| pb::Revocation {
+    let revocation = |(receipt, revoked): (Receipt, _)| pb::Revocation {
         receipt: receipt.encode(),
-        reason: enums::from_revoked(reason).into(),
+        reason: enums::to_revocation_reason(revoked).into(),
     };
     pb::StreamResponse {
         deliveries: batch.deliveries.into_iter().map(|d| to_delivery(d, &policy)).collect(),
         revocations: batch.revocations.into_iter().map(revocation).collect(),
         info: None,
-        in_flight: int(batch.in_flight),
+        in_flight: to_int32(batch.in_flight),
         draining: batch.draining,
     }
 }
@@ -40,16 +36,16 @@ pub(in crate::grpc) fn to_delivery(
         receipt: receipt.encode(),
         topic: job.key.topic.as_str().to_owned(),
         id: job.key.id.as_str().to_owned(),
-        payload: job.spec.payload.map(payload::to_pb),
+        payload: job.spec.payload.map(payload::to_payload),
         headers: job.spec.headers.into_iter().collect(),
-        attempt: int(job.failures.saturating_add(1)),
-        max_attempts: max_attempts.map_or(-1, int),
+        attempt: to_int32(job.failures.saturating_add(1)),
+        max_attempts: max_attempts.map_or(-1, to_int32),
         lease_duration: Some(time::to_duration(lease_left)),
         due_time: Some(time::to_timestamp(job.due)),
         create_time: Some(time::to_timestamp(job.create_time)),
         priority: i32::from(job.priority),
         last_error: job.last_error,
-        delivery: int(job.deliveries.saturating_add(1)),
+        delivery: to_int32(job.deliveries.saturating_add(1)),
         group: String::new(),
     }
 }
@@ -92,7 +88,7 @@ mod tests {
             in_flight: 1,
             draining: true,
         };
-        let told = to_message(batch, |_| RetryPolicy::default());
+        let told = to_stream_response(batch, |_| RetryPolicy::default());
         assert_eq!((told.deliveries[0].max_attempts, told.in_flight, told.draining), (25, 1, true));
         assert_eq!(told.revocations[0].receipt, receipt.encode());
         assert_eq!(told.revocations[0].reason(), pb::RevocationReason::Deleted);

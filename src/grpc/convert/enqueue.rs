@@ -4,7 +4,7 @@ use crate::domain::{Durability, limit};
 use crate::pb;
 use crate::scheduler::{Draft, Enqueued};
 
-use super::spec::{Call, Context, draft};
+use super::spec::{Context, Terms, draft};
 use super::{Checks, Invalid, Path, enums, names, time};
 
 /// What a batch asks for. A job that is refused does not touch the others.
@@ -16,27 +16,17 @@ pub(in crate::grpc) struct Batch {
 }
 
 /// One job.
-pub(in crate::grpc) fn one(
+pub(in crate::grpc) fn enqueue(
     request: pb::EnqueueRequest,
     context: Context<'_>,
 ) -> Result<(Draft, Option<Durability>), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
-    let job = root.field("job");
-    let call = Call {
-        on_conflict: enums::on_conflict(
-            &mut checks,
-            root.field("on_conflict"),
-            request.on_conflict,
-        )
-        .unwrap_or_default(),
-        request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
-        index: None,
-    };
+    let terms = terms(&mut checks, request.on_conflict, &request.request_id);
     let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
     let draft = match request.job {
-        Some(spec) => draft(&mut checks, job, spec, call, context),
+        Some(spec) => draft(&mut checks, root.field("job"), spec, terms, context),
         None => {
-            checks.invalid(job, "must be given");
+            checks.invalid(root.field("job"), "must be given");
             None
         }
     };
@@ -44,49 +34,51 @@ pub(in crate::grpc) fn one(
 }
 
 /// Many jobs. Only what concerns the request as a whole refuses it.
-pub(in crate::grpc) fn batch(
+pub(in crate::grpc) fn batch_enqueue(
     request: pb::BatchEnqueueRequest,
     context: Context<'_>,
 ) -> Result<Batch, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     checks.one_to(root.field("jobs"), request.jobs.len(), limit::BATCH_JOBS_MAX);
-    let call = Call {
-        on_conflict: enums::on_conflict(
-            &mut checks,
-            root.field("on_conflict"),
-            request.on_conflict,
-        )
-        .unwrap_or_default(),
-        request_id: names::request_id(&mut checks, root.field("request_id"), &request.request_id),
-        index: None,
-    };
+    let terms = terms(&mut checks, request.on_conflict, &request.request_id);
     let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
     checks.finish(Some(()))?;
     let one = |(index, spec)| {
         let mut checks = Checks::default();
-        let call = Call { index: Some(index), ..call };
-        let draft = draft(&mut checks, Path::ROOT, spec, call, context);
+        let terms = Terms { index: Some(index), ..terms };
+        let draft = draft(&mut checks, Path::ROOT, spec, terms, context);
         checks.finish(draft)
     };
     let drafts = request.jobs.into_iter().enumerate().map(one).collect();
     Ok(Batch { drafts, durability })
 }
 
+/// What both requests say about all of their jobs.
+fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> Terms<'a> {
+    let root = Path::ROOT;
+    let on_conflict = enums::on_conflict(checks, root.field("on_conflict"), on_conflict);
+    Terms {
+        on_conflict: on_conflict.unwrap_or_default(),
+        request_id: names::request_id(checks, root.field("request_id"), request_id),
+        index: None,
+    }
+}
+
 /// The answer for one job.
-pub(in crate::grpc) fn to_response(enqueued: Enqueued) -> pb::EnqueueResponse {
+pub(in crate::grpc) fn to_enqueue_response(enqueued: Enqueued) -> pb::EnqueueResponse {
     pb::EnqueueResponse {
         id: enqueued.id.as_str().to_owned(),
-        outcome: enums::from_outcome(enqueued.outcome).into(),
+        outcome: enums::to_enqueue_outcome(enqueued.outcome).into(),
         due_time: Some(time::to_timestamp(enqueued.due)),
-        durability: enums::from_durability(enqueued.durability).into(),
+        durability: enums::to_durability(enqueued.durability).into(),
         shard: enqueued.shard.as_str().to_owned(),
-        state: enums::from_state(enqueued.state).into(),
+        state: enums::to_job_state(enqueued.state).into(),
     }
 }
 
 /// The answer for one job of a batch that was accepted.
-pub(in crate::grpc) fn to_result(enqueued: Enqueued) -> pb::EnqueueResult {
-    let response = to_response(enqueued);
+pub(in crate::grpc) fn to_enqueue_result(enqueued: Enqueued) -> pb::EnqueueResult {
+    let response = to_enqueue_response(enqueued);
     pb::EnqueueResult {
         id: response.id,
         outcome: response.outcome,
@@ -130,7 +122,7 @@ mod tests {
         for (set, expected) in cases {
             let mut request = pb::EnqueueRequest { job: Some(spec("t")), ..Default::default() };
             set(&mut request);
-            let found = refused(one(request, CONTEXT));
+            let found = refused(enqueue(request, CONTEXT));
             let fields: Vec<_> = found.iter().map(|(field, _)| field.as_str()).collect();
             assert_eq!(fields, expected);
         }
@@ -154,7 +146,7 @@ mod tests {
             ),
         ];
         for (request, (field, reason)) in cases {
-            assert_eq!(refused(batch(request, CONTEXT)), [(field.to_owned(), reason)]);
+            assert_eq!(refused(batch_enqueue(request, CONTEXT)), [(field.to_owned(), reason)]);
         }
     }
 
@@ -165,7 +157,7 @@ mod tests {
             request_id: "r1".into(),
             ..Default::default()
         };
-        let batch = batch(request, CONTEXT).unwrap();
+        let batch = batch_enqueue(request, CONTEXT).unwrap();
         let ids: Vec<_> = batch.drafts.iter().map(|draft| draft.as_ref().ok()).collect();
         let ids: Vec<_> = ids.into_iter().map(|d| d.and_then(|d| d.id.clone())).collect();
         let id = |text| Some(JobId::stored(text));

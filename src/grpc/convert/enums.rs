@@ -1,5 +1,6 @@
 //! Enumerations: numbers that this server does not know are refused, not guessed at.
 
+use crate::domain::ring::ShardState;
 use crate::domain::{AttemptOutcome, Durability, OnConflict, Outcome, State};
 use crate::pb;
 use crate::scheduler::Revoked;
@@ -67,8 +68,12 @@ pub(in crate::grpc) fn view(
     })
 }
 
-/// A state, which must be named.
-pub(in crate::grpc) fn state(checks: &mut Checks, path: Path<'_>, number: i32) -> Option<State> {
+/// A state of a job, which must be named.
+pub(in crate::grpc) fn job_state(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+) -> Option<State> {
     Some(match known(checks, path, number)? {
         pb::JobState::Unspecified => {
             checks.invalid(path, "must name a state, for example JOB_STATE_READY");
@@ -85,6 +90,22 @@ pub(in crate::grpc) fn state(checks: &mut Checks, path: Path<'_>, number: i32) -
     })
 }
 
+/// The state of a shard that an operator can set; the others are observed.
+pub(in crate::grpc) fn shard_state(
+    checks: &mut Checks,
+    path: Path<'_>,
+    number: i32,
+) -> Option<ShardState> {
+    match pb::ShardState::try_from(number) {
+        Ok(pb::ShardState::Active) => Some(ShardState::Active),
+        Ok(pb::ShardState::Draining) => Some(ShardState::Draining),
+        Ok(pb::ShardState::Unspecified | pb::ShardState::Unreachable) | Err(_) => {
+            checks.invalid(path, "must be ACTIVE or DRAINING");
+            None
+        }
+    }
+}
+
 /// What a Nack asks for; not set is RETRY.
 pub(in crate::grpc) fn nack_action(
     checks: &mut Checks,
@@ -94,8 +115,8 @@ pub(in crate::grpc) fn nack_action(
     known(checks, path, number)
 }
 
-/// A state as the contract names it.
-pub(in crate::grpc) fn from_state(state: State) -> pb::JobState {
+/// The state of a job.
+pub(in crate::grpc) fn to_job_state(state: State) -> pb::JobState {
     match state {
         State::Scheduled => pb::JobState::Scheduled,
         State::Ready => pb::JobState::Ready,
@@ -108,8 +129,16 @@ pub(in crate::grpc) fn from_state(state: State) -> pb::JobState {
     }
 }
 
-/// What an enqueue did as the contract names it.
-pub(in crate::grpc) fn from_outcome(outcome: Outcome) -> pb::EnqueueOutcome {
+/// The state that an operator gave a shard.
+pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
+    match state {
+        ShardState::Active => pb::ShardState::Active,
+        ShardState::Draining => pb::ShardState::Draining,
+    }
+}
+
+/// What an enqueue did.
+pub(in crate::grpc) fn to_enqueue_outcome(outcome: Outcome) -> pb::EnqueueOutcome {
     match outcome {
         Outcome::Created => pb::EnqueueOutcome::Created,
         Outcome::Replaced => pb::EnqueueOutcome::Replaced,
@@ -119,8 +148,8 @@ pub(in crate::grpc) fn from_outcome(outcome: Outcome) -> pb::EnqueueOutcome {
     }
 }
 
-/// A durability as the contract names it.
-pub(in crate::grpc) fn from_durability(durability: Durability) -> pb::Durability {
+/// A durability that is reached.
+pub(in crate::grpc) fn to_durability(durability: Durability) -> pb::Durability {
     match durability {
         Durability::Memory => pb::Durability::Memory,
         Durability::Fsynced => pb::Durability::Fsynced,
@@ -128,8 +157,8 @@ pub(in crate::grpc) fn from_durability(durability: Durability) -> pb::Durability
     }
 }
 
-/// How an attempt ended as the contract names it.
-pub(in crate::grpc) fn from_attempt(outcome: AttemptOutcome) -> pb::AttemptOutcome {
+/// How an attempt ended.
+pub(in crate::grpc) fn to_attempt_outcome(outcome: AttemptOutcome) -> pb::AttemptOutcome {
     match outcome {
         AttemptOutcome::Succeeded => pb::AttemptOutcome::Succeeded,
         AttemptOutcome::Failed => pb::AttemptOutcome::Failed,
@@ -139,9 +168,9 @@ pub(in crate::grpc) fn from_attempt(outcome: AttemptOutcome) -> pb::AttemptOutco
     }
 }
 
-/// Why a lease was taken away as the contract names it.
-pub(in crate::grpc) fn from_revoked(reason: Revoked) -> pb::RevocationReason {
-    match reason {
+/// Why a lease was taken away.
+pub(in crate::grpc) fn to_revocation_reason(revoked: Revoked) -> pb::RevocationReason {
+    match revoked {
         Revoked::Deleted => pb::RevocationReason::Deleted,
         Revoked::LeaseExpired => pb::RevocationReason::LeaseExpired,
     }
@@ -159,7 +188,7 @@ mod tests {
             (|c, p, n| _ = on_conflict(c, p, n), 4),
             (|c, p, n| _ = durability(c, p, n), 3),
             (|c, p, n| _ = view(c, p, n, View::Full), 2),
-            (|c, p, n| _ = state(c, p, n), 8),
+            (|c, p, n| _ = job_state(c, p, n), 8),
             (|c, p, n| _ = nack_action(c, p, n), 3),
         ];
         for (convert, last) in cases {
@@ -179,15 +208,15 @@ mod tests {
         assert_eq!(durability(&mut checks, Path::ROOT, 0), None);
         assert_eq!(view(&mut checks, Path::ROOT, 0, View::Basic), Some(View::Basic));
         assert!(checks.finish(Some(())).is_ok());
-        let unnamed = noted(|checks| _ = state(checks, Path::ROOT.field("state"), 0));
+        let unnamed = noted(|checks| _ = job_state(checks, Path::ROOT.field("state"), 0));
         assert_eq!(unnamed, [("state".to_owned(), "INVALID_FIELD")]);
     }
 
     #[test]
     fn every_state_survives_its_round_trip() {
         for expected in State::ALL {
-            let number = from_state(expected).into();
-            assert_eq!(state(&mut Checks::default(), Path::ROOT, number), Some(expected));
+            let number = to_job_state(expected).into();
+            assert_eq!(job_state(&mut Checks::default(), Path::ROOT, number), Some(expected));
         }
     }
 }

@@ -1,42 +1,64 @@
-//! Jobs as they are read.
+//! Jobs as they are read, and those that a request names.
 
 use crate::domain::{Attempt, Job, JobKey, Spec, Time};
 use crate::pb;
 
-use super::delivery::int;
 use super::enums::{self, View};
+use super::number::to_int32;
 use super::time::{to_duration, to_timestamp};
-use super::{payload, retry};
+use super::{Checks, Invalid, Path, names, payload, retry};
 
-/// A job as the contract writes it.
-pub(in crate::grpc) fn to_pb(job: Job, view: View) -> pb::Job {
+/// The job that is to be read, and how much of it.
+pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, View), Invalid> {
+    let mut checks = Checks::default();
+    let key = names::key(&mut checks, &request.topic, &request.id);
+    let view = enums::view(&mut checks, Path::ROOT.field("view"), request.view, View::Full);
+    checks.finish(key.zip(view))
+}
+
+/// The job that is to be deleted.
+pub(in crate::grpc) fn delete(request: &pb::DeleteRequest) -> Result<JobKey, Invalid> {
+    let mut checks = Checks::default();
+    let key = names::key(&mut checks, &request.topic, &request.id);
+    checks.finish(key)
+}
+
+/// As much of a job as is asked for.
+pub(in crate::grpc) fn to_job(job: Job, view: View) -> pb::Job {
     let full = view == View::Full;
     let attempts = if full { job.attempts } else { Vec::new() };
     pb::Job {
-        state: enums::from_state(job.state).into(),
-        failures: int(job.failures),
-        generation: int(job.generation),
+        state: enums::to_job_state(job.state).into(),
+        failures: to_int32(job.failures),
+        generation: to_int32(job.generation),
         create_time: Some(to_timestamp(job.create_time)),
         due_time: Some(to_timestamp(job.due_time)),
         lease_expire_time: job.lease_expire_time.map(to_timestamp),
         worker_id: job.worker_id,
         finish_time: job.finish_time.map(to_timestamp),
-        result: job.result.filter(|_| full).map(payload::to_pb),
+        result: job.result.filter(|_| full).map(payload::to_payload),
         last_error: job.last_error,
-        attempts: attempts.into_iter().map(attempt).collect(),
+        attempts: attempts.into_iter().map(to_attempt).collect(),
         progress: job.progress,
         pipeline_run: String::new(),
         pipeline_stage: String::new(),
         schedule: String::new(),
         shard: job.shard.as_str().to_owned(),
-        deliveries: int(job.deliveries),
-        spec: Some(spec(job.spec, &job.key, job.priority, view, job.due_time, job.expire_time)),
+        deliveries: to_int32(job.deliveries),
+        spec: Some(to_job_spec(
+            job.spec,
+            &job.key,
+            job.priority,
+            view,
+            job.due_time,
+            job.expire_time,
+        )),
     }
 }
 
 /// What was asked for, with relative times resolved and defaults left out. Each field is named, so that a new one
 /// is not left out of what is read.
-fn spec(
+fn to_job_spec(
     spec: Spec,
     key: &JobKey,
     priority: u8,
@@ -49,10 +71,10 @@ fn spec(
         topic: key.topic.as_str().to_owned(),
         id: key.id.as_str().to_owned(),
         priority: Some(i32::from(priority)).filter(|&priority| priority > 0),
-        payload: spec.payload.filter(|_| view == View::Full).map(payload::to_pb),
+        payload: spec.payload.filter(|_| view == View::Full).map(payload::to_payload),
         headers: spec.headers.into_iter().collect(),
         schedule: Some(Schedule::DueTime(to_timestamp(due))),
-        retry: retry::to_pb(spec.retry),
+        retry: retry::to_retry_policy(spec.retry),
         lease_duration: spec.lease.map(to_duration),
         expiration: expire.map(|time| Expiration::ExpireTime(to_timestamp(time))),
         retention: spec.retention.map(to_duration),
@@ -62,13 +84,13 @@ fn spec(
     }
 }
 
-fn attempt(attempt: Attempt) -> pb::Attempt {
+fn to_attempt(attempt: Attempt) -> pb::Attempt {
     pb::Attempt {
-        number: int(attempt.number),
+        number: to_int32(attempt.number),
         start_time: Some(to_timestamp(attempt.start_time)),
         finish_time: Some(to_timestamp(attempt.finish_time)),
         worker_id: attempt.worker_id,
-        outcome: enums::from_attempt(attempt.outcome).into(),
+        outcome: enums::to_attempt_outcome(attempt.outcome).into(),
         error: attempt.error,
         http_status: 0,
     }
@@ -124,7 +146,7 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn full_has_everything() {
-        let told = to_pb(job(), View::Full);
+        let told = to_job(job(), View::Full);
         let spec = told.spec.clone().unwrap();
         assert_eq!((spec.topic.as_str(), spec.id.as_str(), spec.priority), ("t", "i", Some(3)));
         let due = prost_types::Timestamp { seconds: 1, nanos: 500_000_000 };
@@ -139,18 +161,18 @@ pub(in crate::grpc) mod tests {
 
     #[test]
     fn basic_lacks_payload_result_and_attempts_and_nothing_else() {
-        let mut full = to_pb(job(), View::Full);
+        let mut full = to_job(job(), View::Full);
         full.result = None;
         full.attempts.clear();
         if let Some(spec) = &mut full.spec {
             spec.payload = None;
         }
-        assert_eq!(to_pb(job(), View::Basic), full);
+        assert_eq!(to_job(job(), View::Basic), full);
     }
 
     #[test]
     fn a_priority_of_zero_is_a_default_and_left_out() {
-        let told = to_pb(Job { priority: 0, ..job() }, View::Basic);
+        let told = to_job(Job { priority: 0, ..job() }, View::Basic);
         assert_eq!(told.spec.unwrap().priority, None);
     }
 }

@@ -4,15 +4,26 @@
 //!
 //! A conversion notes every violation of its message in [`Checks`] and goes on, so that a client
 //! hears of all of them at once.
+//!
+//! # Names
+//! - A whole request is read by a function with the name of its RPC: `enqueue`, `list_jobs`. It takes the
+//!   request, and returns what is asked for or [`Invalid`].
+//! - A part of a request is read by a function with the plain name of what it is: `topic`, `duration`,
+//!   `job_state`. It takes the [`Checks`] and the [`Path`] of the part, and returns what there is to go on with.
+//! - What goes out is made by a function with `to_` before the contract's name of it: `to_job`,
+//!   `to_job_state`, `to_int64`. It cannot fail: more than the contract can say becomes its most.
 
 pub(super) mod delivery;
 pub(super) mod enqueue;
 pub(super) mod enums;
 pub(super) mod job;
+pub(super) mod list;
+pub(super) mod metadata;
 pub(super) mod names;
-pub(super) mod page;
+pub(super) mod number;
 pub(super) mod payload;
 pub(super) mod redrive;
+pub(super) mod reschedule;
 pub(super) mod retry;
 pub(super) mod schedule;
 pub(super) mod settle;
@@ -21,6 +32,7 @@ pub(super) mod spec;
 pub(super) mod stream;
 pub(super) mod time;
 pub(super) mod topic;
+pub(super) mod worker;
 
 use std::fmt;
 

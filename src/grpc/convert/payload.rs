@@ -27,8 +27,8 @@ pub(in crate::grpc) fn payload(
     Some(Payload { text, body, content_type })
 }
 
-/// A payload as the contract writes it.
-pub(in crate::grpc) fn to_pb(payload: Payload) -> pb::Payload {
+/// A payload.
+pub(in crate::grpc) fn to_payload(payload: Payload) -> pb::Payload {
     use pb::payload::Kind;
     let Payload { text, body, content_type } = payload;
     let kind = match (text, body.is_empty()) {
@@ -79,7 +79,7 @@ mod tests {
         for kind in kinds.into_iter().chain([Some(Kind::Data(Bytes::from_static(b"\xff")))]) {
             let given = of(kind, "x/y");
             let taken = payload(&mut Checks::default(), Path::ROOT, Some(given.clone()));
-            assert_eq!(taken.map(to_pb), Some(given));
+            assert_eq!(taken.map(to_payload), Some(given));
         }
     }
 
@@ -87,6 +87,6 @@ mod tests {
     fn text_that_is_none_comes_back_as_data() {
         let body = Bytes::from_static(b"\xff");
         let broken = Payload { text: true, body: body.clone(), content_type: String::new() };
-        assert_eq!(to_pb(broken).kind, Some(Kind::Data(body)));
+        assert_eq!(to_payload(broken).kind, Some(Kind::Data(body)));
     }
 }

@@ -1,33 +1,23 @@
-//! RedriveJobs and Reschedule.
+//! RedriveJobs.
 
-use crate::domain::{JobKey, Time, When};
 use crate::pb;
 use crate::scheduler::RedriveJobs;
 
-use super::{Checks, Invalid, Path, names, page, schedule, spec};
+use super::{Checks, Invalid, Path, list, names};
 
 /// Slowest redrive in jobs per second: one a day. Slower ones would be due beyond all limits.
 const RATE_MIN: f64 = 1.0 / 86_400.0;
 
-/// What a reschedule asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Move {
-    /// The job.
-    pub(in crate::grpc) key: JobKey,
-    /// Its new due time; absent keeps it.
-    pub(in crate::grpc) due: Option<When>,
-    /// Its new priority; absent keeps it.
-    pub(in crate::grpc) priority: Option<u8>,
-}
-
 /// Jobs to be put back.
-pub(in crate::grpc) fn redrive(request: &pb::RedriveJobsRequest) -> Result<RedriveJobs, Invalid> {
+pub(in crate::grpc) fn redrive_jobs(
+    request: &pb::RedriveJobsRequest,
+) -> Result<RedriveJobs, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
     let topic = names::topic(c, root.field("topic"), &request.topic);
     let ids = request.ids.iter().enumerate();
     let ids = ids.filter_map(|(index, id)| names::id(c, root.item("ids", index), id)).collect();
-    page::no_filter(c, &request.filter);
+    list::no_filter(c, &request.filter);
     let target = Some(request.target_topic.as_str()).filter(|name| !name.is_empty());
     let target = target.and_then(|name| names::topic(c, root.field("target_topic"), name));
     let rate = rate(c, request.max_rate);
@@ -45,18 +35,6 @@ fn rate(checks: &mut Checks, given: f64) -> Option<f64> {
         checks.invalid(Path::ROOT.field("max_rate"), text);
     }
     Some(given)
-}
-
-/// A job to be moved.
-pub(in crate::grpc) fn reschedule(
-    request: pb::RescheduleRequest,
-    now: Time,
-) -> Result<Move, Invalid> {
-    let (mut checks, root) = (Checks::default(), Path::ROOT);
-    let key = names::key_in(&mut checks, &request.topic, &request.id);
-    let due = schedule::due(&mut checks, root, request.schedule.map(Into::into), now);
-    let priority = spec::priority(&mut checks, root.field("priority"), request.priority);
-    checks.finish(key.map(|key| Move { key, due, priority }))
 }
 
 #[cfg(test)]
@@ -86,43 +64,15 @@ mod tests {
         for (set, expected) in cases {
             let mut request = pb::RedriveJobsRequest { topic: "t".into(), ..Default::default() };
             set(&mut request);
-            assert_eq!(fields(redrive(&request)), expected, "{request:?}");
+            assert_eq!(fields(redrive_jobs(&request)), expected, "{request:?}");
         }
     }
 
     #[test]
     fn a_redrive_without_target_or_rate_has_none() {
         let request = pb::RedriveJobsRequest { topic: "t".into(), ..Default::default() };
-        let redrive = redrive(&request).unwrap();
+        let redrive = redrive_jobs(&request).unwrap();
         assert_eq!((redrive.target, redrive.rate, redrive.dry_run), (None, None, false));
         assert!(redrive.ids.is_empty());
-    }
-
-    #[test]
-    fn reschedules_are_checked() {
-        use pb::reschedule_request::Schedule::Delay;
-        type Set = fn(&mut pb::RescheduleRequest);
-        let cases: [(Set, &[&str]); 5] = [
-            (|_| (), &[]),
-            (|r| r.schedule = Some(Delay(prost_types::Duration::default())), &[]),
-            (
-                |r| r.schedule = Some(Delay(prost_types::Duration { seconds: -1, nanos: 0 })),
-                &["delay INVALID_FIELD"],
-            ),
-            (|r| r.priority = Some(10), &["priority INVALID_FIELD"]),
-            (
-                |r| {
-                    r.topic.clear();
-                    r.id.clear();
-                },
-                &["topic INVALID_FIELD", "id INVALID_FIELD"],
-            ),
-        ];
-        for (set, expected) in cases {
-            let mut request =
-                pb::RescheduleRequest { topic: "t".into(), id: "i".into(), ..Default::default() };
-            set(&mut request);
-            assert_eq!(fields(reschedule(request, Time(0))), expected);
-        }
     }
 }

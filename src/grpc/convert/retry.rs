@@ -66,8 +66,8 @@ fn jitter(checks: &mut Checks, path: Path<'_>, given: Option<f64>) -> Option<f64
     given
 }
 
-/// What a job says about retries as the contract writes it; nothing when it says nothing.
-pub(in crate::grpc) fn to_pb(retry: RetryOverrides) -> Option<pb::RetryPolicy> {
+/// What a job says about retries; nothing when it says nothing.
+pub(in crate::grpc) fn to_retry_policy(retry: RetryOverrides) -> Option<pb::RetryPolicy> {
     if retry == RetryOverrides::default() {
         return None;
     }
@@ -154,9 +154,9 @@ mod tests {
             max_deliveries: 7,
         };
         let taken = retry(&mut Checks::default(), Path::ROOT, Some(given.clone()));
-        assert_eq!(to_pb(taken), Some(given));
-        assert_eq!(to_pb(retry(&mut Checks::default(), Path::ROOT, None)), None);
+        assert_eq!(to_retry_policy(taken), Some(given));
+        assert_eq!(to_retry_policy(retry(&mut Checks::default(), Path::ROOT, None)), None);
         let empty = Some(pb::RetryPolicy::default());
-        assert_eq!(to_pb(retry(&mut Checks::default(), Path::ROOT, empty)), None);
+        assert_eq!(to_retry_policy(retry(&mut Checks::default(), Path::ROOT, empty)), None);
     }
 }

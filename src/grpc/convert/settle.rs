@@ -10,8 +10,9 @@ use crate::scheduler::{
     AckItem, Draft, EnqueueError, ExtendItem, NackItem, SettleError, SettleResult,
 };
 
+use super::number::to_int32;
 use super::payload::payload;
-use super::spec::{Call, Context, draft};
+use super::spec::{Context, Terms, draft};
 use super::time::{self, DELAY, LEASE};
 use super::{Checks, Invalid, Path, enums};
 
@@ -91,7 +92,7 @@ fn follow_ups(
     checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
     let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
     let one =
-        |(index, spec)| draft(checks, path.item("enqueue", index), spec, Call::default(), context);
+        |(index, spec)| draft(checks, path.item("enqueue", index), spec, Terms::default(), context);
     specs.filter_map(one).collect()
 }
 
@@ -116,11 +117,11 @@ impl Receipts {
         for (index, (receipt, good)) in self.0.into_iter().enumerate() {
             let (error, message) = match good.then(|| results.next()) {
                 Some(Some(Ok(()))) => continue,
-                Some(Some(Err(error))) => failure(&error),
+                Some(Some(Err(error))) => to_settle_error(&error),
                 Some(None) => (pb::SettleError::Unavailable, "repeat with the same receipt".into()),
                 None => (pb::SettleError::Malformed, "this is not a receipt of this system".into()),
             };
-            let index = i32::try_from(index).unwrap_or(i32::MAX);
+            let index = to_int32(index);
             failures.push(pb::SettleFailure { index, receipt, error: error.into(), message });
         }
         failures
@@ -128,7 +129,7 @@ impl Receipts {
 }
 
 /// What a settle answers, in words that say what to do. What the shard said is in the server's log.
-fn failure(error: &SettleError) -> (pb::SettleError, String) {
+fn to_settle_error(error: &SettleError) -> (pb::SettleError, String) {
     match error {
         SettleError::NotFound => (pb::SettleError::NotFound, error.to_string()),
         SettleError::Stale => (pb::SettleError::Stale, error.to_string()),

@@ -6,39 +6,28 @@ use crate::pb;
 use crate::scheduler::ShardInfo;
 use crate::store::Info;
 
-use super::delivery::int;
+use super::enums::{shard_state, to_shard_state};
+use super::number::{to_int32, to_int64};
 use super::time::to_timestamp;
-use super::topic::long;
 use super::{Checks, Invalid, Path};
 
 /// Which shard is to have which state.
-pub(in crate::grpc) fn set_state(
+pub(in crate::grpc) fn set_shard_state(
     request: &pb::SetShardStateRequest,
 ) -> Result<(ShardName, ShardState), Invalid> {
     let mut checks = Checks::default();
     let name = checks.take(Path::ROOT.field("name"), ShardName::try_new(&request.name));
-    let state = match request.state() {
-        pb::ShardState::Active => Some(ShardState::Active),
-        pb::ShardState::Draining => Some(ShardState::Draining),
-        pb::ShardState::Unspecified | pb::ShardState::Unreachable => {
-            checks.invalid(Path::ROOT.field("state"), "must be ACTIVE or DRAINING");
-            None
-        }
-    };
+    let state = shard_state(&mut checks, Path::ROOT.field("state"), request.state);
     checks.finish(name.zip(state))
 }
 
 /// A shard, from what it said of itself or from why it did not.
 pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
-    let role = match shard.state {
-        ShardState::Active => pb::ShardState::Active,
-        ShardState::Draining => pb::ShardState::Draining,
-    };
     let known = pb::Shard {
         name: shard.name,
         address: shard.address,
-        weight: int(shard.weight),
-        role: role.into(),
+        weight: to_int32(shard.weight),
+        role: to_shard_state(shard.state).into(),
         ..pb::Shard::default()
     };
     match shard.info {
@@ -58,14 +47,14 @@ fn answering(known: pb::Shard, info: Info) -> pb::Shard {
     let content = info.content;
     pb::Shard {
         state: known.role,
-        jobs: long(info.jobs),
-        used_memory_bytes: long(info.bytes),
-        scheduled: long(content.scheduled),
-        ready: long(content.ready),
-        running: long(content.running),
-        backoff: long(content.backoff),
-        dead: long(content.dead),
-        finished: long(content.finished),
+        jobs: to_int64(info.jobs),
+        used_memory_bytes: to_int64(info.bytes),
+        scheduled: to_int64(content.scheduled),
+        ready: to_int64(content.ready),
+        running: to_int64(content.running),
+        backoff: to_int64(content.backoff),
+        dead: to_int64(content.dead),
+        finished: to_int64(content.finished),
         latest_due_time: content.latest_due.map(to_timestamp),
         latest_forget_time: content.latest_forget.map(to_timestamp),
         ..known
@@ -138,7 +127,7 @@ mod tests {
     fn only_roles_can_be_set() {
         use pb::ShardState::{Active, Draining, Unreachable, Unspecified};
         let set = |name: &str, state: i32| {
-            set_state(&pb::SetShardStateRequest { name: name.into(), state })
+            set_shard_state(&pb::SetShardStateRequest { name: name.into(), state })
         };
         assert_eq!(set("s0", Active.into()).unwrap().1, ShardState::Active);
         assert_eq!(set("s0", Draining.into()).unwrap().1, ShardState::Draining);

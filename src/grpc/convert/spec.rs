@@ -6,6 +6,7 @@ use crate::domain::{JobId, OnConflict, Spec, Time, When, limit};
 use crate::pb;
 use crate::scheduler::Draft;
 
+use super::metadata::{TRACEPARENT, TRACESTATE, Trace};
 use super::payload::payload;
 use super::time::{self, LEASE, RETENTION};
 use super::{Checks, Path, names, retry, schedule};
@@ -19,18 +20,9 @@ pub(in crate::grpc) struct Context<'a> {
     pub(in crate::grpc) trace: Option<Trace<'a>>,
 }
 
-/// A W3C trace context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::grpc) struct Trace<'a> {
-    /// The `traceparent` header.
-    pub(in crate::grpc) parent: &'a str,
-    /// The `tracestate` header; may be empty.
-    pub(in crate::grpc) state: &'a str,
-}
-
-/// What the call around a spec says about it.
+/// On which terms a job is enqueued: what the call says beside its spec.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::grpc) struct Call<'a> {
+pub(in crate::grpc) struct Terms<'a> {
     /// What to do when the id is taken.
     pub(in crate::grpc) on_conflict: OnConflict,
     /// What makes the call recognizable.
@@ -39,17 +31,12 @@ pub(in crate::grpc) struct Call<'a> {
     pub(in crate::grpc) index: Option<usize>,
 }
 
-/// Name of the header that carries a trace.
-const TRACEPARENT: &str = "traceparent";
-/// Name of the header that goes with it.
-const TRACESTATE: &str = "tracestate";
-
 /// A job as the scheduler takes it; `None` when something in it was refused.
 pub(in crate::grpc) fn draft(
     checks: &mut Checks,
     path: Path<'_>,
     spec: pb::JobSpec,
-    call: Call<'_>,
+    terms: Terms<'_>,
     context: Context<'_>,
 ) -> Option<Draft> {
     refuse_features(checks, path, &spec);
@@ -59,12 +46,12 @@ pub(in crate::grpc) fn draft(
     let lease = path.field("lease_duration");
     let retention = path.field("retention");
     Some(Draft {
-        id: id(checks, path.field("id"), &spec.id, call),
-        request_id: call.request_id.map(str::to_owned),
+        id: id(checks, path.field("id"), &spec.id, terms),
+        request_id: terms.request_id.map(str::to_owned),
         priority: priority(checks, path.field("priority"), spec.priority),
         expire: schedule::expiration(checks, path, spec.expiration, due, context.now),
         due,
-        on_conflict: call.on_conflict,
+        on_conflict: terms.on_conflict,
         spec: Spec {
             payload: payload(checks, path.field("payload"), spec.payload),
             headers: headers(checks, path.field("headers"), spec.headers, context.trace),
@@ -88,10 +75,10 @@ fn refuse_features(checks: &mut Checks, path: Path<'_>, spec: &pb::JobSpec) {
 }
 
 /// The id that the client chose, or the one that follows from its request id.
-fn id(checks: &mut Checks, path: Path<'_>, given: &str, call: Call<'_>) -> Option<JobId> {
-    match (given, call.request_id) {
+fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: Terms<'_>) -> Option<JobId> {
+    match (given, terms.request_id) {
         ("", None) => None,
-        ("", Some(request_id)) => Some(names::id_of_request(request_id, call.index)),
+        ("", Some(request_id)) => Some(names::id_of_request(request_id, terms.index)),
         (given, _) => names::id(checks, path, given),
     }
 }
@@ -146,11 +133,11 @@ mod tests {
 
     fn convert(
         spec: pb::JobSpec,
-        call: Call<'_>,
+        terms: Terms<'_>,
         context: Context<'_>,
     ) -> Result<Draft, super::super::Invalid> {
         let mut checks = Checks::default();
-        let draft = draft(&mut checks, Path::ROOT.field("job"), spec, call, context);
+        let draft = draft(&mut checks, Path::ROOT.field("job"), spec, terms, context);
         checks.finish(draft)
     }
 
@@ -213,7 +200,7 @@ mod tests {
         for (set, expected) in cases {
             let mut spec = spec();
             set(&mut spec);
-            let found = refused(convert(spec.clone(), Call::default(), CONTEXT));
+            let found = refused(convert(spec.clone(), Terms::default(), CONTEXT));
             let found: Vec<_> = found.iter().map(|(field, r)| (field.as_str(), *r)).collect();
             assert_eq!(found, expected, "{spec:?}");
         }
@@ -229,8 +216,8 @@ mod tests {
             ("", Some("r1"), Some(3), Some("r:r1:3")),
         ];
         for (id, request_id, index, expected) in cases {
-            let call = Call { request_id, index, ..Call::default() };
-            let draft = convert(pb::JobSpec { id: id.into(), ..spec() }, call, CONTEXT).unwrap();
+            let terms = Terms { request_id, index, ..Terms::default() };
+            let draft = convert(pb::JobSpec { id: id.into(), ..spec() }, terms, CONTEXT).unwrap();
             assert_eq!(draft.id.as_ref().map(JobId::as_str), expected);
             assert_eq!(draft.request_id.as_deref(), request_id);
         }
@@ -242,7 +229,7 @@ mod tests {
         let traced = |headers: &[(&str, &str)]| {
             let given = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let spec = pb::JobSpec { headers: given, ..spec() };
-            convert(spec, Call::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
+            convert(spec, Terms::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
         };
         let own = |k: &str, v: &str| (k.to_owned(), v.to_owned());
         assert_eq!(

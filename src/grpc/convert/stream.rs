@@ -4,21 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::dispatch::{PullOptions, StreamOptions, TopicPattern};
-use crate::domain::{TopicName, limit};
+use crate::domain::limit;
 use crate::pb;
 
-use super::delivery::int;
+use super::metadata::Caller;
+use super::number::{capped, or_zero, to_int32, to_int64};
 use super::time::{self, ANY, DELAY, LEASE, POSITIVE};
-use super::{Checks, Invalid, Path};
-
-/// Who calls, for people.
-#[derive(Clone, Debug, Default)]
-pub(in crate::grpc) struct Caller {
-    /// Its address, or that of the proxy before it.
-    pub(in crate::grpc) peer: String,
-    /// What it calls itself.
-    pub(in crate::grpc) user_agent: String,
-}
+use super::{Checks, Invalid, Path, names};
 
 /// A stream, and the settings in effect to tell its worker.
 pub(in crate::grpc) fn stream(
@@ -41,11 +33,13 @@ pub(in crate::grpc) fn stream(
             limit::STREAM_CREDIT_DEFAULT,
             limit::STREAM_CREDIT_MAX,
         ),
-        max_in_flight_bytes: bytes(
+        max_in_flight_bytes: or_zero(
             c,
             root.field("max_in_flight_bytes"),
             request.max_in_flight_bytes,
-        ),
+            "the server's default",
+        )
+        .unwrap_or(limit::STREAM_BYTES_DEFAULT),
         max_batch: capped(
             c,
             root.field("max_batch"),
@@ -55,7 +49,7 @@ pub(in crate::grpc) fn stream(
         ),
         lease: lease.unwrap_or(limit::LEASE_DEFAULT),
         heartbeat: heartbeat(c, request.heartbeat_interval.as_ref()),
-        max_jobs: count(c, root.field("max_jobs"), request.max_jobs),
+        max_jobs: or_zero(c, root.field("max_jobs"), request.max_jobs, "no limit"),
         idle_timeout: time::duration(
             c,
             root.field("idle_timeout"),
@@ -68,7 +62,7 @@ pub(in crate::grpc) fn stream(
         peer: caller.peer,
         user_agent: caller.user_agent,
     };
-    let info = info(&options, lease);
+    let info = to_stream_info(&options, lease);
     checks.finish(Some((options, info)))
 }
 
@@ -96,54 +90,14 @@ pub(in crate::grpc) fn pull(
     checks.finish(Some(options))
 }
 
-/// Topics by name or by a prefix and a final `*`.
 fn topics(checks: &mut Checks, given: &[String]) -> Vec<TopicPattern> {
     let root = Path::ROOT;
     checks.one_to(root.field("topics"), given.len(), limit::STREAM_TOPICS_MAX);
     let patterns = given.iter().take(limit::STREAM_TOPICS_MAX).enumerate();
     let pattern = |(index, given): (usize, &String)| {
-        let path = root.item("topics", index);
-        match given.strip_suffix('*') {
-            Some("") => Some(TopicPattern::Prefix(String::new())),
-            Some(prefix) => checks
-                .take(path, TopicName::try_new(prefix))
-                .map(|_| TopicPattern::Prefix(prefix.to_owned())),
-            None => checks.take(path, TopicName::try_new(given)).map(TopicPattern::Exact),
-        }
+        names::topic_pattern(checks, root.item("topics", index), given)
     };
     patterns.filter_map(pattern).collect()
-}
-
-/// A number that is not negative; 0 is the default, more than `max` is lowered to it.
-fn capped(checks: &mut Checks, path: Path<'_>, given: i32, default: u32, max: u32) -> u32 {
-    match u32::try_from(given) {
-        Ok(0) => default,
-        Ok(given) => given.min(max),
-        Err(_) => {
-            checks.invalid(path, format!("must be 1 to {max}, or 0 for {default}"));
-            default
-        }
-    }
-}
-
-/// A count of 0 for no limit.
-fn count(checks: &mut Checks, path: Path<'_>, given: i64) -> Option<u64> {
-    let count = u64::try_from(given);
-    if count.is_err() {
-        checks.invalid(path, "must not be negative; 0 means no limit");
-    }
-    count.ok().filter(|&count| count > 0)
-}
-
-fn bytes(checks: &mut Checks, path: Path<'_>, given: i64) -> u64 {
-    match u64::try_from(given) {
-        Ok(0) => limit::STREAM_BYTES_DEFAULT,
-        Ok(given) => given,
-        Err(_) => {
-            checks.invalid(path, "must not be negative; 0 means the server's default");
-            limit::STREAM_BYTES_DEFAULT
-        }
-    }
 }
 
 fn lease(checks: &mut Checks, given: Option<&prost_types::Duration>) -> Option<Duration> {
@@ -168,17 +122,17 @@ fn worker_id(checks: &mut Checks, given: String) -> Arc<str> {
 }
 
 /// What is in effect; who serves the stream and under which id is known once it is open.
-fn info(options: &StreamOptions, lease: Option<Duration>) -> pb::StreamInfo {
+fn to_stream_info(options: &StreamOptions, lease: Option<Duration>) -> pb::StreamInfo {
     pb::StreamInfo {
         stream_id: String::new(),
         replica: String::new(),
-        max_in_flight: int(options.max_in_flight),
+        max_in_flight: to_int32(options.max_in_flight),
         heartbeat_interval: Some(time::to_duration(options.heartbeat)),
         server_time: None,
         orphan_grace: Some(time::to_duration(options.orphan_grace)),
         lease_duration: lease.map(time::to_duration),
-        max_batch: int(options.max_batch),
-        max_in_flight_bytes: i64::try_from(options.max_in_flight_bytes).unwrap_or(i64::MAX),
+        max_batch: to_int32(options.max_batch),
+        max_in_flight_bytes: to_int64(options.max_in_flight_bytes),
     }
 }
 
@@ -186,6 +140,7 @@ fn info(options: &StreamOptions, lease: Option<Duration>) -> pb::StreamInfo {
 mod tests {
     use super::super::tests::refused;
     use super::*;
+    use crate::domain::TopicName;
 
     fn span(seconds: i64) -> Option<prost_types::Duration> {
         Some(prost_types::Duration { seconds, nanos: 0 })

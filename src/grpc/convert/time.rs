@@ -84,13 +84,13 @@ pub(in crate::grpc) fn timestamp(
     }
 }
 
-/// `time` as the contract writes it.
+/// A point in time.
 pub(in crate::grpc) fn to_timestamp(time: Time) -> prost_types::Timestamp {
     let micros = i32::try_from(time.0.rem_euclid(1_000_000)).unwrap_or(0);
     prost_types::Timestamp { seconds: time.0.div_euclid(1_000_000), nanos: micros * 1_000 }
 }
 
-/// `duration` as the contract writes it; more than it can say is its most.
+/// A duration.
 pub(in crate::grpc) fn to_duration(duration: Duration) -> prost_types::Duration {
     let seconds = duration.as_secs().min(DURATION_SECONDS_MAX);
     prost_types::Duration {

@@ -1,22 +1,25 @@
-//! Topics and workers as operators see them.
+//! Topics as operators see them.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::dispatch::Worker;
+use crate::dispatch::{TopicPattern, Worker};
+use crate::domain::TopicName;
 use crate::pb;
 use crate::scheduler::TopicRow;
 use crate::store;
 
-use super::delivery::int;
+use super::number::{to_int32, to_int64};
 use super::time::{to_duration, to_timestamp};
+use super::worker::asks_for;
+use super::{Checks, Invalid, Path, names};
 
-/// How many streams ask for a topic, by what they wrote when they were opened.
+/// How many streams ask for a topic, by what they asked for when they were opened.
 #[derive(Default)]
 pub(in crate::grpc) struct Streams {
     /// Streams that named topics only, per topic.
-    exact: HashMap<String, i32>,
-    /// What the other streams wrote.
-    globs: Vec<Vec<String>>,
+    exact: HashMap<TopicName, usize>,
+    /// What the other streams asked for.
+    globs: Vec<Vec<TopicPattern>>,
 }
 
 // === impl Streams ===
@@ -26,34 +29,51 @@ impl Streams {
     pub(in crate::grpc) fn of(workers: Vec<Worker>) -> Streams {
         let mut streams = Streams::default();
         for Worker { topics, .. } in workers {
-            if topics.iter().any(|topic| topic.ends_with('*')) {
-                streams.globs.push(topics);
-                continue;
-            }
-            for topic in topics.into_iter().collect::<HashSet<_>>() {
-                *streams.exact.entry(topic).or_default() += 1;
+            match distinct_names(&topics) {
+                None => streams.globs.push(topics),
+                Some(names) => {
+                    names.into_iter().for_each(|name| *streams.exact.entry(name).or_default() += 1);
+                }
             }
         }
         streams
     }
 
     /// Streams that ask for `topic`.
-    pub(in crate::grpc) fn for_topic(&self, topic: &str) -> i32 {
+    fn for_topic(&self, topic: &TopicName) -> usize {
         let globs = self.globs.iter().filter(|topics| asks_for(topics, topic)).count();
-        let exact = self.exact.get(topic).copied().unwrap_or(0);
-        exact.saturating_add(i32::try_from(globs).unwrap_or(i32::MAX))
+        globs + self.exact.get(topic).copied().unwrap_or(0)
     }
 }
 
-/// Whether a stream that wrote `topics` asks for `topic`.
-pub(in crate::grpc) fn asks_for(topics: &[String], topic: &str) -> bool {
-    topics.iter().any(|asked| match asked.strip_suffix('*') {
-        Some(prefix) => topic.starts_with(prefix),
-        None => asked == topic,
-    })
+/// The topics that are named, each once, unless there is a glob among them.
+fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
+    let name = |topic: &TopicPattern| match topic {
+        TopicPattern::Exact(name) => Some(name.clone()),
+        TopicPattern::Prefix(_) => None,
+    };
+    topics.iter().map(name).collect()
 }
 
-/// A topic as the contract writes it. It has no settings of its own yet, so none are shown.
+/// The topic that is meant.
+pub(in crate::grpc) fn get_topic(request: &pb::GetTopicRequest) -> Result<TopicName, Invalid> {
+    named(&request.name)
+}
+
+/// The topic whose numbers are meant.
+pub(in crate::grpc) fn get_topic_stats(
+    request: &pb::GetTopicStatsRequest,
+) -> Result<TopicName, Invalid> {
+    named(&request.name)
+}
+
+fn named(name: &str) -> Result<TopicName, Invalid> {
+    let mut checks = Checks::default();
+    let topic = names::topic(&mut checks, Path::ROOT.field("name"), name);
+    checks.finish(topic)
+}
+
+/// A topic. It has no settings of its own yet, so none are shown.
 pub(in crate::grpc) fn to_topic(topic: &store::Topic) -> pb::Topic {
     let created = to_timestamp(topic.create_time);
     pb::Topic {
@@ -65,76 +85,55 @@ pub(in crate::grpc) fn to_topic(topic: &store::Topic) -> pb::Topic {
     }
 }
 
-/// The numbers of a topic as the contract writes them.
-pub(in crate::grpc) fn to_stats(row: TopicRow, streams: &Streams) -> pb::TopicStats {
+/// The numbers of a topic.
+pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &Streams) -> pb::TopicStats {
     let (stats, [enqueue_rate, finish_rate, fail_rate]) = (row.stats, row.rates);
     pb::TopicStats {
-        scheduled: long(stats.scheduled),
-        ready: long(stats.ready),
-        running: long(stats.running),
-        backoff: long(stats.backoff),
-        dead: long(stats.dead),
+        scheduled: to_int64(stats.scheduled),
+        ready: to_int64(stats.ready),
+        running: to_int64(stats.running),
+        backoff: to_int64(stats.backoff),
+        dead: to_int64(stats.dead),
         oldest_ready_age: stats.oldest_ready.map(to_duration),
         enqueue_rate,
         finish_rate,
         fail_rate,
-        streams: streams.for_topic(row.topic.name.as_str()),
+        streams: to_int32(streams.for_topic(&row.topic.name)),
         unreachable_shards: row.unreachable,
-        enqueued_total: long(stats.enqueued_total),
-        succeeded_total: long(stats.succeeded_total),
-        dead_total: long(stats.dead_total),
+        enqueued_total: to_int64(stats.enqueued_total),
+        succeeded_total: to_int64(stats.succeeded_total),
+        dead_total: to_int64(stats.dead_total),
     }
 }
 
 /// A row of a list of topics.
-pub(in crate::grpc) fn to_summary(row: TopicRow, streams: &Streams) -> pb::TopicSummary {
+pub(in crate::grpc) fn to_topic_summary(row: TopicRow, streams: &Streams) -> pb::TopicSummary {
     let topic = Some(to_topic(&row.topic));
-    pb::TopicSummary { topic, stats: Some(to_stats(row, streams)) }
-}
-
-/// A worker of the replica of that name.
-pub(in crate::grpc) fn to_worker(worker: Worker, replica: &str) -> pb::Worker {
-    pb::Worker {
-        worker_id: worker.worker_id,
-        stream_id: worker.stream_id,
-        replica: replica.to_owned(),
-        peer: worker.peer,
-        topics: worker.topics,
-        max_in_flight: int(worker.max_in_flight),
-        in_flight: int(worker.in_flight),
-        connect_time: Some(to_timestamp(worker.connect_time)),
-        user_agent: worker.user_agent,
-    }
-}
-
-/// A count as the contract writes it.
-pub(in crate::grpc) fn long(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
+    pb::TopicSummary { topic, stats: Some(to_topic_stats(row, streams)) }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::refused;
+    use super::super::worker::tests::worker;
     use super::*;
-    use crate::domain::Time;
-
-    fn worker(topics: &[&str]) -> Worker {
-        Worker {
-            worker_id: String::new(),
-            stream_id: "1".into(),
-            peer: String::new(),
-            user_agent: String::new(),
-            topics: topics.iter().map(|&topic| topic.to_owned()).collect(),
-            max_in_flight: 16,
-            in_flight: 0,
-            connect_time: Time(0),
-        }
-    }
 
     #[test]
     fn a_stream_counts_once_for_each_topic_it_asks_for() {
         let workers = [&["a", "a"][..], &["a", "b.*"], &["*"], &["b.c", "b.*"]];
         let streams = Streams::of(workers.into_iter().map(worker).collect());
-        let counts = ["a", "b.c", "b", "z"].map(|topic| streams.for_topic(topic));
+        let counts =
+            ["a", "b.c", "b", "z"].map(|topic| streams.for_topic(&TopicName::stored(topic)));
         assert_eq!(counts, [3, 3, 1, 1]);
+    }
+
+    #[test]
+    fn a_topic_is_asked_for_by_its_name() {
+        let request = |name: &str| pb::GetTopicRequest { name: name.to_owned() };
+        assert_eq!(get_topic(&request("a")), Ok(TopicName::stored("a")));
+        let invalid = [("name".to_owned(), "INVALID_FIELD")];
+        assert_eq!(refused(get_topic(&request("a b"))), invalid);
+        let request = pb::GetTopicStatsRequest { name: String::new() };
+        assert_eq!(refused(get_topic_stats(&request)), invalid);
     }
 }

@@ -8,7 +8,7 @@ use crate::domain::JobId;
 use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
 use crate::store;
 
-use super::super::convert::enums::{from_durability, from_state};
+use super::super::convert::enums::{to_durability, to_job_state};
 use super::super::convert::{Invalid, Violation};
 use super::{Failure, Reason};
 
@@ -93,11 +93,11 @@ impl From<EnqueueError> for Failure {
                 let message =
                     "the id is taken; read the job with Get, or ask for another conflict policy";
                 Failure::new(Reason::JobExists, message)
-                    .with("state", from_state(state).as_str_name())
+                    .with("state", to_job_state(state).as_str_name())
                     .about_job(&key)
             }
             EnqueueError::DurabilityUnsupported { shard, asked, reached } => {
-                let [asked, reached] = [asked, reached].map(|d| from_durability(d).as_str_name());
+                let [asked, reached] = [asked, reached].map(|d| to_durability(d).as_str_name());
                 let message = format!("shard {shard} reaches {reached}, not {asked}; ask for less");
                 Failure::new(Reason::DurabilityUnsupported, message)
                     .with("shard", shard.as_str())
@@ -106,7 +106,7 @@ impl From<EnqueueError> for Failure {
                     .about("durability", "durability")
             }
             EnqueueError::DurabilityNotReached { asked, id } => {
-                let asked = from_durability(asked).as_str_name();
+                let asked = to_durability(asked).as_str_name();
                 let message = format!(
                     "{asked} was not confirmed in time and the job may have been written; repeat \
                      with the same id"

@@ -11,7 +11,7 @@ use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViol
 use crate::domain::{JobKey, State, TopicName};
 use crate::pb;
 
-use super::convert::enums::from_state;
+use super::convert::enums::to_job_state;
 use super::convert::{Invalid, Violation};
 use super::reason::Reason;
 
@@ -86,7 +86,7 @@ impl Failure {
     pub(super) fn wrong_state(key: &JobKey, state: State) -> Failure {
         let message = format!("a job that is {} cannot be moved; read it with Get", state.name());
         Failure::new(Reason::WrongJobState, message)
-            .with("state", from_state(state).as_str_name())
+            .with("state", to_job_state(state).as_str_name())
             .about_job(key)
     }
 

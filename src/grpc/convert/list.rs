@@ -24,16 +24,18 @@ pub(in crate::grpc) struct TopicsPage {
 }
 
 /// A page of jobs, and how much of each.
-pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(ListJobs, View), Invalid> {
+pub(in crate::grpc) fn list_jobs(
+    request: &pb::ListJobsRequest,
+) -> Result<(ListJobs, View), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
     let topic = names::topic(c, root.field("topic"), &request.topic);
-    let state = enums::state(c, root.field("state"), request.state);
+    let state = enums::job_state(c, root.field("state"), request.state);
     no_filter(c, &request.filter);
     let view = enums::view(c, root.field("view"), request.view, View::Basic);
     let (default, max) = (limit::LIST_JOBS_PAGE_DEFAULT, limit::LIST_JOBS_PAGE_MAX);
     let limit = size(c, request.page_size, default, max);
-    let after = token(c, &request.page_token, jobs_query(request), places_from);
+    let after = token(c, &request.page_token, jobs_query(request), places);
     let after = after.unwrap_or_default();
     let list = topic.zip(state).zip(view).map(|((topic, state), view)| {
         (ListJobs { topic, state, full: view == View::Full, limit, after }, view)
@@ -42,7 +44,7 @@ pub(in crate::grpc) fn jobs(request: &pb::ListJobsRequest) -> Result<(ListJobs, 
 }
 
 /// The token of the page that begins at `places`: by shard its name and how far it has come.
-pub(in crate::grpc) fn jobs_token(query: u64, places: &Places) -> String {
+pub(in crate::grpc) fn to_jobs_token(query: u64, places: &Places) -> String {
     let mut bytes = Vec::new();
     for (shard, place) in &places.0 {
         let cursor = match place {
@@ -69,7 +71,7 @@ pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
 }
 
 /// A page of topics.
-pub(in crate::grpc) fn topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, Invalid> {
+pub(in crate::grpc) fn list_topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, Invalid> {
     let mut checks = Checks::default();
     let (default, max) = (limit::LIST_TOPICS_PAGE_DEFAULT, limit::LIST_TOPICS_PAGE_MAX);
     let limit = size(&mut checks, request.page_size, default, max);
@@ -81,7 +83,7 @@ pub(in crate::grpc) fn topics(request: &pb::ListTopicsRequest) -> Result<TopicsP
 }
 
 /// The token of the page after the topic `last`.
-pub(in crate::grpc) fn topics_token(prefix: &str, last: &TopicName) -> String {
+pub(in crate::grpc) fn to_topics_token(prefix: &str, last: &TopicName) -> String {
     encode(topics_query(prefix), last.as_str().as_bytes())
 }
 
@@ -139,7 +141,7 @@ fn token<T>(
     found
 }
 
-fn places_from(mut bytes: &[u8]) -> Option<Places> {
+fn places(mut bytes: &[u8]) -> Option<Places> {
     let mut places = Places::default();
     while let Some((&len, rest)) = bytes.split_first() {
         let (name, rest) = rest.split_at_checked(usize::from(len))?;
@@ -147,7 +149,7 @@ fn places_from(mut bytes: &[u8]) -> Option<Places> {
         let (&goes_on, rest) = rest.split_first()?;
         let (place, rest) = match goes_on {
             0 => (Place::End, rest),
-            1 => cursor_from(rest).map(|(cursor, rest)| (Place::Behind(cursor), rest))?,
+            1 => cursor(rest).map(|(cursor, rest)| (Place::Behind(cursor), rest))?,
             _ => return None,
         };
         places.0.insert(name, place);
@@ -156,7 +158,7 @@ fn places_from(mut bytes: &[u8]) -> Option<Places> {
     (!places.0.is_empty()).then_some(places)
 }
 
-fn cursor_from(bytes: &[u8]) -> Option<(Cursor, &[u8])> {
+fn cursor(bytes: &[u8]) -> Option<(Cursor, &[u8])> {
     let (due, rest) = bytes.split_first_chunk::<8>()?;
     let (sequence, rest) = rest.split_first_chunk::<8>()?;
     let (due, sequence) = (Time(i64::from_be_bytes(*due)), i64::from_be_bytes(*sequence));
@@ -192,7 +194,7 @@ mod tests {
         for (set, expected) in cases {
             let mut request = request();
             set(&mut request);
-            let found = refused(jobs(&request));
+            let found = refused(list_jobs(&request));
             let found: Vec<_> = found.iter().map(|(f, r)| format!("{f} {r}")).collect();
             assert_eq!(found, expected);
         }
@@ -202,9 +204,9 @@ mod tests {
     fn sizes_have_a_default_and_a_cap() {
         for (given, expected) in [(0, 50), (7, 7), (500, 500), (501, 500), (i32::MAX, 500)] {
             let request = pb::ListJobsRequest { page_size: given, ..request() };
-            assert_eq!(jobs(&request).unwrap().0.limit, expected);
+            assert_eq!(list_jobs(&request).unwrap().0.limit, expected);
         }
-        assert_eq!(topics(&pb::ListTopicsRequest::default()).unwrap().limit, 100);
+        assert_eq!(list_topics(&pb::ListTopicsRequest::default()).unwrap().limit, 100);
     }
 
     #[test]
@@ -216,11 +218,11 @@ mod tests {
             Places([place("s0", Place::Behind(cursor)), place("s1", Place::End)].into());
         let after = places.clone();
         places.0.extend([place("s2", Place::Begin)]);
-        let page_token = jobs_token(jobs_query(&request()), &places);
+        let page_token = to_jobs_token(jobs_query(&request()), &places);
         let next = pb::ListJobsRequest { page_token, ..request() };
-        assert_eq!(jobs(&next).unwrap().0.after, after);
+        assert_eq!(list_jobs(&next).unwrap().0.after, after);
         let other_size = pb::ListJobsRequest { page_size: 3, ..next.clone() };
-        assert_eq!(jobs(&other_size).unwrap().0.after, after);
+        assert_eq!(list_jobs(&other_size).unwrap().0.after, after);
         let others: [Set; 4] = [
             (|r| r.topic = "u".into()),
             (|r| r.state = pb::JobState::Ready.into()),
@@ -230,16 +232,16 @@ mod tests {
         for set in others {
             let mut other = next.clone();
             set(&mut other);
-            assert_eq!(refused(jobs(&other)), [("page_token".to_owned(), "INVALID_FIELD")]);
+            assert_eq!(refused(list_jobs(&other)), [("page_token".to_owned(), "INVALID_FIELD")]);
         }
     }
 
     #[test]
     fn a_token_of_topics_leads_on_in_its_own_query_only() {
         let last = TopicName::stored("billing.eu");
-        let page_token = topics_token("b", &last);
+        let page_token = to_topics_token("b", &last);
         let page = |prefix: &str, page_token: &str| {
-            topics(&pb::ListTopicsRequest {
+            list_topics(&pb::ListTopicsRequest {
                 prefix: prefix.into(),
                 page_token: page_token.into(),
                 ..Default::default()
@@ -248,7 +250,7 @@ mod tests {
         assert_eq!(page("b", &page_token).unwrap().after, Some(last));
         assert_eq!(page("b", "").unwrap().after, None);
         let places = Places([(ShardName::try_new("s0").unwrap(), Place::End)].into());
-        let jobs_token = jobs_token(jobs_query(&request()), &places);
+        let jobs_token = to_jobs_token(jobs_query(&request()), &places);
         for (prefix, token) in [("a", &*page_token), ("b", &*jobs_token), ("b", "§")] {
             let found = refused(page(prefix, token));
             assert_eq!(found, [("page_token".to_owned(), "INVALID_FIELD")], "{prefix} {token}");

@@ -1,0 +1,65 @@
+//! Reschedule.
+
+use crate::domain::{JobKey, Time, When};
+use crate::pb;
+
+use super::{Checks, Invalid, Path, names, schedule, spec};
+
+/// What a reschedule asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::grpc) struct Reschedule {
+    /// The job.
+    pub(in crate::grpc) key: JobKey,
+    /// Its new due time; absent keeps it.
+    pub(in crate::grpc) due: Option<When>,
+    /// Its new priority; absent keeps it.
+    pub(in crate::grpc) priority: Option<u8>,
+}
+
+/// A job to be moved.
+pub(in crate::grpc) fn reschedule(
+    request: pb::RescheduleRequest,
+    now: Time,
+) -> Result<Reschedule, Invalid> {
+    let (mut checks, root) = (Checks::default(), Path::ROOT);
+    let key = names::key(&mut checks, &request.topic, &request.id);
+    let due = schedule::due(&mut checks, root, request.schedule.map(Into::into), now);
+    let priority = spec::priority(&mut checks, root.field("priority"), request.priority);
+    checks.finish(key.map(|key| Reschedule { key, due, priority }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::refused;
+    use super::*;
+
+    #[test]
+    fn reschedules_are_checked() {
+        use pb::reschedule_request::Schedule::Delay;
+        type Set = fn(&mut pb::RescheduleRequest);
+        let cases: [(Set, &[&str]); 5] = [
+            (|_| (), &[]),
+            (|r| r.schedule = Some(Delay(prost_types::Duration::default())), &[]),
+            (
+                |r| r.schedule = Some(Delay(prost_types::Duration { seconds: -1, nanos: 0 })),
+                &["delay INVALID_FIELD"],
+            ),
+            (|r| r.priority = Some(10), &["priority INVALID_FIELD"]),
+            (
+                |r| {
+                    r.topic.clear();
+                    r.id.clear();
+                },
+                &["topic INVALID_FIELD", "id INVALID_FIELD"],
+            ),
+        ];
+        for (set, expected) in cases {
+            let mut request =
+                pb::RescheduleRequest { topic: "t".into(), id: "i".into(), ..Default::default() };
+            set(&mut request);
+            let found = refused(reschedule(request, Time(0)));
+            let found: Vec<_> = found.iter().map(|(f, r)| format!("{f} {r}")).collect();
+            assert_eq!(found, expected);
+        }
+    }
+}

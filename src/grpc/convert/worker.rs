@@ -1,0 +1,78 @@
+//! Workers as operators see them.
+
+use crate::dispatch::{TopicPattern, Worker};
+use crate::domain::TopicName;
+use crate::pb;
+
+use super::number::to_int32;
+use super::time::to_timestamp;
+use super::{Checks, Invalid, Path, names};
+
+/// The topic whose workers are meant; `None` is all of them.
+pub(in crate::grpc) fn list_workers(
+    request: &pb::ListWorkersRequest,
+) -> Result<Option<TopicName>, Invalid> {
+    if request.topic.is_empty() {
+        return Ok(None);
+    }
+    let mut checks = Checks::default();
+    let topic = names::topic(&mut checks, Path::ROOT.field("topic"), &request.topic);
+    checks.finish(topic.map(Some))
+}
+
+/// Whether who asks for `topics` asks for `topic`.
+pub(in crate::grpc) fn asks_for(topics: &[TopicPattern], topic: &TopicName) -> bool {
+    topics.iter().any(|asked| asked.matches(topic))
+}
+
+/// A worker of the replica of that name.
+pub(in crate::grpc) fn to_worker(worker: Worker, replica: &str) -> pb::Worker {
+    pb::Worker {
+        worker_id: worker.worker_id,
+        stream_id: worker.stream_id,
+        replica: replica.to_owned(),
+        peer: worker.peer,
+        topics: worker.topics.iter().map(ToString::to_string).collect(),
+        max_in_flight: to_int32(worker.max_in_flight),
+        in_flight: to_int32(worker.in_flight),
+        connect_time: Some(to_timestamp(worker.connect_time)),
+        user_agent: worker.user_agent,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::tests::refused;
+    use super::*;
+    use crate::domain::Time;
+
+    /// A worker that asks for these topics.
+    pub(in super::super) fn worker(topics: &[&str]) -> Worker {
+        let mut checks = Checks::default();
+        let pattern = |topic: &&str| names::topic_pattern(&mut checks, Path::ROOT, topic);
+        Worker {
+            worker_id: String::new(),
+            stream_id: "1".into(),
+            peer: String::new(),
+            user_agent: String::new(),
+            topics: topics.iter().filter_map(pattern).collect(),
+            max_in_flight: 16,
+            in_flight: 0,
+            connect_time: Time(0),
+        }
+    }
+
+    #[test]
+    fn topics_are_told_as_they_were_asked_for() {
+        let topics = ["a", "b.*", "*"];
+        assert_eq!(to_worker(worker(&topics), "r").topics, topics);
+    }
+
+    #[test]
+    fn without_a_topic_all_workers_are_meant() {
+        let list = |topic: &str| list_workers(&pb::ListWorkersRequest { topic: topic.to_owned() });
+        assert_eq!(list(""), Ok(None));
+        assert_eq!(list("a"), Ok(Some(TopicName::stored("a"))));
+        assert_eq!(refused(list("a.*")), [("topic".to_owned(), "INVALID_FIELD")]);
+    }
+}
