@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::config::{ShardUrl, reason};
+use crate::config::{ShardUrl, io_problem};
 use crate::domain::ShardName;
 use crate::grpc;
 
@@ -14,7 +14,7 @@ pub enum Error {
     /// An address cannot be had.
     #[error(
         "cannot listen on {address}: {}; free it or choose another with --{flag}",
-        reason(error)
+        io_problem(error)
     )]
     Listen {
         /// The address.
@@ -28,7 +28,7 @@ pub enum Error {
     #[error(
         "cannot write to {}: {}; {} with --data-dir or --shard",
         path.display(),
-        reason(error),
+        io_problem(error),
         match error.kind() {
             io::ErrorKind::NotADirectory => "choose another directory",
             _ => "make the directory writable or choose another",
@@ -43,7 +43,7 @@ pub enum Error {
     /// The ready file cannot be written.
     #[error(
         "cannot write the ready file {}: {}; choose another with --ready-file",
-        path.display(), reason(error)
+        path.display(), io_problem(error)
     )]
     ReadyFile {
         /// The file.
@@ -62,7 +62,7 @@ pub enum Error {
         error: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A listener failed while it was served.
-    #[error("cannot go on serving http: {}", reason(.0))]
+    #[error("cannot go on serving http: {}", io_problem(.0))]
     Http(io::Error),
     /// The gRPC server failed.
     #[error("{0}")]

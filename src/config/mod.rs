@@ -3,12 +3,18 @@
 //! [`Mistakes`] at once.
 //!
 //! `deploy/ringq.toml` holds the defaults and describes every setting; it is built in. A layer is
-//! plain text by key (`layer`), so that a value is read in one way wherever it came from (`parse`).
+//! plain text by key (`layer`, `file`), so that a value is read in one way wherever it came from (`reader`:
+//! by `parse` and `duration`, within `bound`).
 //!
 //! This is the only reader of the environment.
 
+mod bound;
+mod duration;
+mod file;
 mod layer;
+mod machine;
 mod mistake;
+mod nearest;
 mod parse;
 mod reader;
 mod shard;
@@ -27,29 +33,19 @@ pub use layer::{Flags, KEYS};
 pub use mistake::{Mistake, Mistakes};
 pub use shard::{Shard, ShardUrl};
 
-pub(crate) use mistake::{nearest, reason};
-pub(crate) use parse::{any_duration as parse_duration, show_duration};
+pub(crate) use duration::{any_duration as parse_duration, show_duration};
+pub(crate) use mistake::io_problem;
+pub(crate) use nearest::nearest;
 
 use crate::store::redis::Tls;
 use crate::telemetry::LogFormat;
 
 use layer::Layer;
+use machine::Machine;
 use reader::Reader;
 
 /// The documented default file.
 pub const DEFAULTS: &str = include_str!("../../deploy/ringq.toml");
-
-/// Fewest worker threads. One has nobody to wake and nothing to lock for.
-const THREADS_MIN: usize = 1;
-/// Most worker threads by default: an embedded shard has one writer, more threads only steal work.
-const THREADS_DEFAULT_MAX: usize = 4;
-/// On so few cpus one thread does more than two: what two lose by waking each other they do not win where
-/// Redis, or the thread of an embedded shard, needs the other cpu.
-const CPUS_OF_ONE_THREAD: usize = 2;
-/// Most worker threads that can be asked for.
-const THREADS_MAX: usize = 256;
-/// The replica's name where the host's name cannot be one.
-const REPLICA_DEFAULT: &str = "ringq";
 
 /// The effective settings of one server, checked. `deploy/ringq.toml` says more about each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,13 +86,6 @@ pub struct Config {
     pub threads: usize,
 }
 
-/// What the machine says of itself; defaults follow from it.
-#[derive(Debug)]
-struct Machine {
-    cpus: usize,
-    hostname: Option<String>,
-}
-
 // === impl Config ===
 
 impl Config {
@@ -118,7 +107,7 @@ impl Config {
     /// Every [`Mistake`] found in it.
     pub fn from_toml(text: &str) -> Result<Config, Mistakes> {
         let mut mistakes = Vec::new();
-        let file = Layer::file("the given text", text, &mut mistakes);
+        let file = file::read("the given text", text, &mut mistakes);
         resolve(vec![file], mistakes, &Machine::this())
     }
 
@@ -137,7 +126,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 
 /// What is wrong with the variables of a client command, in words: nobody reads these.
 pub(crate) fn unknown_variables() -> Vec<String> {
-    layer::unknown_variables(environment())
+    variable::unknown_variables(environment())
 }
 
 /// Lays the layers over the defaults, the last one on top, and reads the result.
@@ -157,9 +146,9 @@ fn read_file(flags: &Layer, environment: &Layer, mistakes: &mut Vec<Mistake>) ->
         return Layer::default();
     };
     match fs::read_to_string(&file.text) {
-        Ok(text) => Layer::file(&file.text, &text, mistakes),
+        Ok(text) => file::read(&file.text, &text, mistakes),
         Err(error) => {
-            let problem = format!("cannot read {:?}: {}", file.text, reason(&error));
+            let problem = format!("cannot read {:?}: {}", file.text, io_problem(&error));
             mistakes.push(Mistake::new("config", problem, &file.from));
             Layer::default()
         }
@@ -172,35 +161,4 @@ fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().map(|(name, value)| {
         (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
     })
-}
-
-// === impl Machine ===
-
-impl Machine {
-    fn this() -> Machine {
-        Machine {
-            // Counts what a container's cpu limit leaves, too.
-            cpus: std::thread::available_parallelism().map_or(THREADS_MIN, Into::into),
-            hostname: hostname(),
-        }
-    }
-
-    fn replica(&self) -> String {
-        let name = self.hostname.as_deref().and_then(|name| parse::replica(name).ok());
-        name.unwrap_or_else(|| REPLICA_DEFAULT.to_owned())
-    }
-
-    fn threads(&self) -> usize {
-        match self.cpus {
-            ..=CPUS_OF_ONE_THREAD => 1,
-            cpus => cpus.min(THREADS_DEFAULT_MAX),
-        }
-    }
-}
-
-/// The host's name as Linux knows it, elsewhere as the shell may have told.
-fn hostname() -> Option<String> {
-    let kernel = fs::read_to_string("/proc/sys/kernel/hostname").ok();
-    let name = kernel.map(|name| name.trim().to_owned());
-    name.or_else(|| environment().find(|(name, _)| name == "HOSTNAME").map(|(_, value)| value))
 }

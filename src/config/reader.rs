@@ -1,13 +1,14 @@
 //! From the merged layers to the settings.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
 use super::layer::Layer;
-use super::parse::{self, days, hours, millis, minutes, secs};
+use super::machine::Machine;
 use super::source::Source;
-use super::{Config, Machine, Mistake, Mistakes, Shard, THREADS_MAX, THREADS_MIN};
+use super::{Config, Mistake, Mistakes, Shard, bound, duration, parse};
 use crate::domain::ring::ShardState;
 use crate::store::redis::Tls;
 
@@ -43,17 +44,18 @@ impl Reader {
         let shards = self.shards(data_dir.as_deref(), &redis_tls);
         let replica = self.optional("replica", parse::replica);
         let ready_file = self.optional("ready_file", parse::path);
-        let shutdown_grace = self.duration("shutdown_grace", secs(0), hours(1));
-        let drain_delay = self.duration("drain_delay", secs(0), minutes(10));
-        let stream_max_age =
-            self.required("stream_max_age", |text| parse::duration_or_zero(text, secs(1), days(7)));
-        let max_streams = self.number("max_streams", 1, 100_000);
-        let max_concurrent_requests = self.number("max_concurrent_requests", 1, 1_000_000);
-        let request_timeout = self.duration("request_timeout", millis(100), hours(1));
+        let shutdown_grace = self.duration("shutdown_grace", &bound::SHUTDOWN_GRACE);
+        let drain_delay = self.duration("drain_delay", &bound::DRAIN_DELAY);
+        let stream_max_age = self.required("stream_max_age", |text| {
+            duration::duration_or_zero(text, &bound::STREAM_AGE)
+        });
+        let max_streams = self.number("max_streams", &bound::STREAMS);
+        let max_concurrent_requests =
+            self.number("max_concurrent_requests", &bound::CONCURRENT_REQUESTS);
+        let request_timeout = self.duration("request_timeout", &bound::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
-        let threads =
-            self.optional("threads", |text| parse::number(text, THREADS_MIN, THREADS_MAX));
+        let threads = self.optional("threads", |text| parse::number(text, &bound::THREADS));
         Some(Config {
             listen: listen?,
             http_listen: http_listen?,
@@ -97,12 +99,16 @@ impl Reader {
         self.optional(key, parse)
     }
 
-    fn duration(&mut self, key: &'static str, min: Duration, max: Duration) -> Option<Duration> {
-        self.required(key, |text| parse::duration(text, min, max))
+    fn duration(
+        &mut self,
+        key: &'static str,
+        bounds: &RangeInclusive<Duration>,
+    ) -> Option<Duration> {
+        self.required(key, |text| duration::duration(text, bounds))
     }
 
-    fn number(&mut self, key: &'static str, min: usize, max: usize) -> Option<usize> {
-        self.required(key, |text| parse::number(text, min, max))
+    fn number(&mut self, key: &'static str, bounds: &RangeInclusive<usize>) -> Option<usize> {
+        self.required(key, |text| parse::number(text, bounds))
     }
 
     /// The files for `rediss` shards. A certificate is of no use without its key, nor the other way round.
@@ -120,7 +126,7 @@ impl Reader {
 
     /// The shards given, or the default one.
     fn shards(&mut self, data_dir: Option<&Path>, redis_tls: &Tls) -> Vec<Shard> {
-        let given = self.layer.shards();
+        let given = &self.layer.shards[..];
         let mut shards: Vec<Shard> = Vec::new();
         for text in given {
             let mut problems = Vec::new();

@@ -106,7 +106,8 @@ impl Shard {
 
 fn weight(text: &str) -> Result<u32, String> {
     let max = usize::try_from(WEIGHT_MAX).unwrap_or(usize::MAX);
-    let weight = parse::number(text, 1, max).map_err(|problem| format!("the weight {problem}"))?;
+    let weight = parse::number(text, &(1..=max));
+    let weight = weight.map_err(|problem| format!("the weight {problem}"))?;
     Ok(u32::try_from(weight).unwrap_or(WEIGHT_MAX))
 }
 
@@ -118,9 +119,26 @@ fn state(text: &str) -> Result<ShardState, String> {
     }
 }
 
+/// The text that [`state`] reads.
+pub(super) fn show_state(state: ShardState) -> &'static str {
+    match state {
+        ShardState::Active => "active",
+        ShardState::Draining => "draining",
+    }
+}
+
 // === impl ShardUrl ===
 
 impl ShardUrl {
+    /// What kind of store it is.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => "sqlite",
+            ShardUrl::Redis(_) => "redis",
+        }
+    }
+
     /// Whether it holds a user or a password, of which nothing is shown.
     pub(super) fn has_credentials(&self) -> bool {
         self.remote().is_some_and(Address::has_credentials)
@@ -167,17 +185,6 @@ impl ShardUrl {
                 Err(format!("this build does not serve {redis} shards yet, {ACCEPTED}"))
             }
             (unknown, _) => Err(format!("the scheme {unknown:?} is not known, {ACCEPTED}")),
-        }
-    }
-}
-
-impl ShardUrl {
-    /// What kind of store it is.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            ShardUrl::SqliteFile(_) | ShardUrl::SqliteMemory => "sqlite",
-            ShardUrl::Redis(_) => "redis",
         }
     }
 }

@@ -4,12 +4,12 @@ use std::fmt::Display;
 
 use toml::Value;
 
-use crate::domain::ring::ShardState;
 use crate::store::redis::Tls;
-use crate::telemetry::LogFormat;
 
 use super::Config;
-use super::parse::show_duration;
+use super::duration::show_duration;
+use super::parse::show_log_format;
+use super::shard::show_state;
 
 /// Plain keys first: in TOML a table takes all lines that follow it.
 pub(super) fn toml(config: &Config) -> String {
@@ -27,7 +27,7 @@ pub(super) fn toml(config: &Config) -> String {
     lines.extend(config.ready_file.as_ref().map(|file| line("ready_file", text(file.display()))));
     lines.extend([
         line("threads", config.threads),
-        line("log_format", text(log_format(config.log_format))),
+        line("log_format", text(show_log_format(config.log_format))),
         line("log_filter", text(&config.log_filter)),
         line("max_streams", config.max_streams),
         line("max_concurrent_requests", config.max_concurrent_requests),
@@ -44,7 +44,7 @@ pub(super) fn toml(config: &Config) -> String {
         }
         lines.push(line("url", text(&shard.url)));
         lines.push(line("weight", shard.weight));
-        lines.push(line("state", text(state(shard.state))));
+        lines.push(line("state", text(show_state(shard.state))));
     }
     lines.concat()
 }
@@ -53,22 +53,7 @@ fn line(key: &str, value: impl Display) -> String {
     format!("{key} = {value}\n")
 }
 
-fn state(state: ShardState) -> &'static str {
-    match state {
-        ShardState::Active => "active",
-        ShardState::Draining => "draining",
-    }
-}
-
 /// A quoted string.
 fn text(value: impl Display) -> Value {
     Value::String(value.to_string())
-}
-
-/// As it is set.
-fn log_format(format: LogFormat) -> &'static str {
-    match format {
-        LogFormat::Text => "text",
-        LogFormat::Json => "json",
-    }
 }

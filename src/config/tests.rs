@@ -1,13 +1,13 @@
 //! The way from layers to settings; the parsers have their own tests beside them.
 
-use super::parse::{minutes, secs};
+use super::duration::{any_duration, minutes, secs};
 use super::*;
 use crate::domain::ring::ShardState;
 
 /// Resolves a file, variables and flags on a made-up machine.
 fn settings(file: &str, variables: &[(&str, &str)], flags: &Flags) -> Result<Config, Vec<String>> {
     let mut mistakes = Vec::new();
-    let file = Layer::file("ringq.toml", file, &mut mistakes);
+    let file = file::read("ringq.toml", file, &mut mistakes);
     let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let environment = Layer::environment(variables, &mut mistakes);
     let machine = Machine { cpus: 3, hostname: Some("host-1".to_owned()) };
@@ -64,6 +64,55 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), all);
     let config = settings(&uncommented, &[], &Flags::default()).unwrap();
     assert_eq!(config.shards, defaults().shards, "the example is the default");
+}
+
+/// The bounds of a setting in README.md, which the table of the settings there gives as `1 to 256`.
+fn told_bounds(key: &str) -> Option<[&'static str; 2]> {
+    let table = include_str!("../../README.md");
+    let row = table.lines().find(|line| line.starts_with(&format!("| `{key}` | ")));
+    let words: Vec<_> = row.unwrap().split_whitespace().collect();
+    let begins = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());
+    let bounds =
+        words.windows(3).find(|words| words[1] == "to" && begins(words[0]) && begins(words[2]));
+    bounds.map(|words| {
+        [words[0], words[2]].map(|word| word.trim_end_matches(|c: char| !c.is_alphanumeric()))
+    })
+}
+
+/// What lies just below the first and just above the last value.
+fn beyond([first, last]: [&str; 2]) -> [String; 2] {
+    match (first.parse::<usize>(), last.parse::<usize>()) {
+        (Ok(first), Ok(last)) => [(first - 1).to_string(), (last + 1).to_string()],
+        _ => {
+            let millis = |text| any_duration(text).unwrap().as_millis();
+            let below = millis(first).checked_sub(1);
+            [
+                below.map_or("-1ms".to_owned(), |below| format!("{below}ms")),
+                format!("{}ms", millis(last) + 1),
+            ]
+        }
+    }
+}
+
+#[test]
+fn every_bound_is_the_one_that_the_readme_tells() {
+    let takes = |key, text: &str| settings("", &[], &flags(&[(key, text)])).is_ok();
+    let mut bounded = Vec::new();
+    for key in KEYS {
+        let Some(bounds) = told_bounds(key).filter(|_| key != "replica") else { continue };
+        assert_eq!(bounds.map(|text| takes(key, text)), [true; 2], "{key}: {bounds:?}");
+        let beyond = beyond(bounds);
+        assert_eq!(beyond.each_ref().map(|text| takes(key, text)), [false; 2], "{key}: {beyond:?}");
+        bounded.push(key);
+    }
+    let all = ["threads", "max_streams", "max_concurrent_requests", "request_timeout"];
+    assert_eq!(bounded, [&all[..], &["stream_max_age", "drain_delay", "shutdown_grace"]].concat());
+    let [first, last] = told_bounds("replica").unwrap().map(|text| text.parse::<usize>().unwrap());
+    let lengths = [first - 1, first, last, last + 1];
+    assert_eq!(
+        lengths.map(|chars| takes("replica", &"r".repeat(chars))),
+        [false, true, true, false]
+    );
 }
 
 #[test]

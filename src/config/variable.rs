@@ -1,4 +1,9 @@
-//! Variables with our prefix that are no settings.
+//! The variables with our prefix: those of the settings, and those that are none.
+
+use std::collections::BTreeSet;
+
+use super::layer::KEYS;
+use super::nearest::nearest;
 
 /// Those that client commands read.
 pub(super) const CLIENT: [&str; 2] = ["RINGQ_SERVER", "RINGQ_TOKEN"];
@@ -28,4 +33,31 @@ pub(super) fn is_foreign(name: &str, value: &str) -> bool {
         || name.contains("_SERVICE_PORT")
         || (name.contains("_PORT") && link)
         || ["_TCP_", "_UDP_", "_SCTP_"].iter().any(|protocol| name.contains(protocol))
+}
+
+/// What is wrong with those of `variables` that neither a server nor a client command reads, in words for
+/// people at a client command.
+pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let settings = settings();
+    let ours =
+        variables.filter(|(name, value)| name.starts_with("RINGQ_") && !is_foreign(name, value));
+    let names = ours.map(|(name, _)| name).filter(|name| !settings.contains(name));
+    // The environment has no order; the messages should have one.
+    let names: BTreeSet<String> = names.collect();
+    let known = || CLIENT.into_iter().chain(settings.iter().map(String::as_str));
+    let problem = |name: &String| match nearest(name, known()) {
+        Some(known) => format!("unknown variable {name}, did you mean {known}"),
+        None => format!("unknown variable {name}; commands read {}", CLIENT.join(" and ")),
+    };
+    names.iter().map(problem).collect()
+}
+
+/// The variables of all settings.
+pub(super) fn settings() -> Vec<String> {
+    KEYS.into_iter().chain(["config", "shards"]).map(variable).collect()
+}
+
+/// The variable of a key.
+pub(super) fn variable(key: &str) -> String {
+    format!("RINGQ_{}", key.to_uppercase())
 }

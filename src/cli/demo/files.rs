@@ -1,8 +1,9 @@
 //! The files of the tour.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
+
+use crate::config::io_problem;
 
 use super::super::exit::Failure;
 
@@ -16,14 +17,16 @@ pub(super) fn below(directory: &Path) -> Result<Vec<String>, Failure> {
         Failure::usage(format!("cannot hash the files below {}: {why}", directory.display()))
             .hint("name a directory with some files, as in `ringq demo /usr/share/doc`")
     };
-    let root = directory.canonicalize().map_err(|error| bad(reason(&error)))?;
+    let root = directory.canonicalize().map_err(|error| bad(io_problem(&error)))?;
     let mut paths = Vec::new();
     let mut open = vec![root];
     while let Some(directory) = open.pop() {
         // One that cannot be read below the first is left out, like a file that cannot be.
         match fs::read_dir(&directory) {
             Ok(entries) => entries.flatten().for_each(|entry| sort(&entry, &mut open, &mut paths)),
-            Err(error) if paths.is_empty() && open.is_empty() => return Err(bad(reason(&error))),
+            Err(error) if paths.is_empty() && open.is_empty() => {
+                return Err(bad(io_problem(&error)));
+            }
             Err(_) => {}
         }
         if paths.len() >= FILES_MAX {
@@ -49,8 +52,4 @@ fn sort(entry: &fs::DirEntry, open: &mut Vec<PathBuf>, paths: &mut Vec<String>) 
     {
         paths.push(path.to_owned());
     }
-}
-
-fn reason(error: &io::Error) -> String {
-    crate::config::reason(error)
 }

@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
 
 use super::exit::Failure;
-use crate::config::reason;
+use crate::config::io_problem;
 use crate::domain::limit::REQUEST_BYTES_MAX;
 use crate::pb::Payload;
 use crate::pb::payload::Kind;
@@ -116,7 +116,7 @@ fn unreadable(name: &str, error: &io::Error) -> Failure {
 }
 
 fn cannot_read(name: &str, error: &io::Error) -> String {
-    format!("cannot read {name}: {}", reason(error))
+    format!("cannot read {name}: {}", io_problem(error))
 }
 
 // === impl Source ===

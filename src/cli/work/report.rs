@@ -17,7 +17,7 @@ use super::super::text::printable;
 use super::verdict::Verdict;
 use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
-use crate::config::reason;
+use crate::config::io_problem;
 
 /// The reporter of one process.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Report {
 
     /// Standard output takes no more.
     pub(super) fn unwritable(&self, error: &io::Error) {
-        complain(&format!("cannot write to standard output: {}", reason(error)));
+        complain(&format!("cannot write to standard output: {}", io_problem(error)));
     }
 
     /// What runs is killed, because of this signal.

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::super::exit::{self, Failure};
 use super::report::Report;
-use crate::config::reason;
+use crate::config::io_problem;
 
 /// How long giving back the jobs of killed commands may take.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -113,7 +113,7 @@ impl Stop {
     pub(super) async fn unwritable(&self, error: io::Error) -> String {
         let why = match error.kind() {
             io::ErrorKind::BrokenPipe => CLOSED.to_owned(),
-            _ => format!("its output could not be written: {}", reason(&error)),
+            _ => format!("its output could not be written: {}", io_problem(&error)),
         };
         // Full: it is known already.
         let _ = self.unwritable.try_send(error);

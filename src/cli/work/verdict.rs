@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use super::command::{End, Finished};
 use crate::client::Outcome;
-use crate::config::{reason, show_duration};
+use crate::config::{io_problem, show_duration};
 
 /// The exit code that gives a job back: EX_TEMPFAIL of sysexits.h.
 const TEMPORARY: i32 = 75;
@@ -80,17 +80,19 @@ impl Verdict {
                 Verdict::failed(format!("timed out after {time}"), &stderr)
             }
             End::Killed => Verdict::released("the worker was told to stop at once"),
-            End::NotStarted(error) if is_exhausted(&error) => {
-                Verdict::released(format!("the command could not be started: {}", reason(&error)))
-            }
+            End::NotStarted(error) if is_exhausted(&error) => Verdict::released(format!(
+                "the command could not be started: {}",
+                io_problem(&error)
+            )),
             end if end.is_too_big() => {
                 let why = "the command could not be started: its variables, headers among them, \
                            are more than the system takes";
                 Verdict::failed(why.to_owned(), "")
             }
-            End::NotStarted(error) => {
-                Verdict::failed(format!("the command could not be started: {}", reason(&error)), "")
-            }
+            End::NotStarted(error) => Verdict::failed(
+                format!("the command could not be started: {}", io_problem(&error)),
+                "",
+            ),
         }
     }
 
