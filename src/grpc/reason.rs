@@ -1,4 +1,5 @@
-//! The stable reasons of the contract, their codes, and how long to wait before a repeat.
+//! The stable reasons of the contract, their codes, and how long to wait before a repeat: the table at
+//! `ItemError`, as far as it is served.
 
 use std::time::Duration;
 
@@ -54,74 +55,210 @@ pub(in crate::grpc) enum Reason {
 impl Reason {
     /// Its name in the contract.
     pub(in crate::grpc) fn name(self) -> &'static str {
-        match self {
-            Reason::InvalidField => "INVALID_FIELD",
-            Reason::TooLarge => "TOO_LARGE",
-            Reason::FeatureUnsupported => "FEATURE_UNSUPPORTED",
-            Reason::JobNotFound => "JOB_NOT_FOUND",
-            Reason::TopicNotFound => "TOPIC_NOT_FOUND",
-            Reason::ShardNotFound => "SHARD_NOT_FOUND",
-            Reason::JobExists => "JOB_EXISTS",
-            Reason::WrongJobState => "WRONG_JOB_STATE",
-            Reason::DurabilityUnsupported => "DURABILITY_UNSUPPORTED",
-            Reason::LastActiveShard => "LAST_ACTIVE_SHARD",
-            Reason::DurabilityNotReached => "DURABILITY_NOT_REACHED",
-            Reason::RateLimited => "RATE_LIMITED",
-            Reason::TooManyStreams => "TOO_MANY_STREAMS",
-            Reason::StoreFull => "STORE_FULL",
-            Reason::ShardUnavailable => "SHARD_UNAVAILABLE",
-            Reason::Draining => "DRAINING",
-            Reason::OutcomeUnknown => "OUTCOME_UNKNOWN",
-            Reason::DeadlineExceeded => "DEADLINE_EXCEEDED",
-            Reason::Internal => "INTERNAL",
-            Reason::StoreCorrupt => "STORE_CORRUPT",
-        }
+        self.row().0
     }
 
     /// Its code.
     pub(in crate::grpc) fn code(self) -> Code {
-        match self {
-            Reason::InvalidField | Reason::TooLarge | Reason::FeatureUnsupported => {
-                Code::InvalidArgument
-            }
-            Reason::JobNotFound | Reason::TopicNotFound | Reason::ShardNotFound => Code::NotFound,
-            Reason::JobExists => Code::AlreadyExists,
-            Reason::WrongJobState | Reason::DurabilityUnsupported | Reason::LastActiveShard => {
-                Code::FailedPrecondition
-            }
-            Reason::RateLimited | Reason::TooManyStreams | Reason::StoreFull => {
-                Code::ResourceExhausted
-            }
-            Reason::ShardUnavailable
-            | Reason::Draining
-            | Reason::OutcomeUnknown
-            | Reason::DurabilityNotReached => Code::Unavailable,
-            Reason::DeadlineExceeded => Code::DeadlineExceeded,
-            Reason::Internal | Reason::StoreCorrupt => Code::Internal,
-        }
+        self.row().1
     }
 
     /// How long to wait before a repeat, where one can succeed: as long as its cause usually lasts.
     pub(super) fn retry_delay(self) -> Option<Duration> {
+        self.row().2
+    }
+
+    /// Its row of the table at `ItemError`.
+    fn row(self) -> (&'static str, Code, Option<Duration>) {
+        let after = |millis| Some(Duration::from_millis(millis));
         match self {
-            Reason::RateLimited | Reason::Draining => Some(Duration::from_millis(100)),
-            Reason::OutcomeUnknown => Some(Duration::from_millis(500)),
-            Reason::ShardUnavailable | Reason::DurabilityNotReached => Some(Duration::from_secs(1)),
-            Reason::TooManyStreams => Some(Duration::from_secs(2)),
-            Reason::StoreFull => Some(Duration::from_secs(5)),
-            Reason::InvalidField
-            | Reason::TooLarge
-            | Reason::FeatureUnsupported
-            | Reason::JobNotFound
-            | Reason::TopicNotFound
-            | Reason::ShardNotFound
-            | Reason::JobExists
-            | Reason::WrongJobState
-            | Reason::DurabilityUnsupported
-            | Reason::LastActiveShard
-            | Reason::DeadlineExceeded
-            | Reason::Internal
-            | Reason::StoreCorrupt => None,
+            Reason::InvalidField => ("INVALID_FIELD", Code::InvalidArgument, None),
+            Reason::TooLarge => ("TOO_LARGE", Code::InvalidArgument, None),
+            Reason::FeatureUnsupported => ("FEATURE_UNSUPPORTED", Code::InvalidArgument, None),
+            Reason::JobNotFound => ("JOB_NOT_FOUND", Code::NotFound, None),
+            Reason::TopicNotFound => ("TOPIC_NOT_FOUND", Code::NotFound, None),
+            Reason::ShardNotFound => ("SHARD_NOT_FOUND", Code::NotFound, None),
+            Reason::JobExists => ("JOB_EXISTS", Code::AlreadyExists, None),
+            Reason::WrongJobState => ("WRONG_JOB_STATE", Code::FailedPrecondition, None),
+            Reason::DurabilityUnsupported => {
+                ("DURABILITY_UNSUPPORTED", Code::FailedPrecondition, None)
+            }
+            Reason::LastActiveShard => ("LAST_ACTIVE_SHARD", Code::FailedPrecondition, None),
+            Reason::DurabilityNotReached => {
+                ("DURABILITY_NOT_REACHED", Code::Unavailable, after(1_000))
+            }
+            Reason::RateLimited => ("RATE_LIMITED", Code::ResourceExhausted, after(100)),
+            Reason::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, after(2_000)),
+            Reason::StoreFull => ("STORE_FULL", Code::ResourceExhausted, after(5_000)),
+            Reason::ShardUnavailable => ("SHARD_UNAVAILABLE", Code::Unavailable, after(1_000)),
+            Reason::Draining => ("DRAINING", Code::Unavailable, after(100)),
+            Reason::OutcomeUnknown => ("OUTCOME_UNKNOWN", Code::Unavailable, after(500)),
+            Reason::DeadlineExceeded => ("DEADLINE_EXCEEDED", Code::DeadlineExceeded, None),
+            Reason::Internal => ("INTERNAL", Code::Internal, None),
+            Reason::StoreCorrupt => ("STORE_CORRUPT", Code::Internal, None),
         }
+    }
+}
+
+/// The name of a code as the protocol spells it.
+pub(in crate::grpc) fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::iter::successors;
+
+    use prost::Message as _;
+    use prost_types::{FileDescriptorProto, FileDescriptorSet};
+
+    use super::*;
+
+    /// Reasons of the contract that come with features which this server does not have.
+    const NOT_YET: [&str; 8] = [
+        "ETAG_MISMATCH",
+        "HTTP_TOPIC",
+        "PERMISSION_DENIED",
+        "RESUME_TOKEN_EXPIRED",
+        "STORE_NOT_REPLICATED",
+        "TOPIC_FULL",
+        "TOPIC_NOT_EMPTY",
+        "UNAUTHENTICATED",
+    ];
+
+    /// Every reason. Who adds one is stopped here by the compiler.
+    fn all() -> Vec<Reason> {
+        let next = |reason: &Reason| match reason {
+            Reason::InvalidField => Some(Reason::TooLarge),
+            Reason::TooLarge => Some(Reason::FeatureUnsupported),
+            Reason::FeatureUnsupported => Some(Reason::JobNotFound),
+            Reason::JobNotFound => Some(Reason::TopicNotFound),
+            Reason::TopicNotFound => Some(Reason::ShardNotFound),
+            Reason::ShardNotFound => Some(Reason::JobExists),
+            Reason::JobExists => Some(Reason::WrongJobState),
+            Reason::WrongJobState => Some(Reason::DurabilityUnsupported),
+            Reason::DurabilityUnsupported => Some(Reason::LastActiveShard),
+            Reason::LastActiveShard => Some(Reason::DurabilityNotReached),
+            Reason::DurabilityNotReached => Some(Reason::RateLimited),
+            Reason::RateLimited => Some(Reason::TooManyStreams),
+            Reason::TooManyStreams => Some(Reason::StoreFull),
+            Reason::StoreFull => Some(Reason::ShardUnavailable),
+            Reason::ShardUnavailable => Some(Reason::Draining),
+            Reason::Draining => Some(Reason::OutcomeUnknown),
+            Reason::OutcomeUnknown => Some(Reason::DeadlineExceeded),
+            Reason::DeadlineExceeded => Some(Reason::Internal),
+            Reason::Internal => Some(Reason::StoreCorrupt),
+            Reason::StoreCorrupt => None,
+        };
+        successors(Some(Reason::InvalidField), next).collect()
+    }
+
+    fn contract() -> Vec<FileDescriptorProto> {
+        let files = FileDescriptorSet::decode(crate::pb::FILE_DESCRIPTOR_SET).unwrap().file;
+        files.into_iter().filter(|file| file.package() == "ringq.v1").collect()
+    }
+
+    /// The comments of a file, each on one line.
+    fn comments(file: &FileDescriptorProto) -> Vec<&str> {
+        let places = &file.source_code_info.as_ref().unwrap().location;
+        places.iter().filter_map(|place| place.leading_comments.as_deref()).collect()
+    }
+
+    /// Whether it is the comment with the table.
+    fn is_table(comment: &str) -> bool {
+        comment.contains("| Code | Reason | What to do |")
+    }
+
+    /// The table of the contract: the code of each reason, and what to do.
+    fn table() -> BTreeMap<String, (String, String)> {
+        let files = contract();
+        let tables: Vec<_> = files.iter().flat_map(comments).filter(|c| is_table(c)).collect();
+        let [table] = tables[..] else { panic!("{} tables", tables.len()) };
+        let rows = table.lines().filter_map(|line| line.trim().strip_prefix("| "));
+        let rows = rows.filter_map(|row| {
+            let cells: Vec<_> = row.trim_end_matches('|').split(" | ").map(str::trim).collect();
+            let [code, reason, what] = cells[..] else { panic!("{row}") };
+            let row = (reason.to_owned(), (code.to_owned(), what.to_owned()));
+            is_name(code).then_some(row)
+        });
+        rows.collect()
+    }
+
+    /// Whether it is UPPER_SNAKE_CASE.
+    fn is_name(word: &str) -> bool {
+        word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    }
+
+    #[test]
+    fn every_reason_is_a_row_of_the_contract() {
+        let mut table = table();
+        for reason in all() {
+            let row = table.remove(reason.name());
+            let (code, what) = row.unwrap_or_else(|| panic!("{} is no row", reason.name()));
+            assert_eq!(code, code_name(reason.code()), "{}", reason.name());
+            assert!(!what.is_empty());
+            let waits = what.contains("RetryInfo");
+            assert!(!waits || reason.retry_delay().is_some(), "{}: {what}", reason.name());
+        }
+        assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), NOT_YET);
+    }
+
+    /// The values of all enumerations, with the prefix that they share and without it.
+    fn values() -> BTreeSet<String> {
+        let files = contract();
+        let enums = files.iter().flat_map(|file| &file.enum_type);
+        let names = enums.flat_map(|e| {
+            let zero = e.value[0].name().strip_suffix("UNSPECIFIED").unwrap();
+            e.value.iter().flat_map(move |value| [value.name(), &value.name()[zero.len()..]])
+        });
+        names.map(str::to_owned).collect()
+    }
+
+    /// Wherever else a comment names a reason, it is one of the table, and stands behind its own code.
+    #[test]
+    fn comments_name_no_reason_that_the_table_does_not_have() {
+        let (table, values, files) = (table(), values(), contract());
+        let codes = (0..=16).map(|code| code_name(Code::from_i32(code)));
+        let codes: BTreeSet<_> = codes.collect();
+        let mut named = BTreeSet::new();
+        // Why a job does not run has a vocabulary of its own, which is told there.
+        let others = |comment: &&str| !is_table(comment) && !comment.contains("Stable: NOT_DUE");
+        for comment in files.iter().flat_map(comments).filter(others) {
+            for clause in comment.split([';', '.']) {
+                let mut code = None;
+                let words = clause.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                for word in words.filter(|word| is_name(word)) {
+                    if codes.contains(word) {
+                        code = Some(word);
+                    } else if let Some((its, _)) = table.get(word) {
+                        assert!(code.is_none_or(|code| code == its), "{word} in: {clause}");
+                        named.insert(word.to_owned());
+                    } else {
+                        let known = values.contains(word) || word == "UPPER_SNAKE_CASE";
+                        assert!(known || !word.contains('_'), "{word} in: {clause}");
+                    }
+                }
+            }
+        }
+        assert!(named.len() > 12, "{named:?}");
     }
 }

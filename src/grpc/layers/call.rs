@@ -8,6 +8,7 @@ use tonic::Code;
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
+use super::super::reason::code_name;
 use super::Shared;
 use super::method::Method;
 
@@ -62,7 +63,7 @@ impl Call {
         }
         let took = self.began.elapsed();
         let (method, request_id) = (self.method.name, text(&self.id));
-        let name = name(code);
+        let name = code_name(code);
         self.shared.metrics.rpc(method, name, took);
         match code {
             Code::Ok | Code::Cancelled => {
@@ -102,27 +103,4 @@ impl Drop for Call {
 /// Only ids that are text are taken or made.
 fn text(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
-}
-
-/// The name of a code as the protocol spells it.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
 }
