@@ -29,6 +29,6 @@ pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
 pub use name::{ShardName, TopicName};
 pub use receipt::{Receipt, Token};
-pub use retry::{RetryOverrides, RetryPolicy};
+pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
 pub use time::{Time, When};

@@ -1,10 +1,17 @@
-//! Retry policies.
+//! Retry policies: [`RetryOverrides::try_new`] has the rules, here they get the names and the words of the
+//! contract.
 
-use crate::domain::{RetryOverrides, limit};
+use crate::domain::{InvalidRetry, RetryOverrides, limit};
 use crate::pb;
 
-use super::time::{self, DELAY, POSITIVE};
+use super::time::{self, DELAY, MALFORMED, NoDuration, POSITIVE};
 use super::{Checks, Path};
+
+/// What is accepted as a count.
+const COUNT: &str = "must be 1 or more, -1 for no limit, or 0 to inherit";
+
+/// What was refused, with what there is to say beyond the rule.
+type Refused = (InvalidRetry, Option<NoDuration>);
 
 /// What a job says about retries. Numbers that are 0 inherit.
 pub(in crate::grpc) fn retry(
@@ -13,57 +20,61 @@ pub(in crate::grpc) fn retry(
     given: Option<pb::RetryPolicy>,
 ) -> RetryOverrides {
     let Some(given) = given else { return RetryOverrides::default() };
-    let optional = |checks: &mut Checks, name, given: &Option<prost_types::Duration>| {
-        time::duration(checks, path.field(name), given.as_ref(), &POSITIVE)
+    let mut refused = Vec::new();
+    let said = overrides(&given, &mut refused);
+    let taken = RetryOverrides::try_new(said).unwrap_or_else(|invalid| {
+        refused.extend(invalid.into_iter().map(|what| (what, None)));
+        RetryOverrides::default()
+    });
+    // In the order of the fields, whether a value is none or breaks a rule.
+    refused.sort_by_key(|(what, _)| *what);
+    refused.into_iter().for_each(|what| note(checks, path, &given, what));
+    taken
+}
+
+/// What is said, as far as it has the form of what we have a type for.
+fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<Refused>) -> RetryOverrides {
+    let mut wait = |given: Option<&prost_types::Duration>, what| {
+        let duration = time::plain_duration(given?);
+        duration.map_err(|why| refused.push((what, Some(why)))).ok()
     };
+    // One more than a ladder may have: so it is seen that there are too many.
+    let rungs = given.delays.iter().take(limit::RETRY_DELAYS_MAX + 1).enumerate();
+    let rung = |(index, rung)| wait(Some(rung), InvalidRetry::Delay(index)).unwrap_or_default();
     RetryOverrides {
-        max_attempts: count(checks, path.field("max_attempts"), given.max_attempts),
-        delays: delays(checks, path, &given.delays),
-        initial_delay: optional(checks, "initial_delay", &given.initial_delay),
-        multiplier: multiplier(checks, path.field("multiplier"), given.multiplier),
-        max_delay: optional(checks, "max_delay", &given.max_delay),
-        jitter: jitter(checks, path.field("jitter"), given.jitter),
-        max_retry_duration: optional(checks, "max_retry_duration", &given.max_retry_duration),
+        delays: rungs.map(rung).collect(),
+        max_attempts: Some(given.max_attempts).filter(|&count| count != 0),
+        initial_delay: wait(given.initial_delay.as_ref(), InvalidRetry::InitialDelay),
+        multiplier: Some(given.multiplier).filter(|&growth| growth != 0.0),
+        max_delay: wait(given.max_delay.as_ref(), InvalidRetry::MaxDelay),
+        jitter: given.jitter,
+        max_retry_duration: wait(given.max_retry_duration.as_ref(), InvalidRetry::MaxRetryDuration),
         ignore_expired_leases: given.ignore_expired_leases,
-        max_deliveries: count(checks, path.field("max_deliveries"), given.max_deliveries),
+        max_deliveries: Some(given.max_deliveries).filter(|&count| count != 0),
     }
 }
 
-/// A count where -1 means no limit and 0 inherits.
-fn count(checks: &mut Checks, path: Path<'_>, given: i32) -> Option<i32> {
-    if given < -1 {
-        checks.invalid(path, "must be 1 or more, -1 for no limit, or 0 to inherit");
-    }
-    Some(given).filter(|&count| count != 0)
-}
-
-fn delays(
-    checks: &mut Checks,
-    parent: Path<'_>,
-    given: &[prost_types::Duration],
-) -> Vec<std::time::Duration> {
-    checks.at_most_items(parent.field("delays"), given.len(), limit::RETRY_DELAYS_MAX);
-    let delays = given.iter().take(limit::RETRY_DELAYS_MAX).enumerate();
-    let delay =
-        |(index, delay)| time::duration(checks, parent.item("delays", index), Some(delay), &DELAY);
-    delays.filter_map(delay).collect()
-}
-
-fn multiplier(checks: &mut Checks, path: Path<'_>, given: f64) -> Option<f64> {
-    if given == 0.0 {
-        return None;
-    }
-    if !given.is_finite() || given < 1.0 {
-        checks.invalid(path, "must be a finite number of 1 or more, or 0 to inherit");
-    }
-    Some(given)
-}
-
-fn jitter(checks: &mut Checks, path: Path<'_>, given: Option<f64>) -> Option<f64> {
-    if given.is_some_and(|jitter| !(0.0..=1.0).contains(&jitter)) {
-        checks.invalid(path, "must be 0 to 1");
-    }
-    given
+/// Says at its field what would be accepted.
+fn note(checks: &mut Checks, path: Path<'_>, given: &pb::RetryPolicy, (what, why): Refused) {
+    let (field, accepted) = match what {
+        InvalidRetry::MaxAttempts => (path.field("max_attempts"), COUNT),
+        InvalidRetry::TooManyDelays => {
+            let (rungs, max) = (given.delays.len(), limit::RETRY_DELAYS_MAX);
+            return checks.at_most_items(path.field("delays"), rungs, max);
+        }
+        // Which is one of too many.
+        InvalidRetry::Delay(limit::RETRY_DELAYS_MAX..) => return,
+        InvalidRetry::Delay(index) => (path.item("delays", index), DELAY.text),
+        InvalidRetry::InitialDelay => (path.field("initial_delay"), POSITIVE.text),
+        InvalidRetry::Multiplier => {
+            (path.field("multiplier"), "must be a finite number of 1 or more, or 0 to inherit")
+        }
+        InvalidRetry::MaxDelay => (path.field("max_delay"), POSITIVE.text),
+        InvalidRetry::Jitter => (path.field("jitter"), "must be 0 to 1"),
+        InvalidRetry::MaxRetryDuration => (path.field("max_retry_duration"), POSITIVE.text),
+        InvalidRetry::MaxDeliveries => (path.field("max_deliveries"), COUNT),
+    };
+    checks.invalid(field, if why == Some(NoDuration::Malformed) { MALFORMED } else { accepted });
 }
 
 /// What a job says about retries; nothing when it says nothing.
@@ -138,6 +149,43 @@ mod tests {
             let found: Vec<_> = found.iter().map(|(field, r)| (field.as_str(), *r)).collect();
             assert_eq!(found, expected, "{given:?}");
         }
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_in_the_order_of_the_fields() {
+        let malformed = prost_types::Duration { seconds: 0, nanos: 1_000_000_000 };
+        let mut delays = vec![span(1); limit::RETRY_DELAYS_MAX + 2];
+        delays[7] = malformed;
+        delays[limit::RETRY_DELAYS_MAX] = malformed;
+        let given = pb::RetryPolicy {
+            max_attempts: -2,
+            delays,
+            initial_delay: Some(span(-1)),
+            multiplier: f64::NAN,
+            max_delay: Some(malformed),
+            jitter: Some(7.0),
+            max_retry_duration: Some(span(i64::MAX)),
+            max_deliveries: i32::MIN,
+            ..Default::default()
+        };
+        let mut checks = Checks::default();
+        retry(&mut checks, Path::ROOT, Some(given));
+        let violations = checks.finish(Some(())).unwrap_err().0;
+        let told: Vec<_> = violations.iter().map(|v| format!("{}: {}", v.field, v.text)).collect();
+        let growth = "must be a finite number of 1 or more, or 0 to inherit";
+        let wait = "must be more than 0s and at most 10 years";
+        let expected = [
+            format!("max_attempts: {COUNT}"),
+            "delays: must have at most 100 items, not 102".to_owned(),
+            format!("delays[7]: {MALFORMED}"),
+            format!("initial_delay: {wait}"),
+            format!("multiplier: {growth}"),
+            format!("max_delay: {MALFORMED}"),
+            "jitter: must be 0 to 1".to_owned(),
+            format!("max_retry_duration: {MALFORMED}"),
+            format!("max_deliveries: {COUNT}"),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -10,7 +10,17 @@ use super::{Checks, Path};
 pub(in crate::grpc) struct Range {
     min: Duration,
     max: Duration,
-    text: &'static str,
+    /// What would be accepted.
+    pub(in crate::grpc) text: &'static str,
+}
+
+/// Why a duration of the contract is none of ours, whatever the range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::grpc) enum NoDuration {
+    /// It is negative.
+    Negative,
+    /// It breaks the rules of its own message.
+    Malformed,
 }
 
 /// The range of a lease.
@@ -38,6 +48,9 @@ const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
 const TIMESTAMP_SECONDS_MIN: i64 = -62_135_596_800;
 /// Longest `google.protobuf.Duration`, about 10,000 years.
 const DURATION_SECONDS_MAX: u64 = 315_576_000_000;
+/// What is said of a [`NoDuration::Malformed`].
+pub(in crate::grpc) const MALFORMED: &str =
+    "is no duration: nanos must be 0 to 999999999 and seconds in range";
 /// Nanoseconds that make a whole second.
 const NANOS: u32 = 1_000_000_000;
 
@@ -48,22 +61,27 @@ pub(in crate::grpc) fn duration(
     given: Option<&prost_types::Duration>,
     range: &Range,
 ) -> Option<Duration> {
-    let given = given?;
+    let text = match plain_duration(given?) {
+        Ok(duration) if (range.min..=range.max).contains(&duration) => return Some(duration),
+        Ok(_) | Err(NoDuration::Negative) => range.text,
+        Err(NoDuration::Malformed) => MALFORMED,
+    };
+    checks.invalid(path, text);
+    None
+}
+
+/// A duration of any length.
+pub(in crate::grpc) fn plain_duration(
+    given: &prost_types::Duration,
+) -> Result<Duration, NoDuration> {
     if given.seconds < 0 || given.nanos < 0 {
-        checks.invalid(path, range.text);
-        return None;
+        return Err(NoDuration::Negative);
     }
     let (seconds, nanos) = (given.seconds.unsigned_abs(), given.nanos.unsigned_abs());
     if seconds > DURATION_SECONDS_MAX || nanos >= NANOS {
-        checks.invalid(path, "is no duration: nanos must be 0 to 999999999 and seconds in range");
-        return None;
+        return Err(NoDuration::Malformed);
     }
-    let duration = Duration::new(seconds, nanos);
-    if duration < range.min || duration > range.max {
-        checks.invalid(path, range.text);
-        return None;
-    }
-    Some(duration)
+    Ok(Duration::new(seconds, nanos))
 }
 
 /// A point in time, rounded up to a microsecond so that nothing comes early.
