@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Enqueue { job: u32, at: Nanos, delay: Nanos },
     /// A call that asks for it was answered OK, with this id.
     Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
+    /// It lies on this shard, said an answer.
+    LiesOn { job: u32, shard: String },
     /// The ack of `after` was answered OK, which enqueues `job`, too. Its id is not told then.
     FollowsOn { job: u32, after: u32, at: Nanos },
     /// It arrived. None: a job that nobody asked for.
@@ -37,8 +39,11 @@ pub(crate) enum Event {
     Extended { job: u32, sent: Nanos, receipt: String, lease: Nanos },
     /// A stream ended, or the worker let go of it.
     Ended { stream: u64, at: Nanos },
-    /// All servers were killed, or their power was cut.
+    /// The power of all servers was cut: leases of before may be forgotten, as nobody waits for the disk on the way
+    /// to a worker.
     Cut { at: Nanos },
+    /// This shard died, and may have held back what it answered meanwhile.
+    HeldBack { shard: String, from: Nanos, to: Nanos },
     /// One of several servers was killed.
     Killed { server: u32, at: Nanos },
     /// Something was done to a process or a connection, for people who read the history.

@@ -1,5 +1,4 @@
-//! Judges a history after the fact; shared by the targets `durability` and `faults`. It knows nothing
-//! of servers: only what was asked, answered and delivered.
+//! Judges a history after the fact. It knows nothing of servers: only what was asked, answered and delivered.
 //!
 //! - lost: an enqueue, or an ack that enqueues, was answered OK and the job was neither acknowledged
 //!   nor made a dead letter, although the rig drained the queue.
@@ -14,8 +13,11 @@
 //! - doubled: one job under two ids.
 //! - unexpected, damaged: a job that nobody asked for, a body that is not the one sent.
 //! - reused: a receipt that came twice.
+//! - held back, undone: what would be lost or after its ack, if its shard had not died soon after it answered; see
+//!   [`forgotten`]. Allowed and counted.
 //! - duplicates: repeats that no nack asked for. Allowed and counted: delivery is at least once.
 
+mod forgotten;
 pub(crate) mod history;
 mod repeats;
 mod tests;
@@ -23,6 +25,7 @@ mod verdict;
 
 use std::collections::{HashMap, HashSet};
 
+use forgotten::Forgotten;
 use history::{Delivered, Event, Nanos};
 use repeats::Repeats;
 
@@ -33,14 +36,21 @@ pub(crate) use verdict::Verdict;
 struct Life {
     asked: Option<(Nanos, Nanos)>,
     answered: bool,
+    /// It was answered only by a shard that may have held it back.
+    held_back: bool,
     id: Option<String>,
     doubled: bool,
     end: Option<End>,
+    /// An earlier one, that its shard may have held back.
+    held_back_end: Option<End>,
+    undone: bool,
     acks: Vec<Ack>,
     /// The last hand-over.
     handed_over: i32,
     nacks: Vec<Nack>,
     deliveries: usize,
+    /// Those that nobody may have forgotten.
+    lasting: usize,
 }
 
 /// The first ack that was answered OK, or the dead letter.
@@ -52,7 +62,7 @@ struct End {
     buried: bool,
 }
 
-/// An ack that was answered OK, and when it was first sent.
+/// An ack that was answered OK and not held back, and when it was first sent.
 #[derive(Clone, Debug)]
 struct Ack {
     delivery: i32,
@@ -73,59 +83,64 @@ struct Cuts {
     by_server: HashMap<u32, Vec<Nanos>>,
 }
 
-/// Judges a history of `jobs` jobs. With `only_fsynced`, only enqueues that were answered FSYNCED
-/// are promises: a power cut may take the others.
-pub(crate) fn check(jobs: u32, events: &[Event], only_fsynced: bool) -> Verdict {
+/// Judges a history of `jobs` jobs.
+pub(crate) fn check(jobs: u32, events: &[Event]) -> Verdict {
     let mut verdict = Verdict::default();
-    let lives = read_lives(jobs, events, only_fsynced);
-    let cuts = Cuts::read(events);
+    let (cuts, forgotten) = (Cuts::read(events), Forgotten::read(events));
+    let mut lives = read_lives(jobs, events, &cuts, &forgotten);
     verdict.cuts = cuts.count();
     let mut receipts = HashSet::new();
     for event in events {
         if let Event::Delivered(delivered) = event {
             verdict.deliveries += 1;
             verdict.reused += usize::from(!receipts.insert(&delivered.receipt));
-            judge(delivered, &lives, &cuts, &mut verdict);
+            judge(delivered, &mut lives, (&cuts, &forgotten), &mut verdict);
         }
     }
     for (job, life) in (0..).zip(&lives) {
         life.judge(job, &mut verdict);
-        // A power cut may take an ack with it.
-        if !only_fsynced && life.is_outdated() {
+        if life.is_outdated() {
             verdict.outdated.push(job);
         }
     }
-    Repeats::read(events, &cuts, only_fsynced).judge(&mut verdict);
+    Repeats::read(events, &cuts, &forgotten).judge(&mut verdict);
     verdict
 }
 
 /// The first pass: everything but the judgement of deliveries.
-fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool) -> Vec<Life> {
+fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_>) -> Vec<Life> {
     let mut lives = vec![Life::default(); jobs as usize];
     for event in events {
         match event {
             Event::Enqueue { job, at, delay } => lives[*job as usize].asked = Some((*at, *delay)),
-            Event::Enqueued { job, fsynced, id, .. } => {
-                lives[*job as usize].answered |= *fsynced || !only_fsynced;
-                lives[*job as usize].called(id);
+            Event::Enqueued { job, at, fsynced, id } => {
+                let lasts = *fsynced || !forgotten.may_be(*job, *at);
+                lives[*job as usize].answered(id, lasts);
             }
-            // What an ack has written is as safe as the ack, which promises nothing across a power cut.
-            Event::FollowsOn { job, .. } => lives[*job as usize].answered |= !only_fsynced,
-            Event::Delivered(Delivered { job: Some(job), id, delivery, .. }) => {
-                let life = &mut lives[*job as usize];
-                life.handed_over = life.handed_over.max(*delivery);
-                lives[*job as usize].deliveries += 1;
-                lives[*job as usize].called(id);
+            Event::FollowsOn { job, at, .. } => {
+                let lasts = !forgotten.may_be(*job, *at);
+                lives[*job as usize].written(lasts);
+            }
+            Event::Delivered(Delivered { job: Some(job), id, at, delivery, .. }) => {
+                let lasts = !forgotten.may_be(*job, *at);
+                lives[*job as usize].delivered(id, lasts);
+                if lasts && !cuts.of_power(*at, Nanos::MAX).any(|_| true) {
+                    let life = &mut lives[*job as usize];
+                    life.handed_over = life.handed_over.max(*delivery);
+                }
             }
             Event::Acked { job, at, delivery, receipt, .. }
             | Event::Buried { job, at, delivery, receipt } => {
-                if let Event::Acked { sent, .. } = event {
+                let lasts = !forgotten.may_be(*job, *at);
+                if let Event::Acked { sent, .. } = event
+                    && lasts
+                {
                     let ack = Ack { delivery: *delivery, sent: *sent, at: *at };
                     lives[*job as usize].acks.push(ack);
                 }
                 let buried = matches!(event, Event::Buried { .. });
                 let (at, delivery, receipt) = (*at, *delivery, receipt.clone());
-                lives[*job as usize].ended(End { at, delivery, receipt, buried });
+                lives[*job as usize].ended(End { at, delivery, receipt, buried }, lasts);
             }
             Event::Nacked { job, sent, delivery, delay } => {
                 let nack = Nack { delivery: *delivery, not_before: sent + delay };
@@ -138,12 +153,18 @@ fn read_lives(jobs: u32, events: &[Event], only_fsynced: bool) -> Vec<Life> {
 }
 
 /// The second pass: one delivery against the life of its job.
-fn judge(delivered: &Delivered, lives: &[Life], cuts: &Cuts, verdict: &mut Verdict) {
-    let life = delivered.job.map(|job| (job, &lives[job as usize]));
-    let Some((job, life, (asked, delay))) = life.and_then(|(j, l)| Some((j, l, l.asked?))) else {
+fn judge(
+    delivered: &Delivered,
+    lives: &mut [Life],
+    (cuts, forgotten): (&Cuts, &Forgotten<'_>),
+    verdict: &mut Verdict,
+) {
+    let asked = delivered.job.and_then(|job| Some((job, lives[job as usize].asked?)));
+    let Some((job, (asked, delay))) = asked else {
         verdict.unexpected += 1;
         return;
     };
+    let life = &mut lives[job as usize];
     if !delivered.intact {
         verdict.damaged.push(job);
     }
@@ -152,24 +173,48 @@ fn judge(delivered: &Delivered, lives: &[Life], cuts: &Cuts, verdict: &mut Verdi
     if delivered.at < asked + delay || life.nacks.iter().any(too_soon) {
         verdict.early.push(job);
     }
-    if life.end.as_ref().is_some_and(|end| end.forbids(delivered, cuts)) {
+    let forbids = |end: &Option<End>| end.as_ref().is_some_and(|end| end.forbids(delivered, cuts));
+    // What is held back is there until its shard dies.
+    let undone = forbids(&life.held_back_end);
+    let still_there = forgotten.may_be(job, delivered.at);
+    if forbids(&life.end) || undone && still_there {
         verdict.after_ack.push(job);
     }
+    life.undone |= undone && !still_there;
 }
 
 // === impl Life ===
 
 impl Life {
+    fn answered(&mut self, id: &String, lasts: bool) {
+        self.written(lasts);
+        self.called(id, lasts);
+    }
+
+    fn written(&mut self, lasts: bool) {
+        self.answered |= lasts;
+        self.held_back |= !lasts;
+    }
+
+    fn delivered(&mut self, id: &String, lasts: bool) {
+        self.deliveries += 1;
+        self.lasting += usize::from(lasts);
+        self.called(id, lasts);
+    }
+
     /// Keeps the end that was answered first.
-    fn ended(&mut self, end: End) {
-        if self.end.as_ref().is_none_or(|known| end.at < known.at) {
-            self.end = Some(end);
+    fn ended(&mut self, end: End, lasts: bool) {
+        let known = if lasts { &mut self.end } else { &mut self.held_back_end };
+        if known.as_ref().is_none_or(|known| end.at < known.at) {
+            *known = Some(end);
         }
     }
 
-    /// Keeps the first id.
-    fn called(&mut self, id: &String) {
-        self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
+    /// Keeps the first id. One that is forgotten together with the ack that made it gets another name the next time.
+    fn called(&mut self, id: &String, lasts: bool) {
+        if lasts {
+            self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
+        }
     }
 
     /// Whether an ack counted although a later lease was out. Once the job is acknowledged under that one, an ack
@@ -183,14 +228,23 @@ impl Life {
 
     /// What can be said without looking at single deliveries.
     fn judge(&self, job: u32, verdict: &mut Verdict) {
-        let buried = self.end.as_ref().is_some_and(|end| end.buried);
-        verdict.enqueued += usize::from(self.answered);
-        verdict.exist += usize::from(self.answered || self.deliveries > 0);
-        verdict.acked += usize::from(self.end.is_some() && !buried);
+        let end = self.end.as_ref().or(self.held_back_end.as_ref());
+        let (ended, buried) = (end.is_some(), end.is_some_and(|end| end.buried));
+        let known = self.answered || self.lasting > 0;
+        let exists = known || self.held_back || self.deliveries > 0;
+        verdict.enqueued += usize::from(self.answered || self.held_back);
+        verdict.exist += usize::from(exists);
+        verdict.doubtful += usize::from(exists && !known);
+        verdict.acked += usize::from(ended && !buried);
         verdict.buried += usize::from(buried);
+        verdict.undone += usize::from(self.undone);
         verdict.duplicates += self.deliveries.saturating_sub(1 + self.nacks.len());
-        if self.answered && self.end.is_none() {
-            verdict.lost.push(job);
+        if !ended {
+            match self.answered {
+                true => verdict.lost.push(job),
+                false if self.held_back => verdict.held_back.push(job),
+                false => {}
+            }
         }
         if self.doubled {
             verdict.doubled.push(job);
@@ -236,6 +290,11 @@ impl Cuts {
     fn of(&self, server: u32, after: Nanos, before: Nanos) -> impl Iterator<Item = Nanos> {
         let one = self.by_server.get(&server).into_iter().flatten();
         self.all.iter().chain(one).copied().filter(move |cut| after < *cut && *cut < before)
+    }
+
+    /// When the power was cut between two moments.
+    fn of_power(&self, after: Nanos, before: Nanos) -> impl Iterator<Item = Nanos> {
+        self.all.iter().copied().filter(move |cut| after < *cut && *cut < before)
     }
 
     fn count(&self) -> usize {

@@ -16,11 +16,12 @@
 
 use std::collections::HashMap;
 
+use super::forgotten::Forgotten;
 use super::history::{Delivered, Event, Nanos};
 use super::{Cuts, Verdict};
 
 /// What a message may take from one process to another on a busy machine.
-const SLACK: Nanos = 600_000_000;
+pub(super) const SLACK: Nanos = 600_000_000;
 
 /// What is known of leases beside their deliveries.
 pub(super) struct Repeats<'a> {
@@ -29,8 +30,7 @@ pub(super) struct Repeats<'a> {
     extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
     ended: HashMap<u64, Nanos>,
     cuts: &'a Cuts,
-    /// Whether a cut can take leases with it, which are not synced: nobody waits for their grace then.
-    forgets: bool,
+    forgotten: &'a Forgotten<'a>,
     /// When the recorder stood still, and for how long by then.
     stalls: Vec<(Nanos, Nanos)>,
 }
@@ -48,19 +48,20 @@ enum Why {
     Nacked,
     Broken,
     RanOut,
+    Forgotten,
 }
 
 // === impl Repeats ===
 
 impl<'a> Repeats<'a> {
-    pub(super) fn read(events: &'a [Event], cuts: &'a Cuts, forgets: bool) -> Self {
+    pub(super) fn read(events: &'a [Event], cuts: &'a Cuts, forgotten: &'a Forgotten<'a>) -> Self {
         let mut repeats = Self {
             by_job: HashMap::new(),
             nacks: HashMap::new(),
             extends: HashMap::new(),
             ended: HashMap::new(),
             cuts,
-            forgets,
+            forgotten,
             stalls: Vec::new(),
         };
         events.iter().for_each(|event| repeats.note(event));
@@ -84,7 +85,11 @@ impl<'a> Repeats<'a> {
                     nacks.failed.get_or_insert(*at);
                 }
             }
-            Event::Extended { sent, receipt, lease, .. } => {
+            Event::Extended { job, sent, receipt, lease } => {
+                // One that may be forgotten keeps nothing. It was answered a little after it was sent.
+                if self.forgotten.may_be(*job, *sent) || self.forgotten.may_be(*job, sent + SLACK) {
+                    return;
+                }
                 self.extends.entry(receipt).or_default().push((*sent, *lease));
             }
             Event::Ended { stream, at } => {
@@ -101,18 +106,21 @@ impl<'a> Repeats<'a> {
             for pair in deliveries.windows(2) {
                 let (before, after) = (pair[0], pair[1]);
                 let why = self.why_over(before, after);
-                let is_known =
-                    why == Some(Why::Broken) || self.lay_around(before) || self.lay_around(after);
+                let forgotten = self.forgotten.between(*job, before, after);
+                let is_known = why == Some(Why::Broken)
+                    || forgotten
+                    || self.lay_around(before)
+                    || self.lay_around(after);
                 if before.delivery == after.delivery && !is_known {
                     verdict.renumbered.push(*job);
                 }
                 match why {
                     None => verdict.overlap.push(*job),
-                    Some(Why::Nacked) => {}
+                    Some(Why::Nacked | Why::Forgotten) => {}
                     Some(Why::Broken) => verdict.broken += 1,
                     Some(Why::RanOut) => verdict.ran_out += 1,
                 }
-                if !self.failures_fit(before, after) {
+                if !forgotten && !self.failures_fit(before, after) {
                     verdict.miscounted.push(*job);
                 }
             }
@@ -149,10 +157,12 @@ impl<'a> Repeats<'a> {
         let ends = extends.map(|(sent, lease)| sent + lease).chain([arrived + before.lease]);
         let slack = self.slack(before, after);
         let ran_out = ends.max().is_some_and(|end| end <= after.at + slack);
+        let forgotten = before.job.is_some_and(|job| self.forgotten.between(job, before, after));
         match () {
             () if nacked => Some(Why::Nacked),
             () if self.broke(before, after.at + slack) => Some(Why::Broken),
             () if ran_out => Some(Why::RanOut),
+            () if forgotten => Some(Why::Forgotten),
             () => None,
         }
     }
@@ -161,8 +171,8 @@ impl<'a> Repeats<'a> {
     fn broke(&self, before: &Delivered, now: Nanos) -> bool {
         let ended = self.ended.get(&before.stream).copied();
         let cuts = self.cuts.of(before.server, before.stream_since, ended.unwrap_or(Nanos::MAX));
-        let mut cuts = cuts.peekable();
-        let forgotten = self.forgets && cuts.peek().is_some_and(|cut| *cut <= now);
+        let power = self.cuts.of_power(before.stream_since, ended.unwrap_or(Nanos::MAX));
+        let forgotten = power.min().is_some_and(|cut| cut <= now);
         let first = cuts.chain(ended).min();
         let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));

@@ -17,6 +17,12 @@ pub(crate) struct Verdict {
     /// Repeats after a lease that ran out.
     pub(crate) ran_out: usize,
     pub(crate) cuts: usize,
+    /// Jobs that are gone and that their shard may have held back when it died.
+    pub(crate) held_back: Vec<u32>,
+    /// Jobs that came after an ack which their shard may have held back.
+    pub(crate) undone: usize,
+    /// Jobs that exist only by answers which a shard may have held back: its books may not know them.
+    pub(crate) doubtful: usize,
     /// Leases are judged with so much doubt about when they began, in nanoseconds.
     pub(crate) doubt: u64,
     pub(crate) lost: Vec<u32>,
@@ -63,7 +69,8 @@ impl fmt::Display for Verdict {
         write!(
             f,
             "{} enqueued, {} acked, {} dead letters, {} delivered, {} cuts: {} unexpected, \
-             {} receipts reused, {} duplicates ({} after a broken stream, {} after the lease)",
+             {} receipts reused, {} duplicates ({} after a broken stream, {} after the lease), \
+             {} held back and gone, {} acks held back and undone",
             self.enqueued,
             self.acked,
             self.buried,
@@ -74,6 +81,8 @@ impl fmt::Display for Verdict {
             self.duplicates,
             self.broken,
             self.ran_out,
+            self.held_back.len(),
+            self.undone,
         )?;
         for (name, jobs) in self.lists() {
             write!(f, ", {} {name}", jobs.len())?;

@@ -105,7 +105,7 @@ fn drain(rig: &Rig, launch: &Launch, server: &mut Server) -> Result<bool> {
 }
 
 fn judge(rig: &Rig, drained: bool) -> Result<()> {
-    let verdict = check(rig.jobs, &rig.history.events(), false);
+    let verdict = check(rig.jobs, &rig.history.events());
     println!("kill9: {verdict}");
     if drained && verdict.sound() {
         return Ok(());

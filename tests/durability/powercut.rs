@@ -197,7 +197,7 @@ fn cut(seed: u64, case: &Case) -> Result<(Arc<Rig>, Verdict)> {
     std::thread::sleep(LEASE + Duration::from_secs(1));
     clients.stop(&rig);
     drop(second);
-    let verdict = check(rig.jobs, &rig.history.events(), true);
+    let verdict = check(rig.jobs, &rig.history.events());
     Ok((rig, verdict))
 }
 

@@ -50,18 +50,19 @@ impl Books {
     }
 
     /// What does not fit; empty: all fits. Every job that was written has been delivered, because
-    /// nothing is left: so the two sides count the same jobs.
+    /// nothing is left: so the two sides count the same jobs, but for those that a shard may have held back.
     pub(crate) fn misfits(&self, verdict: &Verdict) -> Vec<String> {
         let is = |count: usize| i64::try_from(count).unwrap();
         let pairs = [
-            ("jobs are left", self.left, 0),
-            ("jobs were enqueued", self.enqueued, is(verdict.exist)),
-            ("jobs ended", self.succeeded + self.ended_dead, self.enqueued),
-            ("are dead letters", self.dead, is(verdict.buried)),
-            ("became dead letters", self.ended_dead, is(verdict.buried)),
+            ("jobs are left", self.left, 0, 0),
+            ("jobs were enqueued", self.enqueued, is(verdict.exist), is(verdict.doubtful)),
+            ("jobs ended", self.succeeded + self.ended_dead, self.enqueued, 0),
+            ("are dead letters", self.dead, is(verdict.buried), is(verdict.doubtful)),
+            ("became dead letters", self.ended_dead, is(verdict.buried), is(verdict.doubtful)),
         ];
-        let differs = pairs.into_iter().filter(|(_, found, due)| found != due);
-        differs.map(|(what, found, due)| format!("{found} {what}, not {due}")).collect()
+        let differs =
+            pairs.iter().filter(|(_, found, due, doubt)| !(due - doubt..=*due).contains(found));
+        differs.map(|(what, found, due, _)| format!("{found} {what}, not {due}")).collect()
     }
 }
 

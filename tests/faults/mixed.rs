@@ -93,7 +93,7 @@ impl Fault {
 
     async fn begin(self, trial: &mut Trial, target: usize) {
         match self {
-            Fault::RedisKilled => trial.kill_redis(target).await,
+            Fault::RedisKilled => trial.kill_redis(target),
             Fault::RedisStopped => trial.stop_redis(target),
             Fault::ReplicaKilled => trial.kill_replica(target % trial.cluster.replica.len()).await,
             Fault::AllReplicasKilled => trial.kill_replicas().await,

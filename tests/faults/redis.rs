@@ -78,7 +78,7 @@ impl Trial {
         while Instant::now() < end {
             quiet.push(self.run(turn).await);
             match blow {
-                Blow::Kill => self.kill_redis(HIT).await,
+                Blow::Kill => self.kill_redis(HIT),
                 Blow::Stop => self.stop_redis(HIT),
                 Blow::Network(way) => self.network(HIT, way),
             }

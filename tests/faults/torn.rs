@@ -34,7 +34,7 @@ async fn at_its_end() {
     let end = Instant::now() + harm_time();
     while Instant::now() < end {
         trial.run(turn).await;
-        trial.kill_redis(HIT).await;
+        trial.kill_redis(HIT);
         let torn = random.random_range(TEAR);
         trial.note(format!("{torn} bytes are torn off"));
         append(&trial.cluster.redis[HIT].append_only_file(), &TORN[..TORN.len() - torn]);
@@ -62,7 +62,7 @@ async fn in_the_middle() {
     let Some(mut trial) = trial else { return };
     let turn = (harm_time() / 2).min(Duration::from_secs(10));
     trial.run(turn).await;
-    trial.kill_redis(HIT).await;
+    trial.kill_redis(HIT);
     let log = trial.cluster.redis[HIT].append_only_file();
     let whole = fs::read(&log).unwrap();
     trial.note("a byte is damaged");

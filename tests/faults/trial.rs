@@ -30,6 +30,9 @@ const DRAIN_MAX: Duration = Duration::from_secs(20);
 /// Messages that are under way when nothing is left.
 const LAST_MESSAGES: Duration = Duration::from_millis(300);
 
+/// How long a Redis that syncs every second waits with a write for a sync that is under way.
+const HELD_BACK_MAX: Nanos = 2_000_000_000;
+
 /// A scenario under way.
 pub(crate) struct Trial {
     pub(crate) cluster: Cluster,
@@ -37,6 +40,8 @@ pub(crate) struct Trial {
     load: Load,
     /// Which replicas live.
     alive: Vec<bool>,
+    /// Of a Redis that was killed: what it answered from then on it may have held back.
+    held_back_since: Vec<Option<Nanos>>,
     /// Whether a replica was stopped, whose calls have no answer then, or a Redis went away in the middle of calls:
     /// a replica that does not know what became of one asks for half a minute, which is longer than clients wait here.
     may_wait: AtomicBool,
@@ -78,8 +83,19 @@ impl Trial {
         let cluster = Cluster::start(&shape).await?;
         let load = Load::start(cluster.addresses(), habits, seed);
         let (alive, start) = (vec![true; shape.replicas], Instant::now());
+        let held_back_since = vec![None; cluster.redis.len()];
         let may_wait = AtomicBool::new(false);
-        Some(Trial { cluster, name, load, alive, may_wait, seed, start, _alone: alone })
+        Some(Trial {
+            cluster,
+            name,
+            load,
+            alive,
+            held_back_since,
+            may_wait,
+            seed,
+            start,
+            _alone: alone,
+        })
     }
 
     /// What the clients share.
@@ -167,21 +183,31 @@ impl Trial {
         answer
     }
 
-    /// Kills a Redis. While a sync of every second is under way it holds writes back that it has answered:
-    /// what a kill takes then is not for us to keep, says the README. Without syncs it holds nothing back.
-    pub(crate) async fn kill_redis(&mut self, number: usize) {
-        if self.cluster.fsync == "everysec" {
-            self.command(number, &["CONFIG", "SET", "appendfsync", "no"]).await;
-        }
+    /// Kills a Redis.
+    pub(crate) fn kill_redis(&mut self, number: usize) {
         self.may_wait.store(true, Relaxed);
         self.note(format!("kill redis {number}"));
+        self.held_back_since[number] =
+            Some(self.shared().history.now().saturating_sub(HELD_BACK_MAX));
         self.cluster.redis[number].kill();
     }
 
-    /// Starts it again.
+    /// Starts it again, and says to the checker what it may have held back.
     pub(crate) async fn restart_redis(&mut self, number: usize) {
+        self.may_have_held_back(number);
         self.cluster.redis[number].restart().await;
         self.note(format!("redis {number} is back"));
+    }
+
+    /// While a sync of every second is under way, on a slow disk for up to two seconds, it holds writes back that it has
+    /// answered: the end of its log is not for us to keep, says the README. What arrives until it is started again was
+    /// answered before it died.
+    fn may_have_held_back(&mut self, number: usize) {
+        let since = self.held_back_since[number].take();
+        if let (Some(from), "everysec") = (since, self.cluster.fsync) {
+            let (shard, to) = (format!("s{number}"), self.shared().history.now());
+            self.shared().history.record([Event::HeldBack { shard, from, to }]);
+        }
     }
 
     /// Lets a Redis stand still, sockets open.
@@ -223,7 +249,7 @@ impl Trial {
         let Trial { cluster, name, load, may_wait, seed, start, .. } = self;
         let shared = Arc::clone(load.shared());
         let stopped = tokio::time::timeout(DRAIN_MAX, load.stop()).await;
-        let verdict = check(shared.jobs(), &shared.history.events(), false);
+        let verdict = check(shared.jobs(), &shared.history.events());
         let (took, drain) = (start.elapsed().as_secs_f64(), drained.as_secs_f64());
         println!("{name}: {verdict}");
         println!("{name}: {took:.1} s, drained in {drain:.1} s, {:?}", shared.troubles.counts());
@@ -261,7 +287,7 @@ impl Trial {
             let books = Books::read(&self.cluster.replica[0]).await;
             if books.as_ref().is_some_and(|books| books.left == 0) {
                 self.look_up_open().await;
-                if self.shared().open().is_empty() {
+                if self.none_is_missing() {
                     return None;
                 }
             }
@@ -272,6 +298,16 @@ impl Trial {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+    }
+
+    /// Whether all jobs have ended but those that a Redis may have held back.
+    fn none_is_missing(&self) -> bool {
+        let open = self.shared().open();
+        if open.is_empty() {
+            return true;
+        }
+        let held_back = check(self.shared().jobs(), &self.shared().history.events()).held_back;
+        open.iter().all(|(job, _)| held_back.contains(job))
     }
 
     /// Jobs may have ended by a call without an answer, whose repeat then came too late.

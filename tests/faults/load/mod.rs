@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
+use ringq::pb::Durability;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,8 @@ pub(crate) struct Habits {
     pub(crate) producers: u64,
     /// The longest pause of a producer between the beginnings of two calls.
     pub(crate) pace: Duration,
+    /// The least durability that enqueues ask for.
+    pub(crate) asked: Durability,
     /// Streams per replica.
     pub(crate) streams: usize,
     /// The credit of a stream.
@@ -102,6 +105,7 @@ impl Default for Habits {
         Habits {
             producers: 4,
             pace: Duration::from_millis(30),
+            asked: Durability::Unspecified,
             streams: 2,
             credit: 200,
             lease: Duration::from_secs(2),

@@ -142,7 +142,8 @@ impl Producer {
     async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
         let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
         let job = Some(job::spec(asked.job, &asked.id, asked.delay));
-        let request = pb::EnqueueRequest { job, ..Default::default() };
+        let durability = self.shared.habits.asked.into();
+        let request = pb::EnqueueRequest { job, durability, ..Default::default() };
         let mut queue = match asked.id.is_empty() {
             true => self.replicas.next(),
             false => self.replicas.next_for_ids(&self.shared),
@@ -150,7 +151,7 @@ impl Producer {
         let call = queue.enqueue(request);
         match self.shared.answer(&mut self.random, verb, call).await {
             Ok(pb::EnqueueResponse { id, shard, durability, .. }) => {
-                self.answered(asked.job, durability, id);
+                self.answered(asked.job, durability, id, &shard);
                 (Outcome::Done, shard)
             }
             Err(failure) => (asked.failed(failure), String::new()),
@@ -160,7 +161,8 @@ impl Producer {
     /// Asks once for all; those that must be asked for again.
     async fn batch_enqueue(&mut self, batch: Vec<Asked>) -> Vec<Asked> {
         let specs = batch.iter().map(|asked| job::spec(asked.job, &asked.id, asked.delay));
-        let request = pb::BatchEnqueueRequest { jobs: specs.collect(), ..Default::default() };
+        let (jobs, durability) = (specs.collect(), self.shared.habits.asked.into());
+        let request = pb::BatchEnqueueRequest { jobs, durability, ..Default::default() };
         let mut queue = self.replicas.next_for_ids(&self.shared);
         let call = queue.batch_enqueue(request);
         let Ok(response) = self.shared.answer(&mut self.random, "batch_enqueue", call).await else {
@@ -170,7 +172,7 @@ impl Producer {
         let mut open = Vec::new();
         for (mut asked, result) in batch.into_iter().zip(response.results) {
             let Some(error) = result.error else {
-                self.answered(asked.job, result.durability, result.id);
+                self.answered(asked.job, result.durability, result.id, &result.shard);
                 continue;
             };
             let verb = if asked.id.is_empty() { NO_ID } else { "batch_enqueue: item" };
@@ -187,11 +189,12 @@ impl Producer {
         open
     }
 
-    fn answered(&self, job: u32, durability: i32, id: String) {
+    fn answered(&self, job: u32, durability: i32, id: String, shard: &str) {
         self.shared.answered(job, &id);
         let at = self.shared.history.now();
         let fsynced = durability >= pb::Durability::Fsynced as i32;
-        self.shared.history.record([Event::Enqueued { job, at, fsynced, id }]);
+        let lies_on = Event::LiesOn { job, shard: shard.to_owned() };
+        self.shared.history.record([Event::Enqueued { job, at, fsynced, id }, lies_on]);
     }
 
     /// Waits for its pace; longer when too many calls have no answer.
