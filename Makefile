@@ -61,9 +61,9 @@ credit: ## Settle 1,000,000 jobs through the other of two replicas while hints g
 	RINGQ_CREDIT_JOBS=$${RINGQ_CREDIT_JOBS:-1000000} \
 		cargo test --locked --test it -- e2e::credit --nocapture
 
-durability: ## Kill the server 50 times under load, cut its power and that of a Redis 10 times, as root
-	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_JOBS=$${RINGQ_JOBS:-100000} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
-		cargo test --locked --test durability -- --nocapture --test-threads 1
+durability: ## Kill a server on files 50 times under load, cut its power and that of Redis 10 times, as root
+	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
+		cargo test --locked --test faults -- power image files::killed --nocapture --test-threads 1
 
 faults: build ## Kill, stop, fill and cut off servers and Redis under load, each for half a minute
 	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-30} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-150} \

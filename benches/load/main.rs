@@ -19,7 +19,6 @@ mod disk;
 mod redis;
 mod report;
 mod scenarios;
-#[allow(dead_code, reason = "the durability rigs share this file and use the rest")]
 mod server;
 
 use std::io::{Write as _, stderr, stdout};

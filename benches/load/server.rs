@@ -1,11 +1,8 @@
 //! A real `ringq` server process on loopback, which never outlives its owner.
-//!
-//! The load bench and the durability rigs share this file.
 
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -22,8 +19,6 @@ pub(crate) struct Launch {
     pub(crate) shards: Vec<String>,
     /// Where it listens; port 0 takes a free one.
     pub(crate) listen: String,
-    /// A shared library that is loaded before all others.
-    pub(crate) preload: Option<PathBuf>,
 }
 
 impl Launch {
@@ -33,7 +28,6 @@ impl Launch {
             scratch: dir.to_path_buf(),
             shards: vec![sqlite(&dir.join("ringq.db"))],
             listen: "127.0.0.1:0".to_owned(),
-            preload: None,
         }
     }
 
@@ -61,9 +55,6 @@ impl Launch {
             if name.as_encoded_bytes().starts_with(b"RINGQ_") {
                 command.env_remove(name);
             }
-        }
-        if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
         }
         let child = command.spawn().context("start the server")?;
         Ok(Server { child, ready, log, address: String::new() })
@@ -129,19 +120,6 @@ impl Server {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
-    }
-
-    /// `kill -9`. Fails if the server had already ended by itself.
-    pub(crate) fn kill(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the server had ended by itself with {status}:\n{}", self.log_tail());
-        }
-        self.child.kill()?;
-        let status: ExitStatus = self.child.wait()?;
-        if status.signal() != Some(9) {
-            bail!("the server ended with {status}, not by the signal:\n{}", self.log_tail());
-        }
-        Ok(())
     }
 
     /// The last lines the server logged.

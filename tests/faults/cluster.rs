@@ -1,8 +1,10 @@
 //! N redis-servers and M replicas on all of them, or one server on N files.
 
+use std::fs;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
-use crate::harness::{Redis, Server, Setup};
+use crate::harness::{Program, Redis, Server, Setup};
 use crate::proxy::Proxy;
 
 /// How a cluster is made.
@@ -10,8 +12,14 @@ use crate::proxy::Proxy;
 pub(crate) struct Shape {
     pub(crate) shards: usize,
     pub(crate) replicas: usize,
+    /// What every Redis is.
+    pub(crate) program: Program,
     /// `appendfsync` of every Redis.
     pub(crate) fsync: &'static str,
+    /// Where all shards lie; none: each in a directory of its server's.
+    pub(crate) disk: Option<PathBuf>,
+    /// A library that whoever holds the jobs loads before all others.
+    pub(crate) preload: Option<PathBuf>,
     /// Whether replicas reach each Redis through a [`Proxy`].
     pub(crate) proxied: bool,
     /// What every proxy changes in scripts, as a broken build would have it: what is there, and what is put there.
@@ -27,7 +35,7 @@ pub(crate) struct Cluster {
     /// By shard, where the shape asks for them.
     pub(crate) proxy: Vec<Proxy>,
     pub(crate) redis: Vec<Redis>,
-    /// What a replica is started with: each shard's `NAME=URL`.
+    /// What a replica is started with: each shard's `NAME=URL`. None are files in a directory of its own.
     pub(crate) ring: Vec<String>,
     /// `appendfsync` of every Redis.
     pub(crate) fsync: &'static str,
@@ -54,10 +62,30 @@ pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
     ["--save", "", "--appendonly", "yes", "--appendfsync", fsync]
 }
 
+/// Where a shard lies on a disk.
+fn place(disk: &Path, number: usize) -> PathBuf {
+    disk.join(format!("s{number}"))
+}
+
+/// So many files on a disk.
+fn files(disk: &Path, shards: usize) -> Vec<String> {
+    let url = |number| format!("sqlite:{}.db", place(disk, number).display());
+    (0..shards).map(|number| shard(number, &url(number))).collect()
+}
+
 impl Default for Shape {
     fn default() -> Shape {
-        let (shards, replicas, fsync) = (4, 3, "everysec");
-        Shape { shards, replicas, fsync, proxied: false, broken: None, files: false }
+        Shape {
+            shards: 4,
+            replicas: 3,
+            program: Program::Redis,
+            fsync: "everysec",
+            disk: None,
+            preload: None,
+            proxied: false,
+            broken: None,
+            files: false,
+        }
     }
 }
 
@@ -69,8 +97,11 @@ impl Cluster {
         }
         let args = redis_args(shape.fsync);
         let (mut redis, mut proxy) = (Vec::new(), Vec::new());
-        for _ in 0..shape.shards {
-            let server = Redis::with(&args).await?;
+        for number in 0..shape.shards {
+            let disk = shape.disk.as_deref().map(|disk| place(disk, number));
+            disk.iter().for_each(|disk| fs::create_dir(disk).unwrap());
+            let preload = shape.preload.as_deref();
+            let server = Redis::on(disk, shape.program, &args, preload).await?;
             if shape.proxied {
                 proxy.push(Proxy::start(server.port(), shape.broken).await);
             }
@@ -89,8 +120,14 @@ impl Cluster {
     }
 
     async fn on_files(shape: &Shape) -> Cluster {
-        let server = common(1, Setup::new().shards(shape.shards)).start().await;
-        let (proxy, redis, ring) = (Vec::new(), Vec::new(), Vec::new());
+        let setup = common(1, Setup::new().preload(shape.preload.clone()));
+        let ring = shape.disk.as_deref().map(|disk| files(disk, shape.shards)).unwrap_or_default();
+        let server = match ring.is_empty() {
+            true => setup.shards(shape.shards),
+            false => setup.ring(ring.clone()),
+        };
+        let server = server.start().await;
+        let (proxy, redis) = (Vec::new(), Vec::new());
         Cluster { replica: vec![server], proxy, redis, ring, fsync: shape.fsync }
     }
 
@@ -102,6 +139,42 @@ impl Cluster {
         let status = replica.exit().await;
         assert!(status.success(), "replica {number} ended with {status}\n{}", replica.log());
         *replica = setup(number, &self.ring).listen(address).start().await;
+    }
+
+    /// The processes that hold the jobs, and then all others.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let redis = self.redis.iter().map(Redis::pid);
+        redis.chain(self.replica.iter().map(Server::pid)).collect()
+    }
+
+    /// Kills all of it.
+    pub(crate) async fn kill(&mut self) {
+        self.redis.iter_mut().for_each(Redis::kill);
+        for replica in &mut self.replica {
+            replica.kill().await;
+        }
+    }
+
+    /// Starts all of it again, which was killed, with its shards on another disk. Whether all of it starts.
+    pub(crate) async fn starts_again_on(&mut self, disk: &Path) -> bool {
+        for (number, redis) in self.redis.iter_mut().enumerate() {
+            redis.move_to(place(disk, number));
+            // Nothing of it may have reached the disk.
+            fs::create_dir_all(place(disk, number)).unwrap();
+            if !redis.starts_again().await {
+                return false;
+            }
+        }
+        for replica in &mut self.replica {
+            if self.redis.is_empty() {
+                self.ring = files(disk, self.ring.len());
+                replica.move_to(self.ring.clone());
+            }
+            if !replica.starts_again().await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Where the replicas serve.

@@ -11,11 +11,15 @@ use tokio::time::Instant;
 use crate::cluster::Shape;
 use crate::harness::{Client, JobExt as _, Setup, job, millis, receipts};
 use crate::load::Habits;
+use crate::setting::number;
 use crate::trial::{Trial, harm_time};
 
 const SHARDS: usize = 2;
 /// How long the server lives in a loop of kills.
 const LIVES_MS: std::ops::Range<u64> = 300..1000;
+/// The share of kills that strike it again while it starts, and when.
+const AGAIN: f64 = 0.2;
+const STARTS_MS: std::ops::Range<u64> = 0..30;
 /// What passes through the files beside the load: far more than a write-ahead log holds.
 const BATCHES: usize = 35;
 const BATCH: usize = 20;
@@ -25,8 +29,8 @@ const LOG_BYTES_MAX: u64 = 24 << 20;
 
 async fn on_files(name: &'static str) -> Option<Trial> {
     let shape = Shape { files: true, shards: SHARDS, replicas: 1, ..Shape::default() };
-    // As many as on three replicas.
-    let habits = Habits { streams: 6, ..Habits::default() };
+    // As many as on three replicas, and enough jobs for each kill to come into the middle of some.
+    let habits = Habits { producers: 8, streams: 6, ..Habits::default() };
     Trial::start(name, shape, habits).await
 }
 
@@ -35,14 +39,24 @@ async fn killed_again_and_again() {
     let Some(mut trial) = on_files("files_killed").await else { return };
     let mut random = trial.random();
     let (end, mut kills) = (Instant::now() + harm_time(), 0);
-    while Instant::now() < end {
+    while Instant::now() < end || kills < number("RINGQ_KILLS", 3) {
         trial.run(millis(random.random_range(LIVES_MS))).await;
         trial.kill_replica(0).await;
+        kills += 1;
+        if random.random_bool(AGAIN) {
+            let after = millis(random.random_range(STARTS_MS));
+            trial.cluster.replica[0].start_and_kill(after).await;
+            kills += 1;
+        }
         trial.files().iter().for_each(|file| is_sound(file));
         trial.restart_replica(0).await;
-        kills += 1;
     }
-    println!("files_killed: {kills} kills");
+    // When all is done it starts once more, and nothing comes back.
+    trial.come_to_rest().await;
+    trial.kill_replica(0).await;
+    trial.restart_replica(0).await;
+    trial.run(2 * trial.shared().habits.lease).await;
+    println!("files_killed: {kills} kills, {} jobs", trial.shared().jobs());
     let outcome = trial.finish().await;
     assert!(outcome.verdict.cuts > 0);
 }

@@ -7,7 +7,8 @@
 //!
 //! The short form runs with `cargo test`; `make faults` runs the long one. `RINGQ_FAULT_SECONDS` is how
 //! long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one, `RINGQ_DROPS` how many
-//! replies are lost; `RINGQ_SEED` repeats the random choices of a run (not its timing). The long one is of the
+//! replies are lost, `RINGQ_KILLS` how often a server on files is killed at least, `RINGQ_CUTS` how often the power is cut, as
+//! root and where images can be mounted; `RINGQ_SEED` repeats the random choices of a run (not its timing). The long one is of the
 //! released binary (`RINGQ_BIN`): it says how quick the others stay, and what is not optimized is slow by itself.
 
 #![allow(
@@ -17,29 +18,28 @@
     reason = "a rig reads clocks and the environment, prints what it found, and panics to fail"
 )]
 
-/// The recorder and the checker, shared with `durability`.
-#[allow(dead_code, reason = "the durability rigs use the rest")]
+/// The recorder and the checker.
 #[path = "../checker/mod.rs"]
 mod checker;
 /// Redis servers and replicas, shared with `it`.
 #[allow(dead_code, unused_imports, reason = "the integration tests use the rest")]
 #[path = "../it/harness/mod.rs"]
 mod harness;
-/// What the environment says.
-#[allow(dead_code, reason = "the durability rigs use the rest")]
-#[path = "../durability/setting.rs"]
-mod setting;
 
 /// The server's own numbers against the history.
 mod books;
 /// All server processes of a trial.
 mod cluster;
+/// A disk whose power can be cut.
+mod image;
 /// Enqueue times by shard.
 mod latency;
 /// Producers and workers.
 mod load;
 /// Between replicas and a Redis: loses answers and hints.
 mod proxy;
+/// What the environment says.
+mod setting;
 /// A cluster under load, from start to verdict.
 mod trial;
 
@@ -68,6 +68,8 @@ mod lost;
 mod mixed;
 /// Bodies of all sizes, and calls that are none.
 mod odd;
+/// The power of all servers is cut.
+mod power;
 /// A Redis dies, stands still, forgets its scripts, throws its clients out.
 mod redis;
 /// Replicas die.

@@ -16,6 +16,7 @@ use crate::books::{Books, leftovers};
 use crate::checker::history::{Event, Nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
+use crate::image::{Mounted, freeze};
 use crate::load::{Habits, Load, Shared, job};
 use crate::proxy::Way;
 use crate::replica::signal;
@@ -200,14 +201,33 @@ impl Trial {
     }
 
     /// While a sync of every second is under way, on a slow disk for up to two seconds, it holds writes back that it has
-    /// answered: the end of its log is not for us to keep, says the README. What arrives until it is started again was
-    /// answered before it died.
+    /// answered, and so long the system may hold back all that it has written: that end of its log is not for us to keep,
+    /// says the README. What arrives until it is started again was answered before it died.
     fn may_have_held_back(&mut self, number: usize) {
         let since = self.held_back_since[number].take();
         if let (Some(from), "everysec") = (since, self.cluster.fsync) {
             let (shard, to) = (format!("s{number}"), self.shared().history.now());
             self.shared().history.record([Event::HeldBack { shard, from, to }]);
         }
+    }
+
+    /// Cuts the power of all servers, whoever holds the jobs first, and starts them again on what the disk holds then;
+    /// whether they start.
+    pub(crate) async fn cut_power(&mut self, disk: &mut Mounted) -> bool {
+        self.may_wait.store(true, Relaxed);
+        self.note("cut the power");
+        let since = self.shared().history.now().saturating_sub(HELD_BACK_MAX);
+        self.held_back_since.fill(Some(since));
+        self.cluster.pids().into_iter().for_each(|pid| freeze(pid).unwrap());
+        tokio::time::sleep(LAST_MESSAGES).await;
+        let copy = tokio::task::block_in_place(|| disk.after_cut().unwrap());
+        self.shared().history.record([Event::Cut { at: self.shared().history.now() }]);
+        self.cluster.kill().await;
+        *disk = copy;
+        (0..self.held_back_since.len()).for_each(|redis| self.may_have_held_back(redis));
+        let starts = self.cluster.starts_again_on(&disk.path).await;
+        self.note("the power is back");
+        starts
     }
 
     /// Lets a Redis stand still, sockets open.
@@ -237,6 +257,12 @@ impl Trial {
         let outcome = self.judge(patience).await;
         outcome.must_be_sound();
         outcome
+    }
+
+    /// Asks for no new jobs and waits until all have ended, without a judgement: more harm can be done after that.
+    pub(crate) async fn come_to_rest(&mut self) {
+        let left = self.drain(Instant::now() + 2 * DRAIN_MAX).await;
+        assert_eq!(left, None, "RINGQ_SEED={}", self.seed);
     }
 
     /// Waits until all is done, so long at most, and judges.

@@ -35,6 +35,8 @@ pub(crate) enum Program {
 /// A running server, or one that has ended and can be started again on the same data and port.
 pub(crate) struct Redis {
     dir: TempDir,
+    /// Where its jobs lie, if not there.
+    disk: Option<PathBuf>,
     port: u16,
     setup: Setup,
     child: Child,
@@ -47,6 +49,8 @@ struct Setup {
     /// Where it gets its settings from before its arguments: a sentinel writes there.
     config: Option<String>,
     args: Vec<String>,
+    /// A shared library that is loaded before all others.
+    preload: Option<PathBuf>,
 }
 
 // === impl Program ===
@@ -115,7 +119,19 @@ impl Redis {
 
     /// A server of this kind with these arguments.
     pub(crate) async fn of(program: Program, args: &[&str]) -> Option<Redis> {
-        Redis::launch(Setup { program, config: None, args: owned(args) }).await
+        Redis::on(None, program, args, None).await
+    }
+
+    /// As [`Redis::of`], with its jobs in a directory of somebody else's, and with a library that is loaded before all
+    /// others.
+    pub(crate) async fn on(
+        disk: Option<PathBuf>,
+        program: Program,
+        args: &[&str],
+        preload: Option<&Path>,
+    ) -> Option<Redis> {
+        let preload = preload.map(Path::to_owned);
+        Redis::launch(disk, Setup { program, config: None, args: owned(args), preload }).await
     }
 
     /// A server that keeps nothing on disk and is reached with TLS, too; the port for that.
@@ -133,20 +149,20 @@ impl Redis {
     /// A sentinel with these settings.
     pub(super) async fn sentinel(settings: &str) -> Option<Redis> {
         let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
-        Redis::launch(Setup { program: Program::Redis, config, args }).await
+        Redis::launch(None, Setup { program: Program::Redis, config, args, preload: None }).await
     }
 
-    async fn launch(setup: Setup) -> Option<Redis> {
+    async fn launch(disk: Option<PathBuf>, setup: Setup) -> Option<Redis> {
         let dir = tempfile::Builder::new().prefix("ringq-redis-").tempdir().unwrap();
         let port = free_port();
-        let child = spawn(dir.path(), port, &setup)?;
-        let mut server = Redis { dir, port, setup, child };
+        let child = spawn(dir.path(), disk.as_deref(), port, &setup)?;
+        let mut server = Redis { dir, disk, port, setup, child };
         for _ in 0..PORTS_TRIED {
             if server.wait_ready().await {
                 return Some(server);
             }
             server.port = free_port();
-            server.child = spawn(server.dir.path(), server.port, &server.setup)?;
+            server.child = server.spawn()?;
         }
         panic!("{} does not start", server.setup.program.name());
     }
@@ -172,7 +188,7 @@ impl Redis {
     }
 
     /// Its process.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -218,8 +234,18 @@ impl Redis {
 
     /// Starts it again; whether it gets ready rather than end at once.
     pub(crate) async fn starts_again(&mut self) -> bool {
-        self.child = spawn(self.dir.path(), self.port, &self.setup).unwrap();
+        self.child = self.spawn().unwrap();
         self.wait_ready().await
+    }
+
+    /// Has its jobs there at its next start, and nothing that is loaded before it.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) fn move_to(&mut self, disk: PathBuf) {
+        (self.disk, self.setup.preload) = (Some(disk), None);
+    }
+
+    fn spawn(&self) -> Option<Child> {
+        spawn(self.dir.path(), self.disk.as_deref(), self.port, &self.setup)
     }
 
     /// Lets it stand still, sockets open, until [`Redis::resume`].
@@ -282,7 +308,7 @@ fn owned(args: &[&str]) -> Vec<String> {
     args.iter().map(|&arg| arg.to_owned()).collect()
 }
 
-fn spawn(dir: &Path, port: u16, setup: &Setup) -> Option<Child> {
+fn spawn(dir: &Path, disk: Option<&Path>, port: u16, setup: &Setup) -> Option<Child> {
     let log = || File::options().create(true).append(true).open(dir.join("log")).unwrap();
     let mut command = Command::new(setup.program.path());
     if let Some(settings) = &setup.config {
@@ -297,8 +323,12 @@ fn spawn(dir: &Path, port: u16, setup: &Setup) -> Option<Child> {
             command.args(["--enable-debug-command", "yes"]);
         }
     }
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]);
+    command.arg(disk.unwrap_or(dir));
     command.args(["--daemonize", "no"]).args(&setup.args);
+    if let Some(library) = &setup.preload {
+        command.env("LD_PRELOAD", library);
+    }
     command.stdin(Stdio::null()).stdout(log()).stderr(log());
     match command.spawn() {
         Ok(child) => Some(child),

@@ -20,6 +20,7 @@ pub(crate) struct Setup {
     http_listen: String,
     shards: Vec<String>,
     config: String,
+    preload: Option<PathBuf>,
 }
 
 /// A running server, or one that has ended and can be started again on the same file and ports.
@@ -65,6 +66,7 @@ impl Setup {
             http_listen: "127.0.0.1:0".into(),
             shards: Vec::new(),
             config: String::new(),
+            preload: None,
         };
         setup.shards(shards_asked_for())
     }
@@ -91,6 +93,13 @@ impl Setup {
     pub(crate) fn config(mut self, line: &str) -> Setup {
         self.config.push_str(line);
         self.config.push('\n');
+        self
+    }
+
+    /// A shared library that is loaded before all others.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) fn preload(mut self, library: Option<PathBuf>) -> Setup {
+        self.preload = library;
         self
     }
 
@@ -130,7 +139,7 @@ impl Setup {
         let child = self.spawn();
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut server = Server { setup: self, child, grpc: unknown, http: unknown };
-        server.wait_ready().await;
+        assert!(server.wait_ready().await, "the server ended at start\n{}", server.log());
         server
     }
 
@@ -162,6 +171,9 @@ impl Setup {
         command.arg("--ready-file").arg(self.ready_file());
         for shard in &self.shards {
             command.args(["--shard", shard]);
+        }
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
         }
         command.stdin(Stdio::null()).stdout(self.append("stdout")).stderr(self.append("stderr"));
         command.kill_on_drop(true).spawn().unwrap()
@@ -261,10 +273,33 @@ impl Server {
 
     /// Starts it again, on the same file and ports, after it ended.
     pub(crate) async fn restart(&mut self) {
+        assert!(self.starts_again().await, "the server ended at start\n{}", self.log());
+    }
+
+    /// Starts it again; whether it serves rather than end at once.
+    pub(crate) async fn starts_again(&mut self) -> bool {
+        self.spawn_again();
+        self.wait_ready().await
+    }
+
+    /// Starts it again and kills it so soon after that, ready or not.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) async fn start_and_kill(&mut self, after: Duration) {
+        self.spawn_again();
+        tokio::time::sleep(after).await;
+        self.kill().await;
+    }
+
+    fn spawn_again(&mut self) {
         (self.setup.listen, self.setup.http_listen) =
             (self.grpc.to_string(), self.http.to_string());
         self.child = self.setup.spawn();
-        self.wait_ready().await;
+    }
+
+    /// Has these shards at its next start, each `NAME=URL`, and nothing that is loaded before it.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) fn move_to(&mut self, shards: Vec<String>) {
+        (self.setup.shards, self.setup.preload) = (shards, None);
     }
 
     /// Its process id.
@@ -284,15 +319,16 @@ impl Server {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
     }
 
-    async fn wait_ready(&mut self) {
+    /// Whether it serves; not so when it has ended.
+    async fn wait_ready(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let file = self.setup.ready_file();
         let ready = loop {
             if let Ok(ready) = fs::read_to_string(&file) {
                 break ready;
             }
-            if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("the server ended at start: {status}\n{}", self.log());
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
             }
             assert!(Instant::now() < deadline, "the server does not get ready");
             tokio::time::sleep(millis(5)).await;
@@ -301,6 +337,7 @@ impl Server {
             serde_json::from_str(&ready).expect("a ready file is whole from the first moment on");
         let address = |key: &str| ready[key].as_str().unwrap().parse().unwrap();
         (self.grpc, self.http) = (address("grpc"), address("http"));
+        true
     }
 }
 

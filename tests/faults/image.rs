@@ -5,11 +5,13 @@
 //! is mounted like a disk after the cut, journal and all.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
 
 const IMAGE_BYTES: u64 = 128 << 20;
 
@@ -32,49 +34,55 @@ pub(crate) fn offer() -> Offer {
             return Offer::Lacking(format!("{name} is not installed"));
         }
     }
-    let attempt = || -> Result<()> {
-        let dir = tempfile::tempdir()?;
-        Mounted::fresh(dir.path(), "probe")?;
-        Ok(())
-    };
+    let attempt = || Mounted::fresh().map(drop);
     match attempt() {
         Ok(()) => Offer::Able,
         Err(error) => Offer::Unable(format!("{error:#}")),
     }
 }
 
-/// A mounted image. Dropping it unmounts it; the directory around it deletes the file.
+/// A mounted image. Dropping it unmounts it and deletes the file.
 #[derive(Debug)]
 pub(crate) struct Mounted {
-    image: PathBuf,
+    /// Shared with the copies.
+    dir: Arc<TempDir>,
+    /// How many cuts it has come through.
+    cuts: u32,
     /// Where it is mounted.
     pub(crate) path: PathBuf,
 }
 
 impl Mounted {
     /// A new, empty file system.
-    pub(crate) fn fresh(dir: &Path, name: &str) -> Result<Self> {
-        let image = dir.join(format!("{name}.img"));
+    pub(crate) fn fresh() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("ringq-disk-").tempdir()?;
+        let image = image(&dir, 0);
         File::create(&image)?.set_len(IMAGE_BYTES)?;
         run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
-        Self::mount(dir, name, image)
+        Self::mount(Arc::new(dir), 0)
     }
 
-    /// What a disk would hold if the power went now. The server must stand still: a copy takes a
+    /// What a disk would hold if the power went now. The servers must stand still: a copy takes a
     /// while, and a disk stops in one instant.
-    pub(crate) fn after_cut(&self, dir: &Path, name: &str) -> Result<Self> {
-        let image = dir.join(format!("{name}.img"));
-        run(Command::new("cp").arg("--sparse=always").arg(&self.image).arg(&image))?;
-        Self::mount(dir, name, image)
+    pub(crate) fn after_cut(&self) -> Result<Self> {
+        let (from, to) = (image(&self.dir, self.cuts), image(&self.dir, self.cuts + 1));
+        run(Command::new("cp").arg("--sparse=always").args([from, to]))?;
+        Self::mount(Arc::clone(&self.dir), self.cuts + 1)
     }
 
     /// No commit by time: only a sync of the server brings anything to the disk.
-    fn mount(dir: &Path, name: &str, image: PathBuf) -> Result<Self> {
-        let path = dir.join(name);
+    fn mount(dir: Arc<TempDir>, cuts: u32) -> Result<Self> {
+        let path = dir.path().join(format!("after-{cuts}"));
         fs::create_dir(&path)?;
+        let image = image(&dir, cuts);
         run(Command::new("mount").args(["-o", "loop,commit=300"]).arg(&image).arg(&path))?;
-        Ok(Self { image, path })
+        Ok(Self { dir, cuts, path })
     }
+}
+
+/// The file of the disk after so many cuts.
+fn image(dir: &TempDir, cuts: u32) -> PathBuf {
+    dir.path().join(format!("after-{cuts}.img"))
 }
 
 impl Drop for Mounted {
@@ -84,7 +92,7 @@ impl Drop for Mounted {
                 break;
             }
         }
-        let _ = fs::remove_file(&self.image);
+        let _ = fs::remove_file(image(&self.dir, self.cuts));
     }
 }
 
@@ -125,15 +133,14 @@ fn a_copy_holds_what_was_synced_and_nothing_else() -> Result<()> {
         println!("SKIPPED: no loop mounts here");
         return Ok(());
     };
-    let dir = tempfile::tempdir()?;
-    let disk = Mounted::fresh(dir.path(), "before")?;
+    let disk = Mounted::fresh()?;
     let body = vec![7; 100_000];
     fs::write(disk.path.join("unsynced"), &body)?;
     fs::write(disk.path.join("synced"), &body)?;
     File::open(disk.path.join("synced"))?.sync_all()?;
     fs::write(disk.path.join("later"), &body)?;
 
-    let copy = disk.after_cut(dir.path(), "after")?;
+    let copy = disk.after_cut()?;
     assert_eq!(fs::read(copy.path.join("synced"))?, body);
     for name in ["unsynced", "later"] {
         assert_ne!(fs::read(copy.path.join(name)).unwrap_or_default(), body, "{name}");

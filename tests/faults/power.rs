@@ -1,0 +1,165 @@
+//! The power of all servers is cut: what was answered FSYNCED is on the disk, and a Redis that syncs every second has
+//! lost the end of what it answered, no more.
+//!
+//! The servers work on a loop-mounted file system. They are stopped in mid-air, the image is copied without the page
+//! cache, and the same servers on the copy must know every job that was promised. The clients go on all the while, as
+//! they do when machines come back: what had no answer is asked again. The proof that the rig can tell: servers whose
+//! syncs do nothing are found.
+//!
+//! It takes root and loop mounts, and is skipped aloud without them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rand::Rng as _;
+use ringq::pb::Durability;
+
+use crate::checker::history::Event;
+use crate::cluster::Shape;
+use crate::harness::{Program, in_ci, millis};
+use crate::image::{Mounted, Offer, offer, run};
+use crate::load::Habits;
+use crate::setting::number;
+use crate::trial::{Outcome, Trial, long};
+
+/// How long the servers work until a cut.
+const LIVES_MS: std::ops::Range<u64> = 500..2500;
+/// For what comes again; what is lost never does.
+const PATIENCE: std::time::Duration = millis(6000);
+
+/// Those that are no system's Redis, by the name of their trial.
+const OTHERS: [(&str, Program); 2] =
+    [("power_redis_6", Program::Redis6), ("power_valkey", Program::Valkey)];
+
+/// How often the power is cut.
+fn cuts() -> u32 {
+    number("RINGQ_CUTS", if long() { 4 } else { 1 })
+}
+
+fn on_files() -> Shape {
+    Shape { files: true, replicas: 1, ..on_redis(Program::Redis, "always") }
+}
+
+fn on_redis(program: Program, fsync: &'static str) -> Shape {
+    Shape { shards: 2, replicas: 2, program, fsync, ..Shape::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_lose_nothing() {
+    let Some(outcome) = cut("power_files", on_files(), Durability::Unspecified, cuts()).await
+    else {
+        return;
+    };
+    assert!(outcome.all_are_synced());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_always_syncs_loses_nothing() {
+    let kinds = [("power_redis", Program::Redis)].into_iter().chain(OTHERS);
+    for ((name, program), cuts) in kinds.zip([cuts(), 1, 1]) {
+        let shape = on_redis(program, "always");
+        let Some(outcome) = cut(name, shape, Durability::Unspecified, cuts).await else { continue };
+        assert!(outcome.all_are_synced());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_syncs_every_second_loses_the_last_two_at_most() {
+    let shape = on_redis(Program::Redis, "everysec");
+    cut("power_everysec", shape, Durability::Unspecified, cuts()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_syncs_every_second_loses_no_job_that_waited() {
+    let shape = on_redis(Program::Redis8, "everysec");
+    let Some(outcome) = cut("power_waited", shape, Durability::Fsynced, cuts()).await else {
+        return;
+    };
+    assert!(outcome.all_are_synced());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_not_synced_are_found() {
+    is_found("power_files_unsynced", on_files()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_does_not_sync_is_found() {
+    is_found("power_redis_unsynced", on_redis(Program::Redis, "always")).await;
+}
+
+/// Cuts the power so often under load; `None` where that cannot be done.
+async fn cut(name: &'static str, shape: Shape, asked: Durability, cuts: u32) -> Option<Outcome> {
+    let (mut disk, mut trial) = start(name, shape, asked).await?;
+    let mut random = trial.random();
+    for _ in 0..cuts {
+        trial.run(millis(random.random_range(LIVES_MS))).await;
+        assert!(trial.cut_power(&mut disk).await, "no server on what the cut has left");
+    }
+    Some(trial.finish().await)
+}
+
+/// The same without any sync: then the checker must find what is missing.
+async fn is_found(name: &'static str, shape: Shape) {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(library) = compile_nosync(dir.path()) else { return };
+    let shape = Shape { preload: Some(library), ..shape };
+    let started = start(name, shape, Durability::Unspecified).await;
+    let Some((mut disk, mut trial)) = started else { return };
+    trial.run(millis(LIVES_MS.end)).await;
+    if trial.cut_power(&mut disk).await {
+        let lost = trial.judge(PATIENCE).await.verdict.lost;
+        assert!(!lost.is_empty(), "servers without syncs lose nothing: the rig is blind");
+    } else {
+        println!("{name}: no server on what the cut has left");
+    }
+}
+
+/// A load on servers with all shards on one disk. The disk goes last.
+async fn start(name: &'static str, shape: Shape, asked: Durability) -> Option<(Mounted, Trial)> {
+    if !able() {
+        return None;
+    }
+    let disk = Mounted::fresh().unwrap();
+    let shape = Shape { disk: Some(disk.path.clone()), ..shape };
+    let trial = Trial::start(name, shape, Habits { asked, ..Habits::default() }).await?;
+    Some((disk, trial))
+}
+
+/// Whether the power can be cut. In CI a missing tool is an error; a machine that cannot mount is not.
+fn able() -> bool {
+    match offer() {
+        Offer::Able => return true,
+        Offer::Lacking(why) if in_ci() => panic!("{why}"),
+        Offer::Lacking(why) | Offer::Unable(why) => println!("skipped: no power cuts: {why}"),
+    }
+    false
+}
+
+/// The library whose syncs do nothing; `None` without a C compiler.
+fn compile_nosync(dir: &Path) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/nosync.c");
+    let library = dir.join("nosync.so");
+    let compiled =
+        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source));
+    match compiled {
+        Ok(()) => Some(library),
+        Err(error) if in_ci() => panic!("{error:#}"),
+        Err(error) => {
+            println!("skipped: no proof of the power cuts: {error:#}");
+            None
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether all enqueues were answered as synced, and some were answered.
+    fn all_are_synced(&self) -> bool {
+        let events = self.events();
+        let mut answers = events.iter().filter_map(|event| match event {
+            Event::Enqueued { fsynced, .. } => Some(*fsynced),
+            _ => None,
+        });
+        self.verdict.enqueued > 0 && answers.all(|fsynced| fsynced)
+    }
+}
