@@ -37,6 +37,8 @@ pub(crate) enum Event {
     Nacked { job: u32, sent: Nanos, delivery: i32, delay: Nanos },
     /// An extend was answered OK; it was sent at `sent` and asked for `lease` from then on.
     Extended { job: u32, sent: Nanos, receipt: String, lease: Nanos },
+    /// This worker has got a stream on that server.
+    Opened { stream: u64, worker: usize, server: u32, at: Nanos },
     /// A stream ended, or the worker let go of it.
     Ended { stream: u64, at: Nanos },
     /// The power of all servers was cut: leases of before may be forgotten, as nobody waits for the disk on the way

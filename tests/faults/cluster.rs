@@ -16,6 +16,8 @@ pub(crate) struct Shape {
     pub(crate) program: Program,
     /// `appendfsync` of every Redis.
     pub(crate) fsync: &'static str,
+    /// What else every Redis is told.
+    pub(crate) redis_args: &'static [&'static str],
     /// Where all shards lie; none: each in a directory of its server's.
     pub(crate) disk: Option<PathBuf>,
     /// A library that whoever holds the jobs loads before all others.
@@ -80,6 +82,7 @@ impl Default for Shape {
             replicas: 3,
             program: Program::Redis,
             fsync: "everysec",
+            redis_args: &[],
             disk: None,
             preload: None,
             proxied: false,
@@ -95,7 +98,7 @@ impl Cluster {
         if shape.files {
             return Some(Cluster::on_files(shape).await);
         }
-        let args = redis_args(shape.fsync);
+        let args = [&redis_args(shape.fsync)[..], shape.redis_args].concat();
         let (mut redis, mut proxy) = (Vec::new(), Vec::new());
         for number in 0..shape.shards {
             let disk = shape.disk.as_deref().map(|disk| place(disk, number));

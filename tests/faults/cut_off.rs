@@ -17,7 +17,7 @@ const BROKEN: u32 = 10;
 /// How long a client waits for an answer that does not come.
 const IMPATIENCE: Duration = millis(500);
 /// The topic of jobs that are not the load's.
-const TOPIC: &str = "mail";
+pub(crate) const TOPIC: &str = "mail";
 
 async fn proxied(name: &'static str) -> Option<Trial> {
     let shape = Shape { proxied: true, ..Shape::default() };
@@ -82,12 +82,12 @@ async fn a_job_that_was_written_without_an_answer_is_not_doubled_by_repeats() {
     trial.finish().await;
 }
 
-fn asks_for(id: &str) -> EnqueueRequest {
+pub(crate) fn asks_for(id: &str) -> EnqueueRequest {
     request(job(TOPIC).with_id(id))
 }
 
 /// An id that lies on this shard, and is not taken.
-async fn id_on(client: &Client, shard: &str) -> String {
+pub(crate) async fn id_on(client: &Client, shard: &str) -> String {
     for number in 0.. {
         let id = format!("job-{number}");
         let lies_on = client.enqueue(job(TOPIC).with_id(&id)).await.shard;

@@ -5,11 +5,12 @@
 //! undoes it, and calls `finish`: everything drains within a bound, the checker finds nothing, the
 //! server's books fit the history.
 //!
-//! The short form runs with `cargo test`; `make faults` runs the long one. `RINGQ_FAULT_SECONDS` is how
-//! long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one, `RINGQ_DROPS` how many
-//! replies are lost, `RINGQ_KILLS` how often a server on files is killed at least, `RINGQ_CUTS` how often the power is cut, as
-//! root and where images can be mounted; `RINGQ_SEED` repeats the random choices of a run (not its timing). The long one is of the
-//! released binary (`RINGQ_BIN`): it says how quick the others stay, and what is not optimized is slow by itself.
+//! The short form runs with `cargo test`; `make faults` runs the long one, `make durability` a part of it at length.
+//! `RINGQ_FAULT_SECONDS` is how long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one,
+//! `RINGQ_DROPS` how many replies are lost, `RINGQ_KILLS` how often a server on files is killed at least, `RINGQ_CUTS`
+//! how often the power is cut, which takes root and loop mounts; `RINGQ_SEED` repeats the random choices of a run (not
+//! its timing). The long one is of the released binary (`RINGQ_BIN`): it says how quick the others stay, and what is
+//! not optimized is slow by itself.
 
 #![allow(
     clippy::disallowed_methods,
@@ -36,6 +37,8 @@ mod image;
 mod latency;
 /// Producers and workers.
 mod load;
+/// What changes how a server syncs.
+mod preload;
 /// Between replicas and a Redis: loses answers and hints.
 mod proxy;
 /// What the environment says.
@@ -76,6 +79,8 @@ mod redis;
 mod replica;
 /// Workers read slowly or not at all.
 mod slow;
+/// A Redis stands still for a while.
+mod still;
 /// The log of a Redis is torn or damaged.
 mod torn;
 /// Workers stand still or die.

@@ -8,8 +8,7 @@
 //!
 //! It takes root and loop mounts, and is skipped aloud without them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
 use rand::Rng as _;
 use ringq::pb::Durability;
@@ -17,15 +16,16 @@ use ringq::pb::Durability;
 use crate::checker::history::Event;
 use crate::cluster::Shape;
 use crate::harness::{Program, in_ci, millis};
-use crate::image::{Mounted, Offer, offer, run};
+use crate::image::{Mounted, Offer, offer};
 use crate::load::Habits;
+use crate::preload::compile;
 use crate::setting::number;
 use crate::trial::{Outcome, Trial, long};
 
 /// How long the servers work until a cut.
 const LIVES_MS: std::ops::Range<u64> = 500..2500;
 /// For what comes again; what is lost never does.
-const PATIENCE: std::time::Duration = millis(6000);
+const PATIENCE: Duration = millis(6000);
 
 /// Those that are no system's Redis, by the name of their trial.
 const OTHERS: [(&str, Program); 2] =
@@ -102,7 +102,7 @@ async fn cut(name: &'static str, shape: Shape, asked: Durability, cuts: u32) -> 
 /// The same without any sync: then the checker must find what is missing.
 async fn is_found(name: &'static str, shape: Shape) {
     let dir = tempfile::tempdir().unwrap();
-    let Some(library) = compile_nosync(dir.path()) else { return };
+    let Some(library) = compile("nosync.c", dir.path()) else { return };
     let shape = Shape { preload: Some(library), ..shape };
     let started = start(name, shape, Durability::Unspecified).await;
     let Some((mut disk, mut trial)) = started else { return };
@@ -134,22 +134,6 @@ fn able() -> bool {
         Offer::Lacking(why) | Offer::Unable(why) => println!("skipped: no power cuts: {why}"),
     }
     false
-}
-
-/// The library whose syncs do nothing; `None` without a C compiler.
-fn compile_nosync(dir: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/nosync.c");
-    let library = dir.join("nosync.so");
-    let compiled =
-        run(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source));
-    match compiled {
-        Ok(()) => Some(library),
-        Err(error) if in_ci() => panic!("{error:#}"),
-        Err(error) => {
-            println!("skipped: no proof of the power cuts: {error:#}");
-            None
-        }
-    }
 }
 
 impl Outcome {

@@ -7,14 +7,17 @@ use tokio::time::Instant;
 
 use crate::checker::history::Nanos;
 use crate::cluster::Shape;
-use crate::harness::millis;
+use crate::harness::{eventually, millis};
 use crate::latency::median;
 use crate::load::{Habits, NO_ID};
+use crate::preload::compile;
 use crate::proxy::Way;
 use crate::trial::{Trial, harm_time, long};
 
 /// Between two blows of a loop.
 const EVERY: Duration = millis(150);
+/// How far a sync is when a Redis is killed in its middle.
+const SYNCS: Duration = millis(400);
 /// The Redis that is hit.
 pub(crate) const HIT: usize = 1;
 /// An enqueue wakes so many processes one after the other, each as late as a tick of the rig may be:
@@ -48,6 +51,72 @@ async fn killed(name: &'static str, fsync: &'static str) {
     let outcome = trial.finish().await;
     // Jobs whose id the server makes go to another shard while one lives.
     assert_eq!(outcome.troubles(&format!("{NO_ID}: SHARD_UNAVAILABLE")), 0);
+}
+
+/// A Redis holds back what it has answered while a sync is under way, and this one is killed then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_while_it_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(library) = compile("slowsync.c", dir.path()) else { return };
+    let shape = Shape { preload: Some(library), ..Shape::default() };
+    let trial = Trial::start("redis_killed_syncing", shape, Habits::default()).await;
+    let Some(mut trial) = trial else { return };
+    let turn = (harm_time() / 3).min(Duration::from_secs(4));
+    let end = Instant::now() + harm_time();
+    while Instant::now() < end {
+        trial.run(turn).await;
+        let redis = &trial.cluster.redis[HIT];
+        eventually("a sync begins", async || {
+            (redis.info("persistence", "aof_pending_bio_fsync").await == 0).then_some(())
+        })
+        .await;
+        eventually("it is under way", async || {
+            (redis.info("persistence", "aof_pending_bio_fsync").await > 0).then_some(())
+        })
+        .await;
+        trial.run(SYNCS).await;
+        trial.kill_redis(HIT);
+        trial.run(turn / 4).await;
+        trial.restart_redis(HIT).await;
+        trial.run(turn / 4).await;
+    }
+    let verdict = trial.finish().await.verdict;
+    assert!(verdict.held_back.len() + verdict.undone > 0, "it held nothing back");
+}
+
+/// How a Redis is started that takes its time to read its files, so many microseconds for each key, and answers
+/// meanwhile.
+const SLOW: &[&str] =
+    &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+/// So many keys beside the jobs take it some seconds.
+const KEYS: &str = "for i = 1, 1500 do redis.call('SET', 'filler:' .. i, ('x'):rep(200)) end";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn takes_long_to_load() {
+    let name = "redis_loads";
+    let shape = Shape { redis_args: SLOW, ..Shape::default() };
+    let Some(mut trial) = Trial::start(name, shape, Habits::default()).await else { return };
+    trial.command(HIT, &["EVAL", KEYS, "0"]).await;
+    let turn = (harm_time() / 4).min(Duration::from_secs(4));
+    let end = Instant::now() + harm_time();
+    while Instant::now() < end {
+        trial.run(turn).await;
+        trial.rewrite_log(HIT).await;
+        trial.kill_redis(HIT);
+        let (refused, begin) = (trial.shared().troubles.times("enqueue"), Instant::now());
+        trial.restart_redis(HIT).await;
+        let refused = trial.shared().troubles.times("enqueue") - refused;
+        let met = trial.met_loading(HIT).await;
+        println!("{name}: {:?}, {met} calls and {refused} enqueues refused", begin.elapsed());
+        assert!(met > 0, "no replica met a Redis that loads");
+        assert!(refused > 0, "no client was refused meanwhile");
+        trial.run(turn).await;
+    }
+    let outcome = trial.finish().await;
+    // Each with the time to come again, which the load looks at.
+    let is_away =
+        |told: &String| told.ends_with("UNAVAILABLE") || told.ends_with("OUTCOME_UNKNOWN");
+    assert!(outcome.all_troubles().iter().all(is_away), "{:?}", outcome.all_troubles());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -153,6 +222,29 @@ async fn throws_its_listeners_out() {
 }
 
 impl Trial {
+    /// Has a Redis write all it has into a new base of its log, which loads key by key.
+    async fn rewrite_log(&self, redis: usize) {
+        self.command(redis, &["BGREWRITEAOF"]).await;
+        let redis = &self.cluster.redis[redis];
+        eventually("the log is rewritten", async || {
+            let under_way = redis.info("persistence", "aof_rewrite_in_progress").await
+                + redis.info("persistence", "aof_rewrite_scheduled").await;
+            (under_way == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// How many calls of replicas a Redis has refused since its start because it was loading; the rig itself
+    /// sends it PING until it has loaded.
+    async fn met_loading(&self, redis: usize) -> u64 {
+        let redis = &self.cluster.redis[redis];
+        let errors = redis.command(&["INFO", "errorstats"]).await;
+        let commands = redis.command(&["INFO", "commandstats"]).await;
+        let pings = commands.lines().find(|line| line.starts_with("cmdstat_ping:"));
+        let pings = number_after(pings.unwrap_or_default(), "rejected_calls=");
+        number_after(&errors, "errorstat_LOADING:count=").saturating_sub(pings)
+    }
+
     /// A command to every Redis in turn, as long as harm is done; the sum of the numbers that it answers.
     async fn again_and_again(&self, pause: Duration, command: &[&str]) -> u64 {
         self.note(format!("{command:?} in a loop"));
@@ -166,4 +258,10 @@ impl Trial {
         }
         sum
     }
+}
+
+/// The number behind these words.
+fn number_after(text: &str, words: &str) -> u64 {
+    let found = text.split_once(words).map_or("", |(_, rest)| rest);
+    found.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().unwrap_or(0)
 }

@@ -1,5 +1,6 @@
 //! Replicas die.
 
+use std::collections::HashMap;
 use std::process::Command;
 use std::time::Duration;
 
@@ -7,14 +8,17 @@ use rand::Rng as _;
 use ringq::pb::StreamRequest;
 use tokio::time::Instant;
 
+use crate::checker::history::{Event, Nanos};
 use crate::cluster::Shape;
 use crate::harness::{Client, job, millis, proto, receipts, take};
 use crate::load::Habits;
-use crate::trial::{Trial, harm_time};
+use crate::trial::{Trial, harm_time, long};
 
 /// How long a replica lives in a loop of kills, and how long it stays away.
 const LIVES_MS: std::ops::Range<u64> = 300..1200;
 const AWAY_MS: std::ops::Range<u64> = 10..600;
+/// The streams of a replica that was killed are on another one by then.
+const ELSEWHERE_WITHIN: Duration = Duration::from_secs(1);
 /// Jobs under long leases when their replica dies.
 const HELD: usize = 50;
 /// Leases of a dead replica are given back by then, however long they are.
@@ -36,6 +40,39 @@ async fn killed_again_and_again() {
     }
     let outcome = trial.finish().await;
     assert!(outcome.verdict.cuts > 0);
+    let moves = moves(&outcome.events());
+    let slowest = moves.iter().max().copied().unwrap_or_default();
+    println!(
+        "{name}: {} streams of dead replicas went elsewhere, the last after {slowest:?}",
+        moves.len()
+    );
+    assert!(!moves.is_empty(), "no stream broke");
+    // Not what this machine stood still for by itself.
+    if long() {
+        let late = outcome.stood_still();
+        assert!(slowest < ELSEWHERE_WITHIN + late, "{slowest:?}, {late:?} of this machine's");
+    }
+}
+
+/// How long workers were without a stream whose replica was killed.
+fn moves(events: &[Event]) -> Vec<Duration> {
+    let (mut open, mut without) = (HashMap::new(), HashMap::new());
+    let mut moves = Vec::new();
+    for event in events {
+        match event {
+            Event::Opened { worker, server, at, .. } => {
+                open.insert(*worker, *server);
+                let since: Option<Nanos> = without.remove(worker);
+                moves.extend(since.map(|since| Duration::from_nanos(at.saturating_sub(since))));
+            }
+            Event::Killed { server, at } => {
+                let broken = open.extract_if(|_, on| on == server);
+                without.extend(broken.map(|(worker, _)| (worker, *at)));
+            }
+            _ => {}
+        }
+    }
+    moves
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -372,6 +372,16 @@ impl Outcome {
         self.shared.history.events()
     }
 
+    /// For how long the rig itself stood still at most.
+    pub(crate) fn stood_still(&self) -> Duration {
+        let events = self.events();
+        let stalls = events.iter().filter_map(|event| match event {
+            Event::Stalled { length, .. } => Some(Duration::from_nanos(*length)),
+            _ => None,
+        });
+        stalls.max().unwrap_or_default()
+    }
+
     /// How many jobs were asked for.
     pub(crate) fn jobs(&self) -> u32 {
         self.shared.jobs()

@@ -63,6 +63,8 @@ impl Worker {
             let call = queue.stream(self.request());
             if let Ok(stream) = self.shared.answer(&mut self.random, "stream", call).await {
                 let number = STREAMS.fetch_add(1, Relaxed);
+                let (worker, server, at) = (self.number, self.server(), self.shared.history.now());
+                self.shared.history.record([Event::Opened { stream: number, worker, server, at }]);
                 self.follow(Open { stream, number, since }).await;
                 let at = self.shared.history.now();
                 self.shared.history.record([Event::Ended { stream: number, at }]);
@@ -133,7 +135,7 @@ impl Worker {
             job: read.map(|(job, _)| job),
             id: delivery.id.clone(),
             at,
-            server: u32::try_from(self.server % self.shared.replicas.len()).unwrap(),
+            server: self.server(),
             stream: open.number,
             stream_since: open.since,
             delivery: delivery.delivery,
@@ -143,6 +145,11 @@ impl Worker {
             grace: nanos(self.shared.habits.grace),
             intact: read.is_some_and(|(job, whole)| whole && delivery.topic == job::topic(job)),
         }
+    }
+
+    /// The replica of its stream.
+    fn server(&self) -> u32 {
+        u32::try_from(self.server % self.shared.replicas.len()).unwrap()
     }
 
     /// Every other worker names the topics, the rest ask for all that begin alike.

@@ -1,0 +1,150 @@
+//! A Redis stands still, in several ways and for as many times: what was under way is unknown and can be asked for again,
+//! others are told in time that it is away, and when it goes on nobody runs it over.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tonic::{Code, Request, Status};
+use tonic_types::StatusExt as _;
+
+use crate::cluster::Shape;
+use crate::cut_off::{TOPIC, asks_for, id_on};
+use crate::harness::raw::RawQueue;
+use crate::harness::{Client, millis, raw_queue};
+use crate::load::Habits;
+use crate::redis::HIT;
+use crate::trial::{Trial, long};
+
+/// How long a caller waits at most.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Added to that on a busy machine.
+const LATE: Duration = millis(700);
+/// Between two callers.
+const EVERY: Duration = millis(100);
+/// Connections that each replica may make for one such time, and for each five seconds of it: those that it gave up, and to
+/// find out whether it is back.
+const CONNECTIONS: u64 = 4;
+const PROBED: Duration = Duration::from_secs(5);
+/// What nobody has to notice.
+const SHORT: Duration = millis(300);
+
+/// How a Redis stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Still {
+    Stopped,
+    ClientsPaused,
+    Asleep,
+}
+
+/// What came of a call, and how long it took.
+type Answer = (Duration, Option<Status>);
+
+/// All ways, the longest last.
+fn all_ways() -> Vec<(Still, Duration)> {
+    let time = Duration::from_secs(2);
+    let mut ways = vec![
+        (Still::Stopped, SHORT),
+        (Still::Stopped, time),
+        (Still::ClientsPaused, time),
+        (Still::Asleep, time),
+    ];
+    if long() {
+        ways.push((Still::Stopped, Duration::from_secs(40)));
+    }
+    ways
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn for_a_moment_and_for_long() {
+    let name = "redis_still";
+    let Some(trial) = Trial::start(name, Shape::default(), Habits::default()).await else { return };
+    let client = Client::connect(trial.cluster.replica[0].grpc).await;
+    let id = id_on(&client, &format!("s{HIT}")).await;
+    for (how, time) in all_ways() {
+        trial.run(Duration::from_secs(1)).await;
+        let before = trial.connections().await;
+        let noticed = trial.shared().troubles.times("");
+        let (answers, ()) = tokio::join!(ask(&trial, &id, time), trial.stand_still(how, time));
+        trial.run(Duration::from_secs(1)).await;
+        let connections = trial.connections().await - before;
+        let noticed = trial.shared().troubles.times("") - noticed;
+        let slowest = answers.iter().map(|(took, _)| *took).max().unwrap_or_default();
+        let refused = answers.iter().filter(|(_, refused)| refused.is_some()).count();
+        println!(
+            "{name}: {how:?} for {time:?}: {refused} of {} calls refused, the slowest after {slowest:?}; the load \
+             noticed it {noticed} times; {connections} new connections",
+            answers.len()
+        );
+        answers.iter().for_each(is_told_in_time);
+        match time <= SHORT {
+            true => assert_eq!((refused, noticed), (0, 0), "{how:?} for {time:?}"),
+            false => assert!(refused > 0, "nobody noticed {how:?} for {time:?}"),
+        }
+        let probes = time.div_duration_f64(PROBED).ceil() as u64;
+        let replicas = u64::try_from(trial.cluster.replica.len()).unwrap();
+        assert!(connections <= replicas * (CONNECTIONS + probes), "{connections} connections");
+    }
+    // However often it was asked for.
+    let only = client.pull_one(TOPIC).await;
+    assert_eq!((only.id, only.delivery, only.attempt), (id, 1, 1));
+    client.ack(&only.receipt).await;
+    assert_eq!(client.pull_now(TOPIC, 10).await, []);
+    trial.finish().await;
+}
+
+/// Whatever a caller is told: by its deadline, and if it is no, that the shard is away and when to come again.
+fn is_told_in_time((took, refused): &Answer) {
+    assert!(*took < DEADLINE + LATE, "told after {took:?}");
+    let Some(status) = refused else { return };
+    let known = matches!(status.code(), Code::Unavailable | Code::ResourceExhausted);
+    assert!(known && status.get_error_details().retry_info().is_some(), "{status:?}");
+}
+
+/// Asks for a job again and again while the Redis of its shard stands still.
+async fn ask(trial: &Trial, id: &str, time: Duration) -> Vec<Answer> {
+    let queue = raw_queue(trial.cluster.replica[0].grpc).await;
+    let (end, mut calls) = (Instant::now() + time, JoinSet::new());
+    while Instant::now() < end {
+        calls.spawn(once(queue.clone(), id.to_owned()));
+        tokio::time::sleep(EVERY).await;
+    }
+    calls.join_all().await
+}
+
+/// tonic's channel would give up by itself.
+async fn once(mut queue: RawQueue, id: String) -> Answer {
+    let mut call = Request::new(asks_for(&id));
+    let deadline = format!("{}m", DEADLINE.as_millis());
+    call.metadata_mut().insert("grpc-timeout", deadline.parse().unwrap());
+    let begin = Instant::now();
+    let answer = queue.enqueue(call).await;
+    (begin.elapsed(), answer.err())
+}
+
+impl Trial {
+    async fn stand_still(&self, how: Still, time: Duration) {
+        let ms = time.as_millis().to_string();
+        match how {
+            Still::Stopped => {
+                self.stop_redis(HIT);
+                self.run(time).await;
+                self.resume_redis(HIT);
+            }
+            Still::ClientsPaused => {
+                self.note("pause all clients");
+                self.command(HIT, &["CLIENT", "PAUSE", &ms, "ALL"]).await;
+                self.run(time).await;
+            }
+            Still::Asleep => {
+                self.note("sleep");
+                self.command(HIT, &["DEBUG", "SLEEP", &time.as_secs_f64().to_string()]).await;
+            }
+        }
+    }
+
+    /// How many connections the Redis has got so far.
+    async fn connections(&self) -> u64 {
+        self.cluster.redis[HIT].info("stats", "total_connections_received").await
+    }
+}
