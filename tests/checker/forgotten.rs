@@ -27,12 +27,13 @@ struct Span<'a> {
     to: Nanos,
 }
 
-/// When a job was asked for and first answered, and when it was last delivered.
+/// When a job was asked for and first answered, and when it was last delivered; whether it may have been written twice.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     asked: Option<Nanos>,
     answered: Option<Nanos>,
     delivered: Nanos,
+    again: bool,
 }
 
 // === impl Forgotten ===
@@ -68,6 +69,7 @@ impl<'a> Forgotten<'a> {
                 times.entry(*job).or_default().answered.get_or_insert(*at);
                 self.lies_on(*job, shard_of(id));
             }
+            Event::Again { job, .. } => times.entry(*job).or_default().again = true,
             Event::LiesOn { job, shard } => self.lies_on(*job, Some(shard)),
             Event::Delivered(Delivered { job: Some(job), id, at, .. }) => {
                 let times = times.entry(*job).or_default();
@@ -87,6 +89,17 @@ impl<'a> Forgotten<'a> {
     /// Whether what was answered about this job at that moment may be gone.
     pub(super) fn may_be(&self, job: u32, at: Nanos) -> bool {
         self.spans_of(job).any(|span| (span.from..=span.to).contains(&at))
+    }
+
+    /// Whether both moments lie before the same death, which may have forgotten both.
+    pub(super) fn together(&self, job: u32, one: Nanos, other: Nanos) -> bool {
+        let has = |span: &Span<'_>, at| (span.from..=span.to).contains(&at);
+        self.spans_of(job).any(|span| has(span, one) && has(span, other))
+    }
+
+    /// Whether its shard died between these moments: then a job that is not there may be forgotten rather than done.
+    pub(super) fn died_between(&self, job: u32, since: Nanos, until: Nanos) -> bool {
+        self.spans_of(job).any(|span| (since..=until).contains(&span.to))
     }
 
     /// Whether the one delivery may be forgotten, and the other came after that.
@@ -114,10 +127,10 @@ fn shard_of(id: &str) -> Option<&str> {
 impl Span<'_> {
     /// A job that was answered before the death and came after it was not held back, nor was anything before it.
     fn narrow(&mut self, job: &Times) {
-        let Times { asked: Some(asked), answered: Some(answered), delivered } = *job else {
+        let Times { asked: Some(asked), answered: Some(answered), delivered, again } = *job else {
             return;
         };
-        if answered <= self.to && delivered > self.to + SLACK {
+        if !again && answered <= self.to && delivered > self.to + SLACK {
             self.from = self.from.max(asked);
         }
     }

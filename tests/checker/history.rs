@@ -21,6 +21,8 @@ pub(crate) enum Event {
     Enqueue { job: u32, at: Nanos, delay: Nanos },
     /// A call that asks for it was answered OK, with this id.
     Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
+    /// It is about to be asked for again although there was an answer: from now on it may be written anew.
+    Again { job: u32, at: Nanos },
     /// It lies on this shard, said an answer.
     LiesOn { job: u32, shard: String },
     /// The ack of `after` was answered OK, which enqueues `job`, too. Its id is not told then.

@@ -41,14 +41,16 @@ struct Life {
     id: Option<String>,
     doubled: bool,
     end: Option<End>,
-    /// An earlier one, that its shard may have held back.
-    held_back_end: Option<End>,
+    /// Others, that its shard may have held back.
+    held_back_ends: Vec<End>,
     undone: bool,
     acks: Vec<Ack>,
     /// The last hand-over.
     handed_over: i32,
     nacks: Vec<Nack>,
     deliveries: usize,
+    /// When the last one so far arrived.
+    seen: Nanos,
     /// Those that nobody may have forgotten.
     lasting: usize,
 }
@@ -73,6 +75,7 @@ struct Ack {
 #[derive(Clone, Debug)]
 struct Nack {
     delivery: i32,
+    sent: Nanos,
     not_before: Nanos,
 }
 
@@ -117,13 +120,15 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
                 let lasts = *fsynced || !forgotten.may_be(*job, *at);
                 lives[*job as usize].answered(id, lasts);
             }
-            Event::FollowsOn { job, at, .. } => {
-                let lasts = !forgotten.may_be(*job, *at);
+            Event::FollowsOn { job, after, at } => {
+                let seen = lives[*after as usize].seen;
+                let lasts =
+                    !forgotten.may_be(*job, *at) && !forgotten.died_between(*after, seen, *at);
                 lives[*job as usize].written(lasts);
             }
             Event::Delivered(Delivered { job: Some(job), id, at, delivery, .. }) => {
                 let lasts = !forgotten.may_be(*job, *at);
-                lives[*job as usize].delivered(id, lasts);
+                lives[*job as usize].delivered(id, *at, lasts);
                 if lasts && !cuts.of_power(*at, Nanos::MAX).any(|_| true) {
                     let life = &mut lives[*job as usize];
                     life.handed_over = life.handed_over.max(*delivery);
@@ -131,7 +136,11 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
             }
             Event::Acked { job, at, delivery, receipt, .. }
             | Event::Buried { job, at, delivery, receipt } => {
-                let lasts = !forgotten.may_be(*job, *at);
+                // That it is gone may have another reason then.
+                let found = *delivery == i32::MAX;
+                let seen = lives[*job as usize].seen;
+                let lasts = !forgotten.may_be(*job, *at)
+                    && !(found && forgotten.died_between(*job, seen, *at));
                 if let Event::Acked { sent, .. } = event
                     && lasts
                 {
@@ -143,7 +152,8 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
                 lives[*job as usize].ended(End { at, delivery, receipt, buried }, lasts);
             }
             Event::Nacked { job, sent, delivery, delay } => {
-                let nack = Nack { delivery: *delivery, not_before: sent + delay };
+                let (delivery, sent, not_before) = (*delivery, *sent, sent + delay);
+                let nack = Nack { delivery, sent, not_before };
                 lives[*job as usize].nacks.push(nack);
             }
             _ => {}
@@ -168,19 +178,20 @@ fn judge(
     if !delivered.intact {
         verdict.damaged.push(job);
     }
-    let too_soon =
-        |nack: &Nack| delivered.delivery > nack.delivery && delivered.at < nack.not_before;
+    let too_soon = |nack: &Nack| {
+        delivered.delivery > nack.delivery && (nack.sent..nack.not_before).contains(&delivered.at)
+    };
     if delivered.at < asked + delay || life.nacks.iter().any(too_soon) {
         verdict.early.push(job);
     }
-    let forbids = |end: &Option<End>| end.as_ref().is_some_and(|end| end.forbids(delivered, cuts));
+    let forbids = |end: &&End| end.forbids(delivered, cuts);
     // What is held back is there until its shard dies.
-    let undone = forbids(&life.held_back_end);
-    let still_there = forgotten.may_be(job, delivered.at);
-    if forbids(&life.end) || undone && still_there {
+    let (still_there, undone): (Vec<_>, Vec<_>) = (life.held_back_ends.iter().filter(forbids))
+        .partition(|end| forgotten.together(job, end.at, delivered.at));
+    if life.end.iter().any(|end| forbids(&end)) || !still_there.is_empty() {
         verdict.after_ack.push(job);
     }
-    life.undone |= undone && !still_there;
+    life.undone |= !undone.is_empty();
 }
 
 // === impl Life ===
@@ -196,17 +207,19 @@ impl Life {
         self.held_back |= !lasts;
     }
 
-    fn delivered(&mut self, id: &String, lasts: bool) {
+    fn delivered(&mut self, id: &String, at: Nanos, lasts: bool) {
         self.deliveries += 1;
+        self.seen = self.seen.max(at);
         self.lasting += usize::from(lasts);
         self.called(id, lasts);
     }
 
     /// Keeps the end that was answered first.
     fn ended(&mut self, end: End, lasts: bool) {
-        let known = if lasts { &mut self.end } else { &mut self.held_back_end };
-        if known.as_ref().is_none_or(|known| end.at < known.at) {
-            *known = Some(end);
+        if !lasts {
+            self.held_back_ends.push(end);
+        } else if self.end.as_ref().is_none_or(|known| end.at < known.at) {
+            self.end = Some(end);
         }
     }
 
@@ -228,7 +241,7 @@ impl Life {
 
     /// What can be said without looking at single deliveries.
     fn judge(&self, job: u32, verdict: &mut Verdict) {
-        let end = self.end.as_ref().or(self.held_back_end.as_ref());
+        let end = self.end.as_ref().or(self.held_back_ends.last());
         let (ended, buried) = (end.is_some(), end.is_some_and(|end| end.buried));
         let known = self.answered || self.lasting > 0;
         let exists = known || self.held_back || self.deliveries > 0;

@@ -64,6 +64,28 @@ pub(crate) fn redis_args(fsync: &str) -> [&str; 6] {
     ["--save", "", "--appendonly", "yes", "--appendfsync", fsync]
 }
 
+/// A disk may have got the new size of a log without the bytes of the last write, which was not synced: they are zeros
+/// then. Redis does not start with those before somebody has run `redis-check-aof --fix`, which cuts them off.
+fn cut_off_zeros(dir: &Path) {
+    let within = dir.join("appendonlydir");
+    let dir = if within.exists() { &within } else { dir };
+    let files = fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    for log in files.filter(|path| path.extension().is_some_and(|end| end == "aof")) {
+        let bytes = fs::read(&log).unwrap();
+        let zeros = bytes.iter().rev().take_while(|byte| **byte == 0).count();
+        if zeros > 0 {
+            println!("the disk has {zeros} zeros at the end of {}", log.display());
+            fs::write(&log, &bytes[..bytes.len() - zeros]).unwrap();
+        }
+    }
+}
+
+/// The last lines of a log.
+fn end_of(log: &str) -> String {
+    let lines: Vec<_> = log.lines().rev().take(10).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join("\n")
+}
+
 /// Where a shard lies on a disk.
 fn place(disk: &Path, number: usize) -> PathBuf {
     disk.join(format!("s{number}"))
@@ -164,7 +186,9 @@ impl Cluster {
             redis.move_to(place(disk, number));
             // Nothing of it may have reached the disk.
             fs::create_dir_all(place(disk, number)).unwrap();
+            cut_off_zeros(&place(disk, number));
             if !redis.starts_again().await {
+                println!("redis {number} does not start: {}", end_of(&redis.log()));
                 return false;
             }
         }
@@ -174,6 +198,7 @@ impl Cluster {
                 replica.move_to(self.ring.clone());
             }
             if !replica.starts_again().await {
+                println!("a replica does not start: {}", end_of(&replica.log()));
                 return false;
             }
         }

@@ -33,7 +33,7 @@ const OTHERS: [(&str, Program); 2] =
 
 /// How often the power is cut.
 fn cuts() -> u32 {
-    number("RINGQ_CUTS", if long() { 4 } else { 1 })
+    number("RINGQ_CUTS", if long() { 2 } else { 1 })
 }
 
 fn on_files() -> Shape {

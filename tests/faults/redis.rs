@@ -16,6 +16,8 @@ use crate::trial::{Trial, harm_time, long};
 
 /// Between two blows of a loop.
 const EVERY: Duration = millis(150);
+/// How long a loop of blows lasts at most.
+const LOOP_MAX: Duration = Duration::from_secs(10);
 /// How far a sync is when a Redis is killed in its middle.
 const SYNCS: Duration = millis(400);
 /// The Redis that is hit.
@@ -61,8 +63,8 @@ async fn killed_while_it_syncs() {
     let shape = Shape { preload: Some(library), ..Shape::default() };
     let trial = Trial::start("redis_killed_syncing", shape, Habits::default()).await;
     let Some(mut trial) = trial else { return };
-    let turn = (harm_time() / 3).min(Duration::from_secs(4));
-    let end = Instant::now() + harm_time();
+    let turn = (harm_time() / 3).min(Duration::from_secs(3));
+    let end = Instant::now() + harm_time() / 2;
     while Instant::now() < end {
         trial.run(turn).await;
         let redis = &trial.cluster.redis[HIT];
@@ -98,7 +100,7 @@ async fn takes_long_to_load() {
     let Some(mut trial) = Trial::start(name, shape, Habits::default()).await else { return };
     trial.command(HIT, &["EVAL", KEYS, "0"]).await;
     let turn = (harm_time() / 4).min(Duration::from_secs(4));
-    let end = Instant::now() + harm_time();
+    let end = Instant::now() + harm_time() / 2;
     while Instant::now() < end {
         trial.run(turn).await;
         trial.rewrite_log(HIT).await;
@@ -245,10 +247,10 @@ impl Trial {
         number_after(&errors, "errorstat_LOADING:count=").saturating_sub(pings)
     }
 
-    /// A command to every Redis in turn, as long as harm is done; the sum of the numbers that it answers.
+    /// A command to every Redis in turn, again and again; the sum of the numbers that it answers.
     async fn again_and_again(&self, pause: Duration, command: &[&str]) -> u64 {
         self.note(format!("{command:?} in a loop"));
-        let (end, mut sum) = (Instant::now() + harm_time(), 0);
+        let (end, mut sum) = (Instant::now() + harm_time().min(LOOP_MAX), 0);
         while Instant::now() < end {
             for redis in 0..self.cluster.redis.len() {
                 let answer = self.command(redis, command).await;

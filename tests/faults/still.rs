@@ -22,10 +22,9 @@ const DEADLINE: Duration = Duration::from_secs(1);
 const LATE: Duration = millis(700);
 /// Between two callers.
 const EVERY: Duration = millis(100);
-/// Connections that each replica may make for one such time, and for each five seconds of it: those that it gave up, and to
-/// find out whether it is back.
+/// Connections that each replica may make for one such time, beside one for each second of it: those that it gave up,
+/// and one at a time to find out whether the Redis is back.
 const CONNECTIONS: u64 = 4;
-const PROBED: Duration = Duration::from_secs(5);
 /// What nobody has to notice.
 const SHORT: Duration = millis(300);
 
@@ -81,9 +80,9 @@ async fn for_a_moment_and_for_long() {
             true => assert_eq!((refused, noticed), (0, 0), "{how:?} for {time:?}"),
             false => assert!(refused > 0, "nobody noticed {how:?} for {time:?}"),
         }
-        let probes = time.div_duration_f64(PROBED).ceil() as u64;
         let replicas = u64::try_from(trial.cluster.replica.len()).unwrap();
-        assert!(connections <= replicas * (CONNECTIONS + probes), "{connections} connections");
+        let limit = replicas * (CONNECTIONS + time.as_secs());
+        assert!(connections <= limit, "{connections} connections");
     }
     // However often it was asked for.
     let only = client.pull_one(TOPIC).await;

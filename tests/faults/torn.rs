@@ -108,7 +108,7 @@ async fn state(client: &Client, number: usize) -> ShardState {
 
 impl Redis {
     /// What it has logged in all its lives.
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir().join("log")).unwrap()
     }
 

@@ -70,7 +70,7 @@ fn a_job_that_was_answered_again_after_the_death_is_lost() {
 /// The end of the log is held back, not its middle.
 #[test]
 fn a_job_that_one_asked_for_later_has_outlived_is_lost() {
-    let later = |asked_ms| {
+    let later = |asked_ms, more: Option<Event>| {
         let events = [
             Event::Enqueue { job: 9, at: asked_ms * MS, delay: 0 },
             Event::Enqueued { job: 9, at: 50 * MS, fsynced: false, id: super::id(9) },
@@ -88,12 +88,14 @@ fn a_job_that_one_asked_for_later_has_outlived_is_lost() {
         let asked = Event::Enqueue { job: 7, at: 10 * MS, delay: 0 };
         let answered = Event::Enqueued { job: 7, at: 20 * MS, fsynced: false, id: super::id(7) };
         all.extend([asked, answered, lies_on(7, SHARD)].into_iter().chain(events));
-        all.push(held_back(5, 300));
+        all.extend(more.into_iter().chain([held_back(5, 300)]));
         verdict(&all)
     };
-    let (after, beside) = (later(21), later(19));
+    let (after, beside) = (later(21, None), later(19, None));
+    let twice = later(21, Some(Event::Again { job: 9, at: 60 * MS }));
     assert_eq!((after.lost, after.held_back), (vec![7], vec![]));
     assert_eq!((beside.lost, beside.held_back), (vec![], vec![7]), "they were written at once");
+    assert_eq!((twice.lost, twice.held_back), (vec![], vec![7]), "it may have been written anew");
 }
 
 #[test]
@@ -134,6 +136,51 @@ fn an_ack_that_was_answered_shortly_before_its_shard_died_may_be_undone() {
 fn an_ack_holds_until_its_shard_dies() {
     let verdict = comes_again(1250, [held_back(1150, 1300)]);
     assert_eq!((verdict.after_ack, verdict.undone), (vec![8], 0));
+}
+
+#[test]
+fn every_death_has_its_own_end() {
+    let spans = || [held_back(1150, 1300), held_back(8950, 9200)];
+    let third = |at_ms| {
+        let third = Delivered { receipt: "third".into(), ..delivery(8, at_ms, 3) };
+        [Event::Delivered(third)]
+    };
+    let verdict = comes_again(9000, spans().into_iter().chain(third(15_000)));
+    assert!(verdict.sound() && verdict.undone == 1, "{verdict}");
+    assert_eq!(comes_again(9000, spans().into_iter().chain(third(9150))).after_ack, [8]);
+}
+
+#[test]
+fn a_job_that_is_gone_after_a_death_may_be_forgotten() {
+    let found = |at_ms, more: Vec<Event>| {
+        let mut events = sound();
+        events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));
+        let (at, receipt) = (at_ms * MS, String::new());
+        events.push(Event::Acked { job: 8, sent: 0, at, delivery: i32::MAX, receipt });
+        events.push(Event::FollowsOn { job: 7, after: 8, at });
+        // As job 8 says nobody of 7.
+        events.retain(|event| match event {
+            Event::Enqueued { job, .. } | Event::Acked { job, .. } => *job != 7,
+            Event::Delivered(delivered) => delivered.job != Some(7),
+            _ => true,
+        });
+        let again = Delivered { stream_since: 8000 * MS, ..delivery(8, 9000, 2) };
+        events.extend([Event::Delivered(again), acked(8, 9100, 2)]);
+        events.extend(more);
+        verdict(&events)
+    };
+    let (forgotten, done) = (found(1500, vec![held_back(1000, 1300)]), found(1500, vec![]));
+    assert!(forgotten.sound() && forgotten.held_back == [7], "{forgotten}");
+    assert_eq!((done.after_ack, done.lost), (vec![8], vec![7]));
+}
+
+/// Numbers begin again when leases are forgotten.
+#[test]
+fn a_nack_says_nothing_of_what_came_before_it() {
+    let mut events = sound();
+    let (sent, delay) = (9000 * MS, 100 * MS);
+    events.push(Event::Nacked { job: 5, sent, delivery: 1, delay });
+    assert!(verdict(&events).early.is_empty());
 }
 
 #[test]

@@ -108,6 +108,8 @@ impl Producer {
         if own_id {
             self.shared.latencies.add(shard, self.shared.history.now(), begin.elapsed());
             if self.random.random_bool(AGAIN) {
+                let (job, at) = (asked.job, self.shared.history.now());
+                self.shared.history.record([Event::Again { job, at }]);
                 self.enqueue(&mut asked).await;
             }
         }
