@@ -1,0 +1,225 @@
+//! What a job or a topic says about retries, and what is refused of it.
+
+use std::time::Duration;
+
+use super::super::limit;
+
+/// What one level (a job, a topic) says; absent fields are inherited. [`RetryOverrides::try_new`] checks the ranges.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RetryOverrides {
+    /// Failures allowed, 1 or more; -1 is no limit.
+    pub max_attempts: Option<i32>,
+    /// Explicit ladder of at most [`limit::RETRY_DELAYS_MAX`] rungs, each up to [`limit::DELAY_MAX`]; empty is
+    /// inherited.
+    pub delays: Vec<Duration>,
+    /// First wait, above zero and up to [`limit::DELAY_MAX`].
+    pub initial_delay: Option<Duration>,
+    /// Growth per failure, finite and at least 1.
+    pub multiplier: Option<f64>,
+    /// Cap, above zero and up to [`limit::DELAY_MAX`].
+    pub max_delay: Option<Duration>,
+    /// Share of the wait that is random, 0 to 1.
+    pub jitter: Option<f64>,
+    /// Give up this long after the first attempt began, above zero and up to [`limit::DELAY_MAX`].
+    pub max_retry_duration: Option<Duration>,
+    /// Expired leases do not count as failures.
+    pub ignore_expired_leases: Option<bool>,
+    /// Hand-overs allowed, 1 or more; -1 is no limit.
+    pub max_deliveries: Option<i32>,
+}
+
+/// What no policy can follow. In the order of the fields of [`RetryOverrides`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum InvalidRetry {
+    /// Neither a number of failures nor -1.
+    #[error("max_attempts is neither 1 or more nor -1")]
+    MaxAttempts,
+    /// More rungs than [`limit::RETRY_DELAYS_MAX`].
+    #[error("delays has more rungs than a ladder may have")]
+    TooManyDelays,
+    /// The rung with this index, the first being 0, is above [`limit::DELAY_MAX`].
+    #[error("delays[{0}] is too long")]
+    Delay(usize),
+    /// Zero, or above [`limit::DELAY_MAX`].
+    #[error("initial_delay is zero or too long")]
+    InitialDelay,
+    /// Below 1, or no finite number.
+    #[error("multiplier is no finite number of 1 or more")]
+    Multiplier,
+    /// Zero, or above [`limit::DELAY_MAX`].
+    #[error("max_delay is zero or too long")]
+    MaxDelay,
+    /// Not within 0 to 1.
+    #[error("jitter is not within 0 to 1")]
+    Jitter,
+    /// Zero, or above [`limit::DELAY_MAX`].
+    #[error("max_retry_duration is zero or too long")]
+    MaxRetryDuration,
+    /// Neither a number of hand-overs nor -1.
+    #[error("max_deliveries is neither 1 or more nor -1")]
+    MaxDeliveries,
+}
+
+// === impl RetryOverrides ===
+
+impl RetryOverrides {
+    /// Takes what a level says, if a policy can follow it.
+    ///
+    /// # Errors
+    /// Everything that it cannot follow, at least one, in the order of the fields. Of too many rungs only those that a
+    /// ladder may have are looked at.
+    pub fn try_new(said: RetryOverrides) -> Result<RetryOverrides, Vec<InvalidRetry>> {
+        let is_count = |count: i32| count == -1 || count >= 1;
+        let is_wait = |wait: Duration| !wait.is_zero() && wait <= limit::DELAY_MAX;
+        let is_growth = |growth: f64| growth.is_finite() && growth >= 1.0;
+        let is_share = |share: f64| (0.0..=1.0).contains(&share);
+
+        let mut invalid = Vec::new();
+        let mut require = |good: bool, otherwise| invalid.extend((!good).then_some(otherwise));
+        require(said.max_attempts.is_none_or(is_count), InvalidRetry::MaxAttempts);
+        require(said.delays.len() <= limit::RETRY_DELAYS_MAX, InvalidRetry::TooManyDelays);
+        for (index, &rung) in said.delays.iter().take(limit::RETRY_DELAYS_MAX).enumerate() {
+            require(rung <= limit::DELAY_MAX, InvalidRetry::Delay(index));
+        }
+        require(said.initial_delay.is_none_or(is_wait), InvalidRetry::InitialDelay);
+        require(said.multiplier.is_none_or(is_growth), InvalidRetry::Multiplier);
+        require(said.max_delay.is_none_or(is_wait), InvalidRetry::MaxDelay);
+        require(said.jitter.is_none_or(is_share), InvalidRetry::Jitter);
+        require(said.max_retry_duration.is_none_or(is_wait), InvalidRetry::MaxRetryDuration);
+        require(said.max_deliveries.is_none_or(is_count), InvalidRetry::MaxDeliveries);
+        if invalid.is_empty() { Ok(said) } else { Err(invalid) }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rand::Rng as _;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    fn secs(list: &[u64]) -> Vec<Duration> {
+        list.iter().map(|&s| Duration::from_secs(s)).collect()
+    }
+
+    #[test]
+    fn every_field_has_its_range() {
+        use InvalidRetry::{
+            Delay, InitialDelay, Jitter, MaxAttempts, MaxDelay, MaxDeliveries, MaxRetryDuration,
+            Multiplier, TooManyDelays,
+        };
+        type Set = fn(&mut RetryOverrides);
+        const ABOVE: Duration = limit::DELAY_MAX.saturating_add(Duration::from_nanos(1));
+        let cases: [(&[Set], &[Set], InvalidRetry); 9] = [
+            (
+                &[|r| r.max_attempts = Some(-1), |r| r.max_attempts = Some(1)],
+                &[|r| r.max_attempts = Some(-2), |r| r.max_attempts = Some(0)],
+                MaxAttempts,
+            ),
+            (&[|r| r.delays = secs(&[0; 100])], &[|r| r.delays = secs(&[0; 101])], TooManyDelays),
+            (
+                &[|r| r.delays = vec![limit::DELAY_MAX; 2]],
+                &[|r| r.delays = vec![limit::DELAY_MAX, ABOVE]],
+                Delay(1),
+            ),
+            (
+                &[|r| r.initial_delay = Some(Duration::from_nanos(1))],
+                &[|r| r.initial_delay = Some(Duration::ZERO), |r| r.initial_delay = Some(ABOVE)],
+                InitialDelay,
+            ),
+            (
+                &[|r| r.multiplier = Some(1.0), |r| r.multiplier = Some(f64::MAX)],
+                &[
+                    |r| r.multiplier = Some(1.0_f64.next_down()),
+                    |r| r.multiplier = Some(f64::NAN),
+                    |r| r.multiplier = Some(f64::INFINITY),
+                ],
+                Multiplier,
+            ),
+            (
+                &[|r| r.max_delay = Some(limit::DELAY_MAX)],
+                &[|r| r.max_delay = Some(Duration::ZERO), |r| r.max_delay = Some(ABOVE)],
+                MaxDelay,
+            ),
+            (
+                &[|r| r.jitter = Some(0.0), |r| r.jitter = Some(1.0)],
+                &[
+                    |r| r.jitter = Some(0.0_f64.next_down()),
+                    |r| r.jitter = Some(1.0_f64.next_up()),
+                    |r| r.jitter = Some(f64::NAN),
+                ],
+                Jitter,
+            ),
+            (
+                &[|r| r.max_retry_duration = Some(limit::DELAY_MAX)],
+                &[
+                    |r| r.max_retry_duration = Some(Duration::ZERO),
+                    |r| r.max_retry_duration = Some(ABOVE),
+                ],
+                MaxRetryDuration,
+            ),
+            (
+                &[|r| r.max_deliveries = Some(-1), |r| r.max_deliveries = Some(i32::MAX)],
+                &[|r| r.max_deliveries = Some(i32::MIN), |r| r.max_deliveries = Some(0)],
+                MaxDeliveries,
+            ),
+        ];
+        let taken = |set: &Set| {
+            let mut said = RetryOverrides::default();
+            set(&mut said);
+            RetryOverrides::try_new(said).map(|_| ())
+        };
+        for (good, bad, what) in cases {
+            assert!(good.iter().all(|set| taken(set) == Ok(())), "{what}");
+            assert!(bad.iter().all(|set| taken(set) == Err(vec![what])), "{what}");
+        }
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_in_the_order_of_the_fields() {
+        let long = Duration::MAX;
+        let said = RetryOverrides {
+            max_attempts: Some(0),
+            delays: vec![long; 101],
+            initial_delay: Some(long),
+            multiplier: Some(-1.0),
+            max_delay: Some(long),
+            jitter: Some(2.0),
+            max_retry_duration: Some(long),
+            ignore_expired_leases: None,
+            max_deliveries: Some(0),
+        };
+        let invalid = RetryOverrides::try_new(said).unwrap_err();
+        assert!(invalid.is_sorted());
+        assert_eq!(invalid.len(), 8 + limit::RETRY_DELAYS_MAX);
+    }
+
+    /// One of these, or nothing.
+    fn some<T: Copy>(random: &mut StdRng, values: &[T]) -> Option<T> {
+        values.get(random.random_range(0..=values.len())).copied()
+    }
+
+    /// Anything that a level may say, its extremes more often than what lies between.
+    pub(in super::super) fn any_overrides(random: &mut StdRng) -> RetryOverrides {
+        let nanos = |random: &mut StdRng| {
+            // Every order of magnitude is as likely.
+            let most = 1_u64 << random.random_range(1..=58);
+            Duration::from_nanos(random.random_range(1..=most)).min(limit::DELAY_MAX)
+        };
+        let waits = [Duration::from_nanos(1), limit::DELAY_MAX, nanos(random), nanos(random)];
+        let [growth, steep] = [random.random_range(1.0..4.0), random.random_range(1.0..1e9)];
+        let share = random.random_range(0.0..=1.0);
+        let rungs = if random.random_bool(0.3) { random.random_range(1..=100) } else { 0 };
+        RetryOverrides {
+            max_attempts: some(random, &[-1, 1, i32::MAX]),
+            delays: (0..rungs).map(|_| some(random, &waits).unwrap_or_default()).collect(),
+            initial_delay: some(random, &waits),
+            multiplier: some(random, &[1.0, 1.0_f64.next_up(), f64::MAX, growth, steep]),
+            max_delay: some(random, &waits),
+            jitter: some(random, &[0.0, 1.0, share]),
+            max_retry_duration: some(random, &waits),
+            ignore_expired_leases: None,
+            max_deliveries: some(random, &[-1, 1, i32::MAX]),
+        }
+    }
+}
