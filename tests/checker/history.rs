@@ -19,6 +19,8 @@ pub(crate) type Nanos = u64;
 pub(crate) enum Event {
     /// The first call that asks for this job is about to be sent.
     Enqueue { job: u32, at: Nanos, delay: Nanos },
+    /// The job has a policy of its own, by which it is retried.
+    Retried { job: u32, policy: Policy },
     /// A call that asks for it was answered OK, with this id.
     Enqueued { job: u32, at: Nanos, fsynced: bool, id: String },
     /// It is about to be asked for again although there was an answer: from now on it may be written anew.
@@ -31,18 +33,28 @@ pub(crate) enum Event {
     Delivered(Delivered),
     /// Its ack, first sent at `sent`, was answered OK. As delivery [`i32::MAX`]: it was found to have ended, by which call is not known.
     Acked { job: u32, sent: Nanos, at: Nanos, delivery: i32, receipt: String },
+    /// A nack that asks for a dead letter is about to be sent.
+    Bury { job: u32, at: Nanos },
     /// The nack that asks for a dead letter was answered OK.
     Buried { job: u32, at: Nanos, delivery: i32, receipt: String },
     /// A nack is about to be sent; `failed`: it counts as a failure.
     Nack { job: u32, at: Nanos, receipt: String, failed: bool },
     /// Its nack was answered OK; it was sent at `sent` and asked for `delay`.
     Nacked { job: u32, sent: Nanos, delivery: i32, delay: Nanos },
+    /// Its nack as a failure, which left the delay to the policy of the job, was answered OK.
+    Failed { job: u32, sent: Nanos, at: Nanos, delivery: i32, attempt: i32, receipt: String },
+    /// Its deletion is about to be asked for.
+    Delete { job: u32, at: Nanos },
+    /// Its deletion was answered OK.
+    Deleted { job: u32, at: Nanos, was: Was },
     /// An extend was answered OK; it was sent at `sent` and asked for `lease` from then on.
     Extended { job: u32, sent: Nanos, receipt: String, lease: Nanos },
     /// This worker has got a stream on that server.
     Opened { stream: u64, worker: usize, server: u32, at: Nanos },
     /// A stream ended, or the worker let go of it.
     Ended { stream: u64, at: Nanos },
+    /// All dead letters that the servers list when everything is done.
+    DeadLetters { jobs: Vec<u32> },
     /// The power of all servers was cut: leases of before may be forgotten, as nobody waits for the disk on the way
     /// to a worker.
     Cut { at: Nanos },
@@ -54,6 +66,29 @@ pub(crate) enum Event {
     Nemesis { at: Nanos, what: String },
     /// Until then the recorder itself stood still for so long: what it dates may be that much older.
     Stalled { at: Nanos, length: Nanos },
+}
+
+/// How a job is retried: the wait after a failure grows from `initial` on by this factor up to `longest`, and is
+/// shortened by so much of a hundred at most; after so many failures the job is a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Policy {
+    pub(crate) initial: Nanos,
+    pub(crate) factor: u32,
+    pub(crate) longest: Nanos,
+    pub(crate) jitter_percent: u32,
+    pub(crate) attempts_max: i32,
+}
+
+/// What a job was when it was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Was {
+    /// Not due: in nobody's hands, nor on the way there.
+    Scheduled,
+    /// Not ended.
+    Open,
+    /// Ended, or not there.
+    Over,
 }
 
 /// One delivery.

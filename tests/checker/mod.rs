@@ -9,7 +9,11 @@
 //!   call, or of the nack. One host, one clock: exact.
 //! - outdated: its ack was answered OK under a lease that was over: a later one was handed out, and nobody had
 //!   acknowledged under that so far.
-//! - overlap, miscounted, renumbered: see [`repeats`].
+//! - overlap, beyond, miscounted, renumbered: see [`repeats`].
+//! - after delete: a job was delivered although its deletion was answered OK before; what was on its way counts as
+//!   little as above.
+//! - hurried, overtried, forsaken: see [`retries`]. Failures may be miscounted there, too.
+//! - misfiled: a dead letter that the servers do not list, or list twice, or one of a job that is none.
 //! - doubled: one job under two ids.
 //! - unexpected, damaged: a job that nobody asked for, a body that is not the one sent.
 //! - reused: a receipt that came twice.
@@ -20,14 +24,16 @@
 mod forgotten;
 pub(crate) mod history;
 mod repeats;
+mod retries;
 mod tests;
 mod verdict;
 
 use std::collections::{HashMap, HashSet};
 
 use forgotten::Forgotten;
-use history::{Delivered, Event, Nanos};
+use history::{Delivered, Event, Nanos, Was};
 use repeats::Repeats;
+use retries::Retries;
 
 pub(crate) use verdict::Verdict;
 
@@ -44,10 +50,12 @@ struct Life {
     /// Others, that its shard may have held back.
     held_back_ends: Vec<End>,
     undone: bool,
+    deletion: Deletion,
     acks: Vec<Ack>,
     /// The last hand-over.
     handed_over: i32,
     nacks: Vec<Nack>,
+    retries: Retries,
     deliveries: usize,
     /// When the last one so far arrived.
     seen: Nanos,
@@ -55,13 +63,32 @@ struct Life {
     lasting: usize,
 }
 
-/// The first ack that was answered OK, or the dead letter.
+/// The first settle that was answered OK and ended it, or its deletion.
 #[derive(Clone, Debug)]
 struct End {
     at: Nanos,
     delivery: i32,
     receipt: String,
-    buried: bool,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Acked,
+    Buried,
+    /// By a failure that was the last one allowed.
+    GivenUp,
+    Deleted,
+}
+
+/// What is known of its deletion.
+#[derive(Clone, Debug, Default)]
+struct Deletion {
+    sent: bool,
+    /// It was answered OK.
+    end: Option<End>,
+    /// It was that which ended the job.
+    cancelled: bool,
 }
 
 /// An ack that was answered OK and not held back, and when it was first sent.
@@ -106,8 +133,26 @@ pub(crate) fn check(jobs: u32, events: &[Event]) -> Verdict {
             verdict.outdated.push(job);
         }
     }
+    for event in events {
+        if let Event::DeadLetters { jobs } = event {
+            verdict.misfiled = misfiled(&lives, jobs);
+        }
+    }
     Repeats::read(events, &cuts, &forgotten).judge(&mut verdict);
     verdict
+}
+
+/// Jobs that are not as often in that list as they are dead letters.
+fn misfiled(lives: &[Life], dead: &[u32]) -> Vec<u32> {
+    let mut listed: HashMap<u32, usize> = HashMap::new();
+    dead.iter().for_each(|job| *listed.entry(*job).or_default() += 1);
+    // Of what its shard may have held back nobody knows what became of it.
+    let jobs = (0..).zip(lives).filter(|(_, life)| life.held_back_ends.is_empty());
+    let is_wrong = |(job, life): &(u32, &Life)| {
+        listed.get(job).copied().unwrap_or(0) != usize::from(life.is_dead())
+    };
+    let wrong = jobs.filter(is_wrong);
+    wrong.map(|(job, _)| job).collect()
 }
 
 /// The first pass: everything but the judgement of deliveries.
@@ -115,6 +160,22 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
     let mut lives = vec![Life::default(); jobs as usize];
     for event in events {
         match event {
+            Event::Retried { job, policy } => lives[*job as usize].retries.follow(*policy),
+            Event::Bury { job, .. } => lives[*job as usize].retries.bury(),
+            Event::Failed { job, sent, at, delivery, attempt, receipt } => {
+                let (life, lasts) = (&mut lives[*job as usize], !forgotten.may_be(*job, *at));
+                if !lasts {
+                    life.retries.forget();
+                }
+                if life.retries.failed(*delivery, *attempt, *sent) {
+                    let (at, delivery, receipt) = (*at, *delivery, receipt.clone());
+                    life.ended(End { at, delivery, receipt, how: How::GivenUp }, lasts);
+                }
+            }
+            Event::Delete { job, .. } => lives[*job as usize].deletion.sent = true,
+            Event::Deleted { job, at, was } if !forgotten.may_be(*job, *at) => {
+                lives[*job as usize].deletion.answered(*at, *was);
+            }
             Event::Enqueue { job, at, delay } => lives[*job as usize].asked = Some((*at, *delay)),
             Event::Enqueued { job, at, fsynced, id } => {
                 let lasts = *fsynced || !forgotten.may_be(*job, *at);
@@ -126,13 +187,10 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
                     !forgotten.may_be(*job, *at) && !forgotten.died_between(*after, seen, *at);
                 lives[*job as usize].written(lasts);
             }
-            Event::Delivered(Delivered { job: Some(job), id, at, delivery, .. }) => {
+            Event::Delivered(delivered @ Delivered { job: Some(job), at, .. }) => {
                 let lasts = !forgotten.may_be(*job, *at);
-                lives[*job as usize].delivered(id, *at, lasts);
-                if lasts && !cuts.of_power(*at, Nanos::MAX).any(|_| true) {
-                    let life = &mut lives[*job as usize];
-                    life.handed_over = life.handed_over.max(*delivery);
-                }
+                let counts = lasts && !cuts.of_power(*at, Nanos::MAX).any(|_| true);
+                lives[*job as usize].delivered(delivered, lasts, counts);
             }
             Event::Acked { job, at, delivery, receipt, .. }
             | Event::Buried { job, at, delivery, receipt } => {
@@ -148,8 +206,9 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
                     lives[*job as usize].acks.push(ack);
                 }
                 let buried = matches!(event, Event::Buried { .. });
+                let how = if buried { How::Buried } else { How::Acked };
                 let (at, delivery, receipt) = (*at, *delivery, receipt.clone());
-                lives[*job as usize].ended(End { at, delivery, receipt, buried }, lasts);
+                lives[*job as usize].ended(End { at, delivery, receipt, how }, lasts);
             }
             Event::Nacked { job, sent, delivery, delay } => {
                 let (delivery, sent, not_before) = (*delivery, *sent, sent + delay);
@@ -192,6 +251,10 @@ fn judge(
         verdict.after_ack.push(job);
     }
     life.undone |= !undone.is_empty();
+    if life.deletion.end.as_ref().is_some_and(|end| end.forbids(delivered, cuts)) {
+        verdict.after_delete.push(job);
+    }
+    life.retries.judge(job, delivered, verdict);
 }
 
 // === impl Life ===
@@ -207,11 +270,19 @@ impl Life {
         self.held_back |= !lasts;
     }
 
-    fn delivered(&mut self, id: &String, at: Nanos, lasts: bool) {
+    /// `lasts`: nobody may have forgotten it; `counts`: nor how often it was handed over.
+    fn delivered(&mut self, delivered: &Delivered, lasts: bool, counts: bool) {
         self.deliveries += 1;
-        self.seen = self.seen.max(at);
+        self.seen = self.seen.max(delivered.at);
         self.lasting += usize::from(lasts);
-        self.called(id, lasts);
+        self.called(&delivered.id, lasts);
+        self.retries.came(delivered);
+        if !lasts {
+            self.retries.forget();
+        }
+        if counts {
+            self.handed_over = self.handed_over.max(delivered.delivery);
+        }
     }
 
     /// Keeps the end that was answered first.
@@ -231,37 +302,76 @@ impl Life {
     }
 
     /// Whether an ack counted although a later lease was out. Once the job is acknowledged under that one, an ack
-    /// under an earlier one may be told the same.
+    /// under an earlier one may be told the same. What is cancelled has no lease at all.
     fn is_outdated(&self) -> bool {
+        if self.deletion.cancelled && self.is_acked_for_sure() {
+            return true;
+        }
         let explains =
             |ack: &Ack, other: &Ack| other.delivery > ack.delivery && other.sent <= ack.at;
         let acks = self.acks.iter().filter(|ack| ack.delivery < self.handed_over);
         acks.into_iter().any(|ack| !self.acks.iter().any(|other| explains(ack, other)))
     }
 
+    /// Whether it is a dead letter.
+    fn is_dead(&self) -> bool {
+        self.end.as_ref().is_some_and(|end| matches!(end.how, How::Buried | How::GivenUp))
+    }
+
+    /// Whether an ack of its own was answered OK: not only that it was found to have ended.
+    fn is_acked_for_sure(&self) -> bool {
+        self.acks.iter().any(|ack| ack.delivery != i32::MAX)
+    }
+
     /// What can be said without looking at single deliveries.
     fn judge(&self, job: u32, verdict: &mut Verdict) {
         let end = self.end.as_ref().or(self.held_back_ends.last());
-        let (ended, buried) = (end.is_some(), end.is_some_and(|end| end.buried));
         let known = self.answered || self.lasting > 0;
         let exists = known || self.held_back || self.deliveries > 0;
         verdict.enqueued += usize::from(self.answered || self.held_back);
         verdict.exist += usize::from(exists);
         verdict.doubtful += usize::from(exists && !known);
-        verdict.acked += usize::from(ended && !buried);
-        verdict.buried += usize::from(buried);
         verdict.undone += usize::from(self.undone);
-        verdict.duplicates += self.deliveries.saturating_sub(1 + self.nacks.len());
-        if !ended {
-            match self.answered {
-                true => verdict.lost.push(job),
-                false if self.held_back => verdict.held_back.push(job),
-                false => {}
+        let asked_for = self.nacks.len() + self.retries.repeats();
+        verdict.duplicates += self.deliveries.saturating_sub(1 + asked_for);
+        match end.map(|end| end.how) {
+            Some(_) if self.deletion.cancelled => verdict.cancelled += 1,
+            Some(How::Acked) if self.deletion.is_unknown() && !self.is_acked_for_sure() => {
+                verdict.either += 1;
             }
+            Some(How::Acked) => verdict.acked += 1,
+            Some(how) => {
+                verdict.buried += 1;
+                verdict.given_up += usize::from(how == How::GivenUp);
+            }
+            None if self.deletion.cancelled || self.deletion.is_unknown() => verdict.cancelled += 1,
+            None if self.answered => verdict.lost.push(job),
+            None if self.held_back => verdict.held_back.push(job),
+            None => {}
+        }
+        if self.end.as_ref().is_some_and(|end| self.retries.is_forsaken(end)) {
+            verdict.forsaken.push(job);
         }
         if self.doubled {
             verdict.doubled.push(job);
         }
+    }
+}
+
+// === impl Deletion ===
+
+impl Deletion {
+    /// What was not due was in nobody's hands: all that comes later was handed over later. Of the rest that is known
+    /// only of what comes on streams that were opened later.
+    fn answered(&mut self, at: Nanos, was: Was) {
+        let delivery = if was == Was::Scheduled { 0 } else { i32::MAX };
+        self.end = Some(End { at, delivery, receipt: String::new(), how: How::Deleted });
+        self.cancelled = was != Was::Over;
+    }
+
+    /// Whether it was sent and nobody knows what came of it.
+    fn is_unknown(&self) -> bool {
+        self.sent && self.end.is_none()
     }
 }
 

@@ -5,6 +5,9 @@
 //! time ran out. Without one, two leases lived at once: an overlap. A broken stream explains nothing for
 //! a lease that was extended after the break.
 //!
+//! A broken stream explains a repeat only of what was open when it broke: what had come by then and no settle of which
+//! had been answered, nor a nack sent. So no break has more repeats than there were such leases.
+//!
 //! Failures are miscounted when their number rises without a nack that counts and before a lease can
 //! have run out, or when it falls.
 //!
@@ -14,7 +17,7 @@
 //! Hand-overs of a job are counted: of two with one number the server did not know of the one, because its stream
 //! broke.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::forgotten::Forgotten;
 use super::history::{Delivered, Event, Nanos};
@@ -29,6 +32,10 @@ pub(super) struct Repeats<'a> {
     nacks: HashMap<&'a str, Nacks>,
     extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
     ended: HashMap<u64, Nanos>,
+    /// When an ack of a receipt, or a nack that buries, was answered OK first.
+    settled: HashMap<&'a str, Nanos>,
+    /// Hand-overs of which a nack was answered OK.
+    nacked: HashSet<(u32, i32)>,
     cuts: &'a Cuts,
     forgotten: &'a Forgotten<'a>,
     /// When the recorder stood still, and for how long by then.
@@ -60,6 +67,8 @@ impl<'a> Repeats<'a> {
             nacks: HashMap::new(),
             extends: HashMap::new(),
             ended: HashMap::new(),
+            settled: HashMap::new(),
+            nacked: HashSet::new(),
             cuts,
             forgotten,
             stalls: Vec::new(),
@@ -85,6 +94,14 @@ impl<'a> Repeats<'a> {
                     nacks.failed.get_or_insert(*at);
                 }
             }
+            Event::Acked { job, at, receipt, .. } | Event::Buried { job, at, receipt, .. } => {
+                if !self.forgotten.may_be(*job, *at) {
+                    self.settled.entry(receipt).or_insert(*at);
+                }
+            }
+            Event::Nacked { job, delivery, .. } | Event::Failed { job, delivery, .. } => {
+                self.nacked.insert((*job, *delivery));
+            }
             Event::Extended { job, sent, receipt, lease } => {
                 // One that may be forgotten keeps nothing. It was answered a little after it was sent.
                 if self.forgotten.may_be(*job, *sent) || self.forgotten.may_be(*job, sent + SLACK) {
@@ -103,6 +120,8 @@ impl<'a> Repeats<'a> {
     pub(super) fn judge(&self, verdict: &mut Verdict) {
         verdict.doubt = SLACK + self.stalls.iter().map(|stall| stall.1).max().unwrap_or(0);
         for (job, deliveries) in &self.by_job {
+            let open = deliveries.iter().filter(|delivered| self.was_open(delivered));
+            verdict.open_at_breaks += open.count();
             for pair in deliveries.windows(2) {
                 let (before, after) = (pair[0], pair[1]);
                 let why = self.why_over(before, after);
@@ -114,9 +133,18 @@ impl<'a> Repeats<'a> {
                 if before.delivery == after.delivery && !is_known {
                     verdict.renumbered.push(*job);
                 }
+                // A power cut may take a settle with it.
+                let cut = self.cuts.of_power(before.stream_since, after.at).next().is_some();
+                if why == Some(Why::Broken) && !forgotten && !cut && !self.was_open(before) {
+                    verdict.beyond.push(*job);
+                }
                 match why {
                     None => verdict.overlap.push(*job),
-                    Some(Why::Nacked | Why::Forgotten) => {}
+                    Some(Why::Forgotten) => {}
+                    Some(Why::Nacked) => {
+                        let answered = self.nacked.contains(&(*job, before.delivery));
+                        verdict.unanswered += usize::from(!answered);
+                    }
                     Some(Why::Broken) => verdict.broken += 1,
                     Some(Why::RanOut) => verdict.ran_out += 1,
                 }
@@ -128,6 +156,7 @@ impl<'a> Repeats<'a> {
         verdict.overlap.sort_unstable();
         verdict.miscounted.sort_unstable();
         verdict.renumbered.sort_unstable();
+        verdict.beyond.sort_unstable();
     }
 
     /// Whether its stream had broken by the time it was read.
@@ -167,12 +196,28 @@ impl<'a> Repeats<'a> {
         }
     }
 
+    /// Whether it was in hand, or on the way there, when its stream broke.
+    fn was_open(&self, delivered: &Delivered) -> bool {
+        let ended = self.ended.get(&delivered.stream).copied();
+        let breaks = self.breaks(delivered).chain(ended.filter(|ended| delivered.at <= *ended));
+        let receipt = delivered.receipt.as_str();
+        let nacked = self.nacks.get(receipt).and_then(|nacks| nacks.any);
+        let settled = self.settled.get(receipt).copied().into_iter().chain(nacked).min();
+        breaks.min().is_some_and(|first| settled.is_none_or(|settled| settled >= first))
+    }
+
+    /// When its server was cut off while its stream was open.
+    fn breaks(&self, delivered: &Delivered) -> impl Iterator<Item = Nanos> {
+        let ended = self.ended.get(&delivered.stream).copied();
+        self.cuts.of(delivered.server, delivered.stream_since, ended.unwrap_or(Nanos::MAX))
+    }
+
     /// Whether the stream of `before` broke so early that its grace was over by `now` at the latest.
     fn broke(&self, before: &Delivered, now: Nanos) -> bool {
         let ended = self.ended.get(&before.stream).copied();
-        let cuts = self.cuts.of(before.server, before.stream_since, ended.unwrap_or(Nanos::MAX));
         let power = self.cuts.of_power(before.stream_since, ended.unwrap_or(Nanos::MAX));
         let forgotten = power.min().is_some_and(|cut| cut <= now);
+        let cuts = self.breaks(before);
         let first = cuts.chain(ended).min();
         let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
         let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));

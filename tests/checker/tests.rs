@@ -1,9 +1,13 @@
 //! The checker itself: a sound history passes, and each way of spoiling it is noticed.
 
+/// Deleted before they are due.
+mod deletions;
 /// What a shard that died may have held back.
 mod forgotten;
 /// One lease at a time.
 mod leases;
+/// Retried by a policy of their own.
+mod retries;
 
 use super::history::{Delivered, Event, Nanos};
 use super::{Verdict, check};
@@ -172,8 +176,9 @@ fn a_delivery_that_starts_counting_again_is_noticed() {
 #[test]
 fn a_message_read_late_is_a_duplicate_and_allowed() {
     let mut events = sound();
-    let late = Delivered { stream: 1, receipt: "late".to_owned(), ..delivery(5, 1300, 1) };
-    events.extend([Event::Ended { stream: 1, at: 50 * MS }, Event::Delivered(late)]);
+    let receipt = "late".to_owned();
+    let late = Delivered { server: 1, stream: 1, receipt, ..delivery(5, 1300, 1) };
+    events.extend([Event::Killed { server: 1, at: 50 * MS }, Event::Delivered(late)]);
     let verdict = verdict(&events);
     assert!(verdict.sound(), "{verdict}");
     assert_eq!(verdict.duplicates, 1);

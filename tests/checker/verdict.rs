@@ -10,10 +10,20 @@ pub(crate) struct Verdict {
     pub(crate) exist: usize,
     pub(crate) acked: usize,
     pub(crate) buried: usize,
+    /// Those of them whose attempts were used up.
+    pub(crate) given_up: usize,
+    /// Jobs that were deleted before they ended.
+    pub(crate) cancelled: usize,
+    /// Jobs that ended by an ack or by a delete, and nobody was told by which.
+    pub(crate) either: usize,
     pub(crate) deliveries: usize,
     pub(crate) duplicates: usize,
+    /// Repeats after a nack that was not answered.
+    pub(crate) unanswered: usize,
     /// Repeats after a broken stream.
     pub(crate) broken: usize,
+    /// Leases that were open when their streams broke: no more can repeat.
+    pub(crate) open_at_breaks: usize,
     /// Repeats after a lease that ran out.
     pub(crate) ran_out: usize,
     pub(crate) cuts: usize,
@@ -32,6 +42,12 @@ pub(crate) struct Verdict {
     pub(crate) miscounted: Vec<u32>,
     pub(crate) renumbered: Vec<u32>,
     pub(crate) outdated: Vec<u32>,
+    pub(crate) beyond: Vec<u32>,
+    pub(crate) hurried: Vec<u32>,
+    pub(crate) overtried: Vec<u32>,
+    pub(crate) forsaken: Vec<u32>,
+    pub(crate) misfiled: Vec<u32>,
+    pub(crate) after_delete: Vec<u32>,
     pub(crate) doubled: Vec<u32>,
     pub(crate) damaged: Vec<u32>,
     pub(crate) unexpected: usize,
@@ -49,7 +65,7 @@ impl Verdict {
             && self.reused == 0
     }
 
-    fn lists(&self) -> [(&'static str, &[u32]); 9] {
+    fn lists(&self) -> [(&'static str, &[u32]); 15] {
         [
             ("lost", &self.lost),
             ("after their ack", &self.after_ack),
@@ -58,6 +74,12 @@ impl Verdict {
             ("with miscounted failures", &self.miscounted),
             ("handed over twice under one number", &self.renumbered),
             ("settled by a lease that was over", &self.outdated),
+            ("repeated though not open when their stream broke", &self.beyond),
+            ("retried before their backoff", &self.hurried),
+            ("tried too often", &self.overtried),
+            ("given up too early", &self.forsaken),
+            ("not once among the dead letters, or wrongly", &self.misfiled),
+            ("after their deletion", &self.after_delete),
             ("under two ids", &self.doubled),
             ("damaged", &self.damaged),
         ]
@@ -68,18 +90,22 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} enqueued, {} acked, {} dead letters, {} delivered, {} cuts: {} unexpected, \
-             {} receipts reused, {} duplicates ({} after a broken stream, {} after the lease), \
-             {} held back and gone, {} acks held back and undone",
+            "{} enqueued, {} acked, {} dead letters ({} by their policy), {} deleted, {} delivered, {} cuts: \
+             {} unexpected, {} receipts reused, {} duplicates ({} after a nack without answer, {} after a broken \
+             stream, of {} leases open then, {} after the lease), {} held back and gone, {} acks held back and undone",
             self.enqueued,
             self.acked,
             self.buried,
+            self.given_up,
+            self.cancelled,
             self.deliveries,
             self.cuts,
             self.unexpected,
             self.reused,
             self.duplicates,
+            self.unanswered,
             self.broken,
+            self.open_at_breaks,
             self.ran_out,
             self.held_back.len(),
             self.undone,

@@ -1,8 +1,13 @@
 //! The server's own numbers: what is left, and whether they fit what the checker counted. And what lies
-//! in Redis when nothing is left, by the schema that the store documents.
+//! in Redis or in a file of SQLite when nothing is left, by the schema that the store documents.
 
+use std::path::Path;
+use std::time::Duration;
+
+use ringq::pb::admin_service_client::AdminServiceClient;
 use ringq::pb::topic_service_client::TopicServiceClient;
-use ringq::pb::{GetTopicStatsRequest, TopicStats};
+use ringq::pb::{GetTopicStatsRequest, JobState, ListJobsRequest, TopicStats};
+use rusqlite::{Connection, OpenFlags};
 use tonic::Code;
 
 use crate::checker::Verdict;
@@ -53,17 +58,48 @@ impl Books {
     /// nothing is left: so the two sides count the same jobs, but for those that a shard may have held back.
     pub(crate) fn misfits(&self, verdict: &Verdict) -> Vec<String> {
         let is = |count: usize| i64::try_from(count).unwrap();
+        // Of some jobs nobody was told whether an ack or their deletion ended them.
+        let cancelled = self.enqueued - self.succeeded - self.ended_dead;
+        let (least, most) = (is(verdict.cancelled), is(verdict.cancelled + verdict.either));
+        let doubt = is(verdict.doubtful);
         let pairs = [
             ("jobs are left", self.left, 0, 0),
-            ("jobs were enqueued", self.enqueued, is(verdict.exist), is(verdict.doubtful)),
-            ("jobs ended", self.succeeded + self.ended_dead, self.enqueued, 0),
-            ("are dead letters", self.dead, is(verdict.buried), is(verdict.doubtful)),
-            ("became dead letters", self.ended_dead, is(verdict.buried), is(verdict.doubtful)),
+            ("jobs were enqueued", self.enqueued, is(verdict.exist), doubt),
+            ("jobs were cancelled", cancelled, most, most - least + doubt),
+            ("are dead letters", self.dead, is(verdict.buried), doubt),
+            ("became dead letters", self.ended_dead, is(verdict.buried), doubt),
         ];
-        let differs =
-            pairs.iter().filter(|(_, found, due, doubt)| !(due - doubt..=*due).contains(found));
-        differs.map(|(what, found, due, _)| format!("{found} {what}, not {due}")).collect()
+        let told = pairs.map(|(what, found, due, doubt)| {
+            let nearest = found.clamp(due - doubt, due);
+            (found != nearest).then(|| format!("{found} {what}, not {nearest}"))
+        });
+        told.into_iter().flatten().collect()
     }
+}
+
+/// The ids of all dead letters; none while a replica cannot speak for all shards.
+pub(crate) async fn dead_letters(replica: &Server) -> Option<Vec<String>> {
+    let mut admin = AdminServiceClient::connect(format!("http://{}", replica.grpc)).await.ok()?;
+    let mut ids = Vec::new();
+    for topic in TOPICS {
+        let mut page_token = String::new();
+        loop {
+            let (topic, state) = (topic.to_owned(), JobState::Dead.into());
+            let page_size = 1000;
+            let request =
+                ListJobsRequest { topic, state, page_size, page_token, ..Default::default() };
+            let page = admin.list_jobs(request).await.ok()?.into_inner();
+            if !page.unreachable_shards.is_empty() {
+                return None;
+            }
+            ids.extend(page.jobs.into_iter().filter_map(|job| job.spec).map(|spec| spec.id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+    }
+    Some(ids)
 }
 
 /// What should not lie in the Redis of a shard on which all jobs have ended, by the schema that the store documents:
@@ -77,3 +113,16 @@ pub(crate) async fn leftovers(shard: &str, redis: &Redis) -> Vec<String> {
 
 /// In one step, because tombstones are pruned meanwhile.
 const LEFTOVERS: &str = include_str!("leftovers.lua");
+
+/// The same of a file of SQLite, which a server may have open.
+pub(crate) fn leftovers_in(file: &Path) -> Vec<String> {
+    let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    connection.busy_timeout(Duration::from_secs(5)).unwrap();
+    let mut statement = connection.prepare(LEFTOVERS_SQL).unwrap();
+    let lines = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let shard = file.file_stem().unwrap_or_default().display();
+    lines.map(|line| format!("{shard}: {}", line.unwrap())).collect()
+}
+
+/// One statement, for the same reason.
+const LEFTOVERS_SQL: &str = include_str!("leftovers.sql");

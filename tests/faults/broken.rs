@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
-use crate::books::{Books, leftovers};
-use crate::checker::history::{Delivered, Event, Nanos, nanos};
+use rusqlite::Connection;
+
+use crate::books::{Books, leftovers, leftovers_in};
+use crate::checker::history::{Delivered, Event, Nanos, Was, nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::Shape;
 use crate::harness::{Redis, millis};
@@ -56,6 +58,46 @@ async fn acks_without_a_look_at_the_token_are_found() {
     assert!(!outcome.verdict.outdated.is_empty(), "{}", outcome.verdict);
 }
 
+/// Where `settle.lua` makes a job wait that failed, and where `delete.lua` deletes one.
+const WAIT: &str = "if delay ~= '' then j.due = plus(now, tonumber(delay)) end";
+const DELETE: &str = "reply[r + 1], reply[r + 2] = delete(j) end";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_that_are_retried_at_once_are_found() {
+    assert!(include_str!("../../src/store/redis/settle.lua").contains(WAIT));
+    let habits = Habits { failing: 0.1, ..Habits::default() };
+    let outcome = on_broken_scripts("never_waits", (WAIT, ""), habits).await;
+    let Some(Verdict { hurried, .. }) = outcome.map(|outcome| outcome.verdict) else { return };
+    assert!(!hurried.is_empty(), "no job came before its backoff");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deletions_that_do_nothing_are_found() {
+    assert!(include_str!("../../src/store/redis/delete.lua").contains(DELETE));
+    let idle = "reply[r + 1], reply[r + 2] = state(j), false end";
+    let habits = Habits { deleted: 0.2, ..Habits::default() };
+    let outcome = on_broken_scripts("never_deletes", (DELETE, idle), habits).await;
+    let Some(outcome) = outcome else { return };
+    let found = &outcome.verdict.after_delete;
+    assert!(!found.is_empty(), "no job came after its deletion");
+    let missing = outcome.faults.iter().any(|fault| fault.contains("jobs were cancelled, not"));
+    assert!(missing, "the books fit: {:?}", outcome.faults);
+}
+
+/// A run on shards of which the scripts are changed: what is there, and what is put there.
+async fn on_broken_scripts(
+    name: &'static str,
+    broken: (&'static str, &'static str),
+    habits: Habits,
+) -> Option<Outcome> {
+    let shape = Shape { proxied: true, broken: Some(broken), ..Shape::default() };
+    let trial = Trial::start(name, shape, habits).await?;
+    trial.run(LOAD).await;
+    let outcome = trial.judge(PATIENCE).await;
+    assert!(!outcome.verdict.sound());
+    Some(outcome)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_that_nobody_reaches_are_not_done() {
     let shape = Shape { proxied: true, ..Shape::default() };
@@ -99,18 +141,95 @@ async fn what_is_left_in_a_redis_is_found() {
     }
 }
 
+/// What a shard holds when all is well: a dead letter with its body in place, one with a large one, two tombstones and
+/// a topic of somebody else.
+const SOUND_FILE: &str = "
+INSERT INTO topics VALUES (1, 'faults.t', 0, 5, 2, 2), (2, 'other', 0, 1, 0, 0);
+INSERT INTO jobs (topic, id, phase, rank, due, created, keep, bytes, large, alarm, finished, payload, token, settled)
+VALUES (1, 'dead', 3, 5, 0, 0, -60, 9, 0, 99, 9, x'00', 7, 2),
+       (1, 'large', 3, 5, 0, 0, 0, 9, 1, 99, 9, NULL, 7, 2),
+       (1, 'acked', 2, 5, 0, 0, -60, 9, 0, 99, 9, NULL, 7, 1),
+       (1, 'cancelled', 4, 5, 0, 0, -60, 9, 0, 99, 9, NULL, NULL, NULL),
+       (2, 'other', 0, 5, 0, 0, 0, 9, 0, NULL, NULL, x'00', NULL, NULL);
+INSERT INTO bodies VALUES (2, x'00');";
+
+/// What makes it unsound, and what is told of it.
+const PLANTED: [(&str, &str); 15] = [
+    (
+        "UPDATE jobs SET next = 1 WHERE id = 'dead'",
+        "dead of faults.t waits for its next generation",
+    ),
+    ("DELETE FROM bodies", "large of faults.t is dead and has no body"),
+    ("UPDATE jobs SET phase = 0 WHERE id = 'acked'", "acked of faults.t waits"),
+    ("UPDATE jobs SET phase = 1 WHERE id = 'acked'", "acked of faults.t runs"),
+    ("UPDATE jobs SET phase = 5 WHERE id = 'acked'", "acked of faults.t is in phase 5"),
+    (
+        "UPDATE jobs SET alarm = NULL WHERE id = 'dead'",
+        "dead of faults.t has ended and is not to be",
+    ),
+    (
+        "UPDATE jobs SET keep = 0 WHERE id = 'acked'",
+        "acked of faults.t has ended and is no tombstone",
+    ),
+    (
+        "UPDATE jobs SET payload = x'00' WHERE id = 'cancelled'",
+        "cancelled of faults.t has ended and is no",
+    ),
+    (
+        "UPDATE jobs SET payload = NULL WHERE id = 'dead'",
+        "dead of faults.t is dead and has no body",
+    ),
+    ("UPDATE jobs SET settled = NULL WHERE id = 'acked'", "acked of faults.t has a lease"),
+    ("UPDATE jobs SET topic = 3 WHERE id = 'acked'", "acked is of no topic"),
+    (
+        "INSERT INTO generations (job, rank, due, created, keep, bytes) VALUES (3, 5, 0, 0, 0, 9)",
+        "a generation of job 3, which has none",
+    ),
+    ("INSERT INTO bodies VALUES (9, x'00')", "a body of job 9, which has none"),
+    ("UPDATE topics SET dead = 1 WHERE key = 1", "faults.t counts 1 dead letters and has 2"),
+    (
+        "UPDATE topics SET enqueued = 4 WHERE key = 1",
+        "faults.t counts 4 enqueued and 2 succeeded, with 3",
+    ),
+];
+
+#[test]
+fn what_is_left_in_a_file_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = |name: &str, planted: &str| {
+        let file = dir.path().join(format!("{name}.db"));
+        let connection = Connection::open(&file).unwrap();
+        let schema = [
+            include_str!("../../src/store/sqlite/migrations/0001_init.sql"),
+            include_str!("../../src/store/sqlite/migrations/0002_past.sql"),
+            include_str!("../../src/store/sqlite/migrations/0003_rings.sql"),
+            SOUND_FILE,
+            planted,
+        ];
+        schema.iter().for_each(|sql| connection.execute_batch(sql).unwrap());
+        leftovers_in(&file)
+    };
+    assert_eq!(left("sound", ""), [""; 0]);
+    for (number, (planted, told)) in PLANTED.into_iter().enumerate() {
+        let found = left(&number.to_string(), planted);
+        assert!(found.iter().any(|line| line.contains(told)), "{planted}: {found:?}");
+    }
+}
+
 /// A change of the books, and what is told of it.
 type Misfit = (fn(&mut Books), &'static str);
 
 #[test]
 fn books_that_do_not_fit_are_told() {
-    let verdict = Verdict { exist: 10, buried: 2, ..Verdict::default() };
-    let sound = Books { left: 0, dead: 2, enqueued: 10, succeeded: 8, ended_dead: 2 };
+    let verdict = Verdict { exist: 10, buried: 2, cancelled: 1, either: 1, ..Verdict::default() };
+    let sound = Books { left: 0, dead: 2, enqueued: 10, succeeded: 7, ended_dead: 2 };
     assert!(sound.misfits(&verdict).is_empty());
-    let changed: [Misfit; 5] = [
+    assert!(Books { succeeded: 6, ..sound.clone() }.misfits(&verdict).is_empty());
+    let changed: [Misfit; 6] = [
         (|books| books.left = 1, "1 jobs are left, not 0"),
         (|books| books.enqueued = 11, "11 jobs were enqueued, not 10"),
-        (|books| books.succeeded = 9, "11 jobs ended, not 10"),
+        (|books| books.succeeded = 8, "0 jobs were cancelled, not 1"),
+        (|books| books.succeeded = 5, "3 jobs were cancelled, not 2"),
         (|books| books.dead = 1, "1 are dead letters, not 2"),
         (|books| books.ended_dead = 1, "1 became dead letters, not 2"),
     ];
@@ -187,19 +306,84 @@ const CHANGES: [Change; 10] = [
     ),
 ];
 
+const CHANGES_OF_GIVEN_UP: [Change; 5] = [
+    (
+        "it comes again before its backoff",
+        |events, job| {
+            let failed = events.iter().find_map(|event| match event {
+                Event::Failed { job: of, sent, attempt: 1, .. } if *of == job => Some(*sent),
+                _ => None,
+            });
+            attempt(events, job, 2).at = failed.expect("its first failure") + 1;
+        },
+        |v, job| v.hurried == [job],
+    ),
+    (
+        "a failure is not counted",
+        |events, job| attempt(events, job, 2).attempt = 1,
+        |v, job| v.miscounted.contains(&job),
+    ),
+    (
+        "it is tried once more",
+        |events, job| {
+            let most = events.iter().filter(|event| delivery(event, job).is_some()).count();
+            let last = attempt(events, job, i32::try_from(most).unwrap()).clone();
+            let (attempt, delivery) = (last.attempt + 1, last.delivery + 1);
+            let (at, receipt) = (last.at + nanos(LOAD), format!("not {}", last.receipt));
+            events.push(Event::Delivered(Delivered { attempt, delivery, at, receipt, ..last }));
+        },
+        |v, job| v.overtried == [job],
+    ),
+    (
+        "it is no dead letter",
+        |events, job| dead_letters(events).retain(|dead| *dead != job),
+        |v, job| v.misfiled == [job],
+    ),
+    (
+        "it is two dead letters",
+        |events, job| dead_letters(events).push(job),
+        |v, job| v.misfiled == [job],
+    ),
+];
+
+const CHANGES_OF_DELETED: [Change; 1] = [(
+    "it comes after its deletion",
+    |events, job| {
+        let any = events.iter().find_map(|event| match event {
+            Event::Delivered(delivered) => Some(delivered.clone()),
+            _ => None,
+        });
+        let (at, receipt) = (nanos(Duration::from_secs(3600)), "its own".to_owned());
+        let id = events.iter().find_map(|event| match event {
+            Event::Enqueued { job: of, id, .. } if *of == job => Some(id.clone()),
+            _ => None,
+        });
+        let (job, id) = (Some(job), id.expect("its enqueue was answered"));
+        let late = Delivered { job, id, at, receipt, ..any.expect("a delivery") };
+        events.push(Event::Delivered(late));
+    },
+    |v, job| v.after_delete == [job],
+)];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sound_history_with_one_thing_changed_is_not_sound() {
-    let trial = Trial::start("changed", Shape::default(), Habits::default()).await;
+    let habits = Habits { failing: 0.1, deleted: 0.1, ..Habits::default() };
+    let trial = Trial::start("changed", Shape::default(), habits).await;
     let Some(trial) = trial else { return };
     trial.run(LOAD).await;
     let outcome = trial.finish().await;
     let (jobs, events) = (outcome.jobs(), outcome.events());
-    let plain = plain_job(&events, jobs);
-    for (what, change, found) in CHANGES {
-        let mut events = events.clone();
-        change(&mut events, plain);
-        let verdict = check(jobs, &events);
-        assert!(!verdict.sound() && found(&verdict, plain), "{what}: job {plain}: {verdict}");
+    for (job, changes) in [
+        (plain_job(&events, jobs), &CHANGES[..]),
+        (given_up_job(&events), &CHANGES_OF_GIVEN_UP),
+        (deleted_job(&events), &CHANGES_OF_DELETED),
+    ] {
+        for (what, change, found) in changes {
+            let mut events = events.clone();
+            change(&mut events, job);
+            let verdict = check(jobs, &events);
+            assert!(!verdict.sound() && found(&verdict, job), "{what}: job {job}: {verdict}");
+        }
     }
 }
 
@@ -215,6 +399,29 @@ fn plain_job(events: &[Event], jobs: u32) -> u32 {
     (0..jobs).find(is_plain).expect("most are like that")
 }
 
+/// A job that failed as often as its policy allows, each time by a nack that was answered.
+fn given_up_job(events: &[Event]) -> u32 {
+    let failures = |of: u32| {
+        let its = |event: &&Event| matches!(event, Event::Failed { job, .. } if *job == of);
+        events.iter().filter(its).count()
+    };
+    let mut policies = events.iter().filter_map(|event| match event {
+        Event::Retried { job, policy } => Some((*job, policy.attempts_max)),
+        _ => None,
+    });
+    let job = policies.find(|(job, most)| i32::try_from(failures(*job)) == Ok(*most));
+    job.expect("half of the failing ones are like that").0
+}
+
+/// A job that was deleted before it was due.
+fn deleted_job(events: &[Event]) -> u32 {
+    let mut deleted = events.iter().filter_map(|event| match event {
+        Event::Deleted { job, was: Was::Scheduled, .. } => Some(*job),
+        _ => None,
+    });
+    deleted.next().expect("most of the deleted ones are like that")
+}
+
 fn delivery(event: &Event, of: u32) -> Option<&Delivered> {
     match event {
         Event::Delivered(delivered) if delivered.job == Some(of) => Some(delivered),
@@ -228,6 +435,23 @@ fn first(events: &mut [Event], of: u32) -> &mut Delivered {
         _ => None,
     });
     first.expect("it was delivered")
+}
+
+/// The delivery of that attempt.
+fn attempt(events: &mut [Event], of: u32, number: i32) -> &mut Delivered {
+    let found = events.iter_mut().find_map(|event| match event {
+        Event::Delivered(d) if d.job == Some(of) && d.attempt == number => Some(d),
+        _ => None,
+    });
+    found.expect("an attempt of that number")
+}
+
+fn dead_letters(events: &mut [Event]) -> &mut Vec<u32> {
+    let listed = events.iter_mut().find_map(|event| match event {
+        Event::DeadLetters { jobs } => Some(jobs),
+        _ => None,
+    });
+    listed.expect("they were listed")
 }
 
 /// Delivered once more, otherwise as the first time but for what `change` does.

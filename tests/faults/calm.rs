@@ -17,12 +17,15 @@ const LET_GO: usize = 200;
 async fn without_faults_nothing_comes_twice() {
     // A busy machine may be slow to settle: that is no reason for a job to come again.
     let lease = Duration::from_secs(5);
-    let habits = Habits { lease, slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
+    let still = Habits { slow: 0.0, late: 0.0, forgotten: 0.0, ..Habits::default() };
+    let habits = Habits { lease, failing: 0.05, deleted: 0.05, ..still };
     let Some(trial) = Trial::start("calm", Shape::default(), habits).await else { return };
     trial.run(harm_time()).await;
     let outcome = trial.finish().await;
     assert_eq!(outcome.verdict.duplicates, 0);
     assert_eq!(outcome.troubles(""), 0);
+    let (given_up, cancelled) = (outcome.verdict.given_up, outcome.verdict.cancelled);
+    assert!(given_up > 0 && cancelled > 0, "{given_up} given up, {cancelled} deleted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -28,6 +28,8 @@ pub(crate) struct Shape {
     pub(crate) broken: Option<(&'static str, &'static str)>,
     /// Whether the shards are files of SQLite, which one replica has for itself.
     pub(crate) files: bool,
+    /// Of what every proxy does at random.
+    pub(crate) seed: u64,
 }
 
 /// All server processes of a trial. Dropping it kills them.
@@ -110,6 +112,7 @@ impl Default for Shape {
             proxied: false,
             broken: None,
             files: false,
+            seed: 0,
         }
     }
 }
@@ -128,7 +131,8 @@ impl Cluster {
             let preload = shape.preload.as_deref();
             let server = Redis::on(disk, shape.program, &args, preload).await?;
             if shape.proxied {
-                proxy.push(Proxy::start(server.port(), shape.broken).await);
+                let seed = shape.seed.wrapping_add(number as u64);
+                proxy.push(Proxy::start(server.port(), shape.broken, seed).await);
             }
             redis.push(server);
         }
@@ -203,6 +207,21 @@ impl Cluster {
             }
         }
         true
+    }
+
+    /// The files of the shards, where there is no Redis.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        if !self.redis.is_empty() {
+            return Vec::new();
+        }
+        let of_ring = self.ring.iter().filter_map(|shard| shard.split_once("=sqlite:"));
+        let own = (0..).map(|number| self.replica[0].shard_file(&format!("s{number}")));
+        let files: Vec<PathBuf> = match self.ring.is_empty() {
+            true => own.take_while(|file| file.exists()).collect(),
+            false => of_ring.map(|(_, file)| file.into()).collect(),
+        };
+        assert!(!files.is_empty(), "neither files nor Redis");
+        files
     }
 
     /// Where the replicas serve.

@@ -12,7 +12,7 @@ use ringq::pb::{GetRequest, JobState};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::books::{Books, leftovers};
+use crate::books::{Books, dead_letters, leftovers, leftovers_in};
 use crate::checker::history::{Event, Nanos};
 use crate::checker::{Verdict, check};
 use crate::cluster::{Cluster, Shape};
@@ -81,6 +81,7 @@ impl Trial {
         let alone = ALONE.lock().await;
         let seed = seed();
         println!("{name}: RINGQ_SEED={seed}");
+        let shape = Shape { seed, ..shape };
         let cluster = Cluster::start(&shape).await?;
         let load = Load::start(cluster.addresses(), habits, seed);
         let (alive, start) = (vec![true; shape.replicas], Instant::now());
@@ -275,11 +276,15 @@ impl Trial {
         let Trial { cluster, name, load, may_wait, seed, start, .. } = self;
         let shared = Arc::clone(load.shared());
         let stopped = tokio::time::timeout(DRAIN_MAX, load.stop()).await;
+        let mut faults: Vec<String> = left.into_iter().collect();
+        match dead_letters(&cluster.replica[0]).await {
+            Some(ids) => shared.listed(&ids),
+            None => faults.push("the dead letters cannot be listed".to_owned()),
+        }
         let verdict = check(shared.jobs(), &shared.history.events());
         let (took, drain) = (start.elapsed().as_secs_f64(), drained.as_secs_f64());
         println!("{name}: {verdict}");
         println!("{name}: {took:.1} s, drained in {drain:.1} s, {:?}", shared.troubles.counts());
-        let mut faults: Vec<String> = left.into_iter().collect();
         faults.extend(shared.troubles.refusals().into_iter().take(5));
         match Books::read(&cluster.replica[0]).await {
             Some(books) => faults.extend(books.misfits(&verdict)),
@@ -297,6 +302,7 @@ impl Trial {
         for (number, redis) in cluster.redis.iter().enumerate() {
             faults.extend(leftovers(&format!("s{number}"), redis).await);
         }
+        faults.extend(cluster.files().iter().flat_map(|file| leftovers_in(file)));
         if stopped.is_err() {
             faults.push("workers do not end".to_owned());
         }

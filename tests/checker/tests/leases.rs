@@ -7,12 +7,16 @@ use super::{
 
 /// Job 8, never acknowledged in time: delivered at 1010 ms and again at `at_ms`, with what else happened.
 fn repeated(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Verdict {
+    verdict(&repeat(at_ms, more))
+}
+
+fn repeat(at_ms: u64, more: impl IntoIterator<Item = Event>) -> Vec<Event> {
     let mut events = sound();
     events.retain(|event| !matches!(event, Event::Acked { job: 8, .. }));
     events.extend(more);
     events.push(delivered(8, at_ms, 2));
     events.push(acked(8, at_ms + 20, 2));
-    verdict(&events)
+    events
 }
 
 /// Until then the recorder stood still for 600 ms.
@@ -36,7 +40,8 @@ fn a_lease_that_ran_out_explains_a_repeat() {
 #[test]
 fn a_nack_without_answer_explains_a_repeat() {
     let nack = Event::Nack { job: 8, at: 1100 * MS, receipt: receipt(8, 1), failed: false };
-    assert!(repeated(1150, [nack]).sound());
+    let verdict = repeated(1150, [nack]);
+    assert!(verdict.sound() && (verdict.duplicates, verdict.unanswered) == (1, 1), "{verdict}");
 }
 
 #[test]
@@ -46,6 +51,22 @@ fn a_broken_stream_explains_a_repeat_after_the_grace() {
     assert!(verdict.sound() && verdict.broken == 1, "{verdict}");
     assert_eq!(repeated(1450, [ended()]).overlap, [8], "within the grace");
     assert_eq!(repeated(2100, [Event::Ended { stream: 1, at: 0 }]).overlap, [8], "another's");
+}
+
+#[test]
+fn a_broken_stream_explains_no_more_repeats_than_were_open_on_it() {
+    let ended = Event::Ended { stream: 0, at: 1100 * MS };
+    let judged = |more: Vec<Event>| {
+        let ended = [ended.clone()];
+        verdict(&repeat(2100, ended.into_iter().chain(more)))
+    };
+    let verdict = judged(vec![]);
+    assert!(verdict.sound() && (verdict.broken, verdict.open_at_breaks) == (1, 40), "{verdict}");
+    // The second lease came when the stream was gone: it was not open when that broke.
+    let verdict = judged(vec![delivered(8, 3200, 3), acked(8, 3220, 3)]);
+    assert_eq!((verdict.overlap, verdict.beyond), (vec![], vec![8]));
+    // Nor was one that had been settled by then.
+    assert_eq!(judged(vec![acked(8, 1060, 1)]).beyond, [8]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ const EMPTY_WITHIN: Duration = Duration::from_secs(120);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shard_drains_and_is_taken_back() {
     // Dead letters would stay for days.
-    let habits = Habits { buried: 0.0, ..careful() };
+    let habits = Habits { buried: 0.0, failing: 0.0, ..careful() };
     let Some(trial) = Trial::start("shard_drains", Shape::default(), habits).await else { return };
     let name = format!("s{SHARD}");
     trial.run(turn()).await;

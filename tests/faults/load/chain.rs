@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringq::pb;
 
-use super::{Shared, job};
+use super::{Progress, Shared, job};
 use crate::checker::history::{Event, nanos};
 
 /// How many links a chain has behind its first job.
@@ -18,13 +18,13 @@ impl Shared {
         let mut jobs = self.lock();
         let links = jobs[job as usize].links.checked_sub(1)?;
         let next = jobs[job as usize].next.unwrap_or_else(|| {
-            let next = self.begin_in(&mut jobs, links);
+            let next = self.begin_in(&mut jobs, Progress { links, ..Progress::default() });
             jobs[job as usize].next = Some(next);
             let (at, delay) = (self.history.now(), nanos(delay(next)));
             self.history.record([Event::Enqueue { job: next, at, delay }]);
             next
         });
-        Some(job::spec(next, &id(next), delay(next)))
+        Some(job::spec(next, &id(next), delay(next), false))
     }
 }
 

@@ -7,9 +7,15 @@ use ringq::pb;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::TOPICS;
+use crate::checker::history::{Nanos, Policy};
 
 /// So long is every body at least: an answer that is longer holds a job.
 pub(crate) const BODY_MIN: usize = 200;
+
+/// How failing jobs are retried: all their attempts are over in a second.
+pub(super) const POLICY: Policy =
+    Policy { initial: 100 * MS, factor: 2, longest: 300 * MS, jitter_percent: 30, attempts_max: 4 };
+const MS: Nanos = 1_000_000;
 
 /// The id of a job whose id the client chooses.
 pub(super) fn id(job: u32) -> String {
@@ -38,9 +44,8 @@ pub(super) fn read(payload: Option<&pb::Payload>, jobs: u32) -> Option<(u32, boo
     (job < jobs).then(|| (job, *data == body(job)))
 }
 
-/// The job. It is never given up: a rig must not mistake a dead letter for a loss.
-pub(super) fn spec(job: u32, id: &str, delay: Duration) -> pb::JobSpec {
-    let proto = |duration| prost_types::Duration::try_from(duration).unwrap();
+/// The job. It is never given up, but for a failing one: a rig must not mistake a dead letter for a loss.
+pub(super) fn spec(job: u32, id: &str, delay: Duration, failing: bool) -> pb::JobSpec {
     pb::JobSpec {
         topic: topic(job).to_owned(),
         id: id.to_owned(),
@@ -49,13 +54,34 @@ pub(super) fn spec(job: u32, id: &str, delay: Duration) -> pb::JobSpec {
             content_type: String::new(),
         }),
         schedule: (!delay.is_zero()).then(|| pb::job_spec::Schedule::Delay(proto(delay))),
-        retry: Some(pb::RetryPolicy {
-            max_attempts: -1,
-            max_deliveries: -1,
-            initial_delay: Some(proto(Duration::from_millis(20))),
-            multiplier: 1.0,
-            ..Default::default()
-        }),
+        retry: Some(if failing { given_up() } else { never_given_up() }),
         ..Default::default()
     }
+}
+
+fn never_given_up() -> pb::RetryPolicy {
+    pb::RetryPolicy {
+        max_attempts: -1,
+        max_deliveries: -1,
+        initial_delay: Some(proto(Duration::from_millis(20))),
+        multiplier: 1.0,
+        ..Default::default()
+    }
+}
+
+/// [`POLICY`].
+fn given_up() -> pb::RetryPolicy {
+    pb::RetryPolicy {
+        max_attempts: POLICY.attempts_max,
+        max_deliveries: -1,
+        initial_delay: Some(proto(Duration::from_nanos(POLICY.initial))),
+        multiplier: POLICY.factor.into(),
+        max_delay: Some(proto(Duration::from_nanos(POLICY.longest))),
+        jitter: Some(f64::from(POLICY.jitter_percent) / 100.0),
+        ..Default::default()
+    }
+}
+
+fn proto(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(duration).unwrap()
 }

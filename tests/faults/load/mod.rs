@@ -7,6 +7,7 @@ mod producer;
 mod settle;
 mod worker;
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::checker::history::{Event, History, nanos};
+use crate::checker::history::{Event, History, Was, nanos};
 use crate::latency::Latencies;
 
 pub(crate) use calls::Troubles;
@@ -55,6 +56,10 @@ pub(crate) struct Habits {
     pub(crate) late: f64,
     /// The share that a worker takes and forgets.
     pub(crate) forgotten: f64,
+    /// The share of jobs that have a retry policy of their own and fail until they succeed or are given up.
+    pub(crate) failing: f64,
+    /// The share of delayed jobs that is deleted as soon as their enqueue is answered.
+    pub(crate) deleted: f64,
     /// The share of jobs that begin a chain: each ack enqueues the next link.
     pub(crate) chained: f64,
     /// The share of calls that a client lets go of at a random moment.
@@ -93,7 +98,15 @@ pub(crate) struct Shared {
 struct Progress {
     id: String,
     answered: bool,
+    /// It was delivered.
+    seen: bool,
     ended: bool,
+    /// It has the policy [`job::POLICY`], and so many of its attempts fail.
+    failing: Option<i32>,
+    /// It is to be deleted before it is due.
+    doomed: bool,
+    /// Its deletion was asked for, and nobody knows what came of it.
+    deleting: bool,
     /// Links of its chain behind it.
     links: u32,
     /// The next of them, once it was asked for.
@@ -115,6 +128,8 @@ impl Default for Habits {
             slow: 0.003,
             late: 0.003,
             forgotten: 0.003,
+            failing: 0.02,
+            deleted: 0.01,
             chained: 0.02,
             cancelled: 0.0,
             stream_life: None,
@@ -198,20 +213,26 @@ impl Shared {
         self.next.load(Relaxed)
     }
 
-    /// Jobs of which the enqueue was answered that have not ended, with their ids.
+    /// Jobs that were written, as far as is known, and have not ended, with their ids.
     pub(crate) fn open(&self) -> Vec<(u32, String)> {
-        let open = |(_, job): &(u32, &Progress)| job.answered && !job.ended;
+        let open =
+            |(_, job): &(u32, &Progress)| (job.answered || job.seen) && !job.ended && !job.deleting;
         (0..).zip(self.lock().iter()).filter(open).map(|(n, job)| (n, job.id.clone())).collect()
     }
 
-    /// A new job with so many links behind it.
-    fn begin(&self, links: u32) -> u32 {
-        self.begin_in(&mut self.lock(), links)
+    /// A new job.
+    fn begin(&self, job: Progress) -> u32 {
+        self.begin_in(&mut self.lock(), job)
     }
 
-    fn begin_in(&self, jobs: &mut Vec<Progress>, links: u32) -> u32 {
-        jobs.push(Progress { links, ..Progress::default() });
+    fn begin_in(&self, jobs: &mut Vec<Progress>, job: Progress) -> u32 {
+        jobs.push(job);
         self.next.fetch_add(1, Relaxed)
+    }
+
+    /// What is known of a job.
+    fn progress(&self, job: u32) -> Progress {
+        self.lock()[job as usize].clone()
     }
 
     fn answered(&self, job: u32, id: &str) {
@@ -223,9 +244,34 @@ impl Shared {
     /// The id under which it was delivered, if its enqueue did not tell.
     fn called(&self, job: u32, id: &str) {
         let known = &mut self.lock()[job as usize];
+        known.seen = true;
         if known.id.is_empty() {
             id.clone_into(&mut known.id);
         }
+    }
+
+    /// The job's deletion is about to be asked for.
+    fn delete_begins(&self, job: u32) {
+        self.lock()[job as usize].deleting = true;
+        self.history.record([Event::Delete { job, at: self.history.now() }]);
+    }
+
+    /// It was answered.
+    fn deleted(&self, job: u32, was: Was) {
+        let known = &mut self.lock()[job as usize];
+        known.deleting = false;
+        known.ended |= was != Was::Over;
+        self.history.record([Event::Deleted { job, at: self.history.now(), was }]);
+    }
+
+    /// Dead letters that the servers list, by their ids.
+    pub(crate) fn listed(&self, ids: &[String]) {
+        let jobs = self.lock();
+        let numbers: HashMap<&str, u32> =
+            (0..).zip(jobs.iter()).map(|(n, job)| (job.id.as_str(), n)).collect();
+        // One that is not ours is found by the books.
+        let jobs = ids.iter().filter_map(|id| numbers.get(id.as_str()).copied()).collect();
+        self.history.record([Event::DeadLetters { jobs }]);
     }
 
     /// The job is a dead letter.
@@ -264,7 +310,7 @@ impl Shared {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on ids that a client chose go through one replica only, or through all again: while
+    /// From now on ids that a client chose, and deletions, go through one replica only, or through all again: while
     /// replicas disagree about the ring, two of them may create one id twice.
     pub(crate) fn send_ids_through(&self, replica: Option<usize>) {
         *self.ids_through.lock().unwrap_or_else(PoisonError::into_inner) = replica;

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use ringq::pb;
+use ringq::pb::{self, JobState};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::calls::{Failure, Pauses, Replicas};
 use super::chain::LINKS;
-use super::{Shared, job};
-use crate::checker::history::{Event, nanos};
+use super::{Habits, Progress, Shared, job};
+use crate::checker::history::{Event, Was, nanos};
 
 /// The share of jobs that are asked for once more although there was an answer.
 const AGAIN: f64 = 0.03;
@@ -23,6 +23,8 @@ const BATCH_PAUSES: u32 = 4;
 /// Calls of one producer that wait for their answer.
 const OPEN_MAX: usize = 200;
 const DELAY_MAX_MS: u64 = 1500;
+/// What is to be deleted is not due before this.
+const DOOMED_DELAY_MS: u64 = 500;
 
 /// Starts all producers.
 pub(super) fn start(shared: &Arc<Shared>, tasks: &mut JoinSet<()>) {
@@ -47,6 +49,8 @@ struct Asked {
     /// Empty: the server makes one.
     id: String,
     delay: Duration,
+    failing: bool,
+    doomed: bool,
 }
 
 /// What came of it.
@@ -107,44 +111,86 @@ impl Producer {
         };
         if own_id {
             self.shared.latencies.add(shard, self.shared.history.now(), begin.elapsed());
-            if self.random.random_bool(AGAIN) {
-                let (job, at) = (asked.job, self.shared.history.now());
-                self.shared.history.record([Event::Again { job, at }]);
-                self.enqueue(&mut asked).await;
-            }
+        }
+        if asked.doomed {
+            self.delete(asked.job).await;
+        } else if own_id && self.random.random_bool(AGAIN) {
+            let (job, at) = (asked.job, self.shared.history.now());
+            self.shared.history.record([Event::Again { job, at }]);
+            self.enqueue(&mut asked).await;
         }
     }
 
     async fn batch(mut self, mut open: Vec<Asked>) {
+        let doomed: Vec<u32> = open.iter().filter(|a| a.doomed).map(|a| a.job).collect();
         let mut pauses = Pauses::new();
         loop {
             open = self.batch_enqueue(open).await;
             if open.is_empty() {
-                return;
+                break;
             }
             pauses.pause(&mut self.random).await;
+        }
+        for job in doomed {
+            // Others were given up.
+            if self.shared.progress(job).answered {
+                self.delete(job).await;
+            }
         }
     }
 
     /// A new job, half of them with a delay, half of them with an id.
     fn begin(&mut self) -> Asked {
-        let chained = self.random.random_bool(self.shared.habits.chained);
-        let job = self.shared.begin(if chained { LINKS } else { 0 });
+        let Habits { chained, failing, deleted, .. } = self.shared.habits;
+        let random = &mut self.random;
+        let delayed = random.random_bool(0.5);
+        let doomed = delayed && random.random_bool(deleted);
+        let failing = !doomed && random.random_bool(failing);
+        // Half of them succeed with one of the attempts that they have.
+        let fails = 1..2 * job::POLICY.attempts_max - 1;
+        let begun = Progress {
+            links: if !doomed && random.random_bool(chained) { LINKS } else { 0 },
+            failing: failing.then(|| random.random_range(fails)),
+            doomed,
+            ..Progress::default()
+        };
+        let job = self.shared.begin(begun);
         let id = if self.random.random_bool(0.5) { job::id(job) } else { String::new() };
-        let delay = match self.random.random_bool(0.5) {
-            true => Duration::from_millis(self.random.random_range(1..DELAY_MAX_MS)),
+        let least = if doomed { DOOMED_DELAY_MS } else { 1 };
+        let delay = match delayed {
+            true => Duration::from_millis(self.random.random_range(least..DELAY_MAX_MS)),
             false => Duration::ZERO,
         };
         let at = self.shared.history.now();
         self.shared.history.record([Event::Enqueue { job, at, delay: nanos(delay) }]);
-        Asked { job, id, delay }
+        if failing {
+            self.shared.history.record([Event::Retried { job, policy: job::POLICY }]);
+        }
+        Asked { job, id, delay, failing, doomed }
+    }
+
+    /// Deletes a job, once: without an answer nobody knows.
+    async fn delete(&mut self, job: u32) {
+        let Progress { id, .. } = self.shared.progress(job);
+        let topic = job::topic(job).to_owned();
+        let request = pb::DeleteRequest { topic, id, allow_missing: true };
+        self.shared.delete_begins(job);
+        let mut queue = self.replicas.next_for_ids(&self.shared);
+        let call = queue.delete(request);
+        let answer = self.shared.answer(&mut self.random, "delete", call).await;
+        let Ok(response) = answer else { return };
+        let was = match response.previous_state() {
+            JobState::Scheduled => Was::Scheduled,
+            JobState::Ready | JobState::Running | JobState::Backoff => Was::Open,
+            _ => Was::Over,
+        };
+        self.shared.deleted(job, was);
     }
 
     /// Asks once; with the name of the shard where it lies.
     async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
         let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
-        let job = Some(job::spec(asked.job, &asked.id, asked.delay));
-        let durability = self.shared.habits.asked.into();
+        let (job, durability) = (Some(asked.spec()), self.shared.habits.asked.into());
         let request = pb::EnqueueRequest { job, durability, ..Default::default() };
         let mut queue = match asked.id.is_empty() {
             true => self.replicas.next(),
@@ -162,8 +208,8 @@ impl Producer {
 
     /// Asks once for all; those that must be asked for again.
     async fn batch_enqueue(&mut self, batch: Vec<Asked>) -> Vec<Asked> {
-        let specs = batch.iter().map(|asked| job::spec(asked.job, &asked.id, asked.delay));
-        let (jobs, durability) = (specs.collect(), self.shared.habits.asked.into());
+        let jobs = batch.iter().map(Asked::spec).collect();
+        let durability = self.shared.habits.asked.into();
         let request = pb::BatchEnqueueRequest { jobs, durability, ..Default::default() };
         let mut queue = self.replicas.next_for_ids(&self.shared);
         let call = queue.batch_enqueue(request);
@@ -213,6 +259,10 @@ impl Producer {
 }
 
 impl Asked {
+    fn spec(&self) -> pb::JobSpec {
+        job::spec(self.job, &self.id, self.delay, self.failing)
+    }
+
     /// Asked for again it cannot double, if it has an id.
     fn failed(&mut self, failure: Failure) -> Outcome {
         if self.id.is_empty() {

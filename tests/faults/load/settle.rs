@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use ringq::pb;
 use ringq::pb::{NackAction, SettleError};
 
-use super::Shared;
 use super::calls::{Failure, Pauses, Replicas};
+use super::{Shared, job};
 use crate::checker::history::{Event, Nanos, nanos};
 
 const NACK_DELAY_MS: u64 = 30;
@@ -20,6 +20,7 @@ const NACK_DELAY_MS: u64 = 30;
 pub(super) struct Held {
     pub(super) job: u32,
     pub(super) delivery: i32,
+    pub(super) attempt: i32,
     pub(super) receipt: String,
 }
 
@@ -52,6 +53,7 @@ impl Final {
 #[derive(Default)]
 struct Piles {
     good: Vec<Held>,
+    failing: Vec<Held>,
     refused: Vec<Held>,
     buried: Vec<Held>,
     slow: Vec<Held>,
@@ -60,7 +62,8 @@ struct Piles {
 
 impl Settler {
     pub(super) async fn settle(mut self, held: Vec<Held>) {
-        let Piles { good, refused, buried, slow, late } = self.sort(held);
+        let Piles { good, failing, refused, buried, slow, late } = self.sort(held);
+        self.fail(failing).await;
         self.nack(refused).await;
         self.finish(buried, Final::DeadLetter).await;
         self.finish(good, Final::Ack).await;
@@ -82,9 +85,12 @@ impl Settler {
                 dice -= share;
                 dice < 0.0
             };
-            if falls(habits.nacked) {
+            let job = self.shared.progress(held.job);
+            if let Some(fails) = job.failing {
+                if held.attempt <= fails { &mut piles.failing } else { &mut piles.good }.push(held);
+            } else if falls(habits.nacked) {
                 piles.refused.push(held);
-            } else if falls(habits.buried) {
+            } else if !job.doomed && falls(habits.buried) {
                 piles.buried.push(held);
             } else if falls(habits.slow) {
                 piles.slow.push(held);
@@ -109,6 +115,10 @@ impl Settler {
     /// Settles again and again until each receipt has a final answer.
     async fn finish(&mut self, mut open: Vec<Held>, how: Final) {
         let (mut unknown, mut pauses, sent) = (false, Pauses::new(), self.shared.history.now());
+        if how == Final::DeadLetter {
+            let bury = |held: &Held| Event::Bury { job: held.job, at: sent };
+            self.shared.history.record(open.iter().map(bury));
+        }
         while !open.is_empty() {
             let answer = match how {
                 Final::Ack => self.ack(&open).await,
@@ -181,7 +191,7 @@ impl Settler {
     }
 
     fn ended(&self, held: Held, how: Final, sent: Nanos) {
-        let Held { job, delivery, receipt } = held;
+        let Held { job, delivery, receipt, .. } = held;
         match how {
             Final::Ack => self.shared.acked(job),
             Final::DeadLetter => self.shared.buried(job),
@@ -245,6 +255,34 @@ impl Settler {
             let Held { job, delivery, .. } = *held;
             Event::Nacked { job, sent, delivery, delay: nanos(delay) }
         }));
+    }
+
+    /// Fails, once, and leaves it to the policy of the jobs when they come again, and whether.
+    async fn fail(&mut self, held: Vec<Held>) {
+        if held.is_empty() {
+            return;
+        }
+        let sent = self.shared.history.now();
+        self.shared.history.record(held.iter().map(|held| Event::Nack {
+            job: held.job,
+            at: sent,
+            receipt: held.receipt.clone(),
+            failed: true,
+        }));
+        let items = held.iter().map(|held| item(held.receipt.clone(), NackAction::Retry, None));
+        let mut queue = self.replicas.next_but(self.server);
+        let call = queue.nack(pb::NackRequest { items: items.collect() });
+        let answer = self.shared.answer(&mut self.random, "nack", call).await;
+        let Ok(response) = answer else { return };
+        for held in self.done("nack", &held, &response.failures) {
+            let Held { job, delivery, attempt, ref receipt } = *held;
+            if attempt >= job::POLICY.attempts_max {
+                self.shared.buried(job);
+            }
+            let (at, receipt) = (self.shared.history.now(), receipt.clone());
+            let failed = Event::Failed { job, sent, at, delivery, attempt, receipt };
+            self.shared.history.record([failed]);
+        }
     }
 
     async fn extend(&mut self, held: &[Held], lease: Duration) {

@@ -112,8 +112,8 @@ impl Worker {
             let delivered = self.arrival(&delivery, at, open);
             if let Some(job) = delivered.job {
                 self.shared.called(job, &delivered.id);
-                let Delivered { delivery, ref receipt, .. } = delivered;
-                held.push(Held { job, delivery, receipt: receipt.clone() });
+                let Delivered { delivery, attempt, ref receipt, .. } = delivered;
+                held.push(Held { job, delivery, attempt, receipt: receipt.clone() });
             }
             self.shared.history.record([Event::Delivered(delivered)]);
         }

@@ -3,6 +3,7 @@
 //! network ([`Way`]). It can lie, too, as a broken build would: then it says yes to a call that Redis never sees,
 //! or has other scripts run than those that were sent.
 //!
+//! Which messages are lost or answered with a lie is drawn from the seed of the trial, in the order in which they come.
 //! Which answers are those of claims is known by the order of requests, and which requests are claims by
 //! the hash of the script, learnt when a replica gives it to Redis.
 
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deadpool_redis::redis::Script;
-use rand::Rng as _;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,8 +44,8 @@ pub(crate) struct Proxy {
 }
 
 /// What is to be lost, and what was.
-#[derive(Default)]
 struct Plan {
+    random: Mutex<StdRng>,
     /// Of a thousand answers of claims that hold jobs.
     answers_lost: AtomicU32,
     /// Of a thousand hints.
@@ -86,11 +88,15 @@ struct Wire {
 
 impl Proxy {
     /// In front of the Redis on this port. `broken`: what is changed in scripts, and to what; such a one is not
-    /// kept under its hash, so it is sent whole each time.
-    pub(crate) async fn start(redis: u16, broken: Option<(&'static str, &'static str)>) -> Proxy {
+    /// kept under its hash, so it is sent whole each time. `seed`: of what happens at random.
+    pub(crate) async fn start(
+        redis: u16,
+        broken: Option<(&'static str, &'static str)>,
+        seed: u64,
+    ) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let plan = Arc::new(Plan { broken, ..Plan::default() });
+        let plan = Arc::new(Plan::new(broken, seed));
         let listening = tokio::spawn(listen(listener, redis, Arc::clone(&plan)));
         Proxy { port, plan, _listening: AbortOnDropHandle::new(listening) }
     }
@@ -216,6 +222,28 @@ async fn pass(
 // === impl Plan ===
 
 impl Plan {
+    fn new(broken: Option<(&'static str, &'static str)>, seed: u64) -> Plan {
+        Plan {
+            random: Mutex::new(StdRng::seed_from_u64(seed)),
+            answers_lost: AtomicU32::new(0),
+            hints_lost: AtomicU32::new(0),
+            acks_swallowed: AtomicU32::new(0),
+            enqueues_swallowed: AtomicU32::new(0),
+            answers: AtomicU32::new(0),
+            hints: AtomicU32::new(0),
+            scripts: Mutex::default(),
+            broken,
+            network: Network::default(),
+        }
+    }
+
+    /// What does not happen at all takes no number: those of the rest stay the same.
+    fn happens(&self, of_a_thousand: &AtomicU32) -> bool {
+        let of_a_thousand = of_a_thousand.load(Relaxed);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        of_a_thousand > 0 && random.random_range(0..1000) < of_a_thousand
+    }
+
     fn scripts(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Verb>> {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,8 +262,8 @@ impl Plan {
     /// The answer to a call that is to be swallowed.
     fn lie(&self, verb: Verb, words: &[&[u8]]) -> Option<Vec<u8>> {
         match verb {
-            Verb::Settle if happens(&self.acks_swallowed) => lie::acked(words),
-            Verb::Enqueue if happens(&self.enqueues_swallowed) => Some(lie::enqueued()),
+            Verb::Settle if self.happens(&self.acks_swallowed) => lie::acked(words),
+            Verb::Enqueue if self.happens(&self.enqueues_swallowed) => Some(lie::enqueued()),
             _ => None,
         }
     }
@@ -245,7 +273,8 @@ impl Plan {
 
 impl Wire {
     fn fate(&self, message: &[u8], towards: Towards) -> Fate {
-        if self.plan.network.breaks(towards) {
+        if self.plan.happens(self.plan.network.breaks(towards)) {
+            self.plan.network.breaks_now();
             return Fate::Reset;
         }
         match towards {
@@ -292,7 +321,7 @@ impl Wire {
     }
 
     fn hint(&self) -> Fate {
-        if !happens(&self.plan.hints_lost) {
+        if !self.plan.happens(&self.plan.hints_lost) {
             return Fate::Passed;
         }
         self.plan.hints.fetch_add(1, Relaxed);
@@ -300,7 +329,7 @@ impl Wire {
     }
 
     fn answer(&self) -> Fate {
-        if !happens(&self.plan.answers_lost) {
+        if !self.plan.happens(&self.plan.answers_lost) {
             return Fate::Passed;
         }
         self.plan.answers.fetch_add(1, Relaxed);
@@ -331,6 +360,23 @@ fn is_hint(reply: &[u8]) -> bool {
         && resp::strings(reply).first().is_some_and(|kind| *kind == b"message")
 }
 
-fn happens(of_a_thousand: &AtomicU32) -> bool {
-    rand::rng().random_range(0..1000) < of_a_thousand.load(Relaxed)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_repeats_what_is_lost() {
+        let lost = |seed| {
+            let plan = Plan::new(None, seed);
+            let (never, half) = (AtomicU32::new(0), AtomicU32::new(500));
+            let mut lost = Vec::new();
+            for _ in 0..100 {
+                assert!(!plan.happens(&never));
+                lost.push(plan.happens(&half));
+            }
+            lost
+        };
+        assert_eq!(lost(1), lost(1));
+        assert_ne!(lost(1), lost(2));
+    }
 }

@@ -1,6 +1,5 @@
 //! What becomes of all that is under way to a Redis and back, whatever it says.
 
-use rand::Rng as _;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -53,15 +52,17 @@ impl Network {
         self.broken.load(Relaxed)
     }
 
-    /// Whether the connection breaks at this message.
-    pub(super) fn breaks(&self, towards: Towards) -> bool {
-        let of_a_thousand = match towards {
+    /// How often of a thousand times the connection is to break at such a message.
+    pub(super) fn breaks(&self, towards: Towards) -> &AtomicU32 {
+        match towards {
             Towards::Redis => &self.requests_broken,
             Towards::Replica => &self.answers_broken,
-        };
-        let breaks = rand::rng().random_range(0..1000) < of_a_thousand.load(Relaxed);
-        self.broken.fetch_add(u32::from(breaks), Relaxed);
-        breaks
+        }
+    }
+
+    /// The connection breaks at a message.
+    pub(super) fn breaks_now(&self) {
+        self.broken.fetch_add(1, Relaxed);
     }
 
     /// Waits until messages arrive there.

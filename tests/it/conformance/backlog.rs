@@ -1,4 +1,6 @@
 //! A backlog: many jobs that wait in one order, whatever they came from and whatever leaves it.
+//!
+//! `RINGQ_SEED` repeats the random choices of a run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,6 +36,12 @@ async fn fill(q: &Fixture) -> Vec<String> {
     // What became due in this second came before what is enqueued in it.
     order.append(&mut delayed);
     order
+}
+
+#[expect(clippy::disallowed_methods, reason = "what to test is no configuration of the product")]
+fn seed() -> u64 {
+    let value = std::env::var("RINGQ_SEED").ok();
+    value.map_or_else(rand::random, |value| value.parse().expect("RINGQ_SEED is no number"))
 }
 
 async fn delete(q: &Fixture, ids: &[String]) {
@@ -76,8 +84,8 @@ fn in_turn(claimed: &Claimed) -> Vec<String> {
 }
 
 pub(crate) async fn what_leaves_a_backlog_leaves_the_others_in_their_order(q: Fixture) {
-    let seed = rand::rng().random();
-    println!("seed {seed}");
+    let seed = seed();
+    println!("RINGQ_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut order = fill(&q).await;
     while !order.is_empty() {
