@@ -25,7 +25,7 @@ use crate::domain::limit;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
 /// Calls under way: the server groups what comes together, and writes one while another is sent.
-pub(super) const CALLS: usize = 8;
+const CALLS: usize = 8;
 /// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
 /// the server finds out what a shard has done, and only then says it of each line.
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
@@ -65,7 +65,7 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         ledger: Ledger::default(),
         progress: Progress::new(source.size, !enqueue.quiet),
         printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
-        stop: Stop::default(),
+        stop: Stop::new(CALLS),
     };
     import.run(source).await
 }

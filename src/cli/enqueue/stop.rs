@@ -4,11 +4,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{self, Failure};
-use super::lines::CALLS;
 
 /// Whether to go on, and if not, why.
-#[derive(Default)]
 pub(super) struct Stop {
+    /// Calls that are under way at once.
+    calls: usize,
     /// Why nothing more is sent.
     failure: Option<Failure>,
     /// Ends repeats: what they bring in lies behind a line that is not.
@@ -24,6 +24,12 @@ pub(super) struct Stop {
 // === impl Stop ===
 
 impl Stop {
+    /// Nothing has happened yet; `calls` are under way at once.
+    pub(super) fn new(calls: usize) -> Stop {
+        let (failure, no_more) = (None, CancellationToken::new());
+        Stop { calls, failure, no_more, doubt: None, doubt_since: None, barren: 0 }
+    }
+
     /// Whether nothing more is sent.
     pub(super) fn is_decided(&self) -> bool {
         self.failure.is_some()
@@ -69,7 +75,7 @@ impl Stop {
     /// why: it is not one shard alone that does not answer.
     pub(super) fn call_ended(&mut self, brought_in: bool) {
         self.barren = if brought_in { 0 } else { self.barren + 1 };
-        if self.barren >= CALLS
+        if self.barren >= self.calls
             && let Some(doubt) = self.doubt.take()
         {
             self.halt(doubt);

@@ -202,18 +202,6 @@ impl<K> Group<K> {
     }
 }
 
-// === impl Terms ===
-
-impl Terms {
-    /// How long a call that begins at `start` may take, of jobs that are repeated `until` then.
-    fn call_timeout(&self, until: Option<Instant>, start: Instant) -> Duration {
-        match until.map(|until| until.saturating_duration_since(start)) {
-            Some(left) if !self.repeat_for.is_zero() => left.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT),
-            _ => CALL_TIMEOUT,
-        }
-    }
-}
-
 // === impl Item ===
 
 impl<K> Item<K> {
@@ -263,6 +251,14 @@ impl<K> Item<K> {
 // === impl Terms ===
 
 impl Terms {
+    /// How long a call that begins at `start` may take, of jobs that are repeated `until` then.
+    fn call_timeout(&self, until: Option<Instant>, start: Instant) -> Duration {
+        match until.map(|until| until.saturating_duration_since(start)) {
+            Some(left) if !self.repeat_for.is_zero() => left.clamp(CALL_TIMEOUT_MIN, CALL_TIMEOUT),
+            _ => CALL_TIMEOUT,
+        }
+    }
+
     /// Whether a repeat under this policy may do what the first one did once more.
     pub(super) fn changes(&self) -> bool {
         !matches!(self.on_conflict, ConflictPolicy::Unspecified | ConflictPolicy::Keep)

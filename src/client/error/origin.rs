@@ -1,0 +1,80 @@
+//! Where a failure comes from: the server, or this side of the connection.
+
+use std::error::Error as StdError;
+use std::io;
+
+use tonic::{ConnectError, Status, TimeoutExpired};
+
+/// How tonic begins the message of an answer without a gRPC status; the HTTP status follows.
+pub(super) const NO_STATUS: &str = "grpc-status header missing, mapped from HTTP status code ";
+/// How it is told here.
+pub(super) const NO_GRPC: &str = "HTTP status ";
+
+/// Who says that a call failed.
+pub(super) enum Origin {
+    /// The server, or something between that speaks for it, with its message.
+    Answer(String),
+    /// This side, before there was a connection, with the reason for people.
+    NoConnection(String),
+    /// This side: no answer came in time.
+    Late,
+    /// The connection, while the call was on it, with the reason for people.
+    Broken(String),
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// Who says so. A status that came over the wire has no source; every failure of tonic's transport
+    /// has one, and a code that depends on how it came to light.
+    pub(super) fn of(status: &Status) -> Origin {
+        let Some(first) = status.source() else {
+            return Origin::Answer(answered(status.message()));
+        };
+        if let Some(connect) = chain(first).find_map(|error| error.downcast_ref::<ConnectError>()) {
+            return Origin::NoConnection(no_connection(connect));
+        }
+        if chain(first).any(|error| error.is::<TimeoutExpired>()) {
+            return Origin::Late;
+        }
+        Origin::Broken(innermost(first).to_string())
+    }
+}
+
+/// The message of an answer; one without a gRPC status is of HTTP.
+fn answered(message: &str) -> String {
+    match message.strip_prefix(NO_STATUS) {
+        Some(number) => format!("{NO_GRPC}{number}"),
+        None => message.to_owned(),
+    }
+}
+
+/// Why there is no connection: "Connection refused", not "tcp connect error".
+fn no_connection(connect: &ConnectError) -> String {
+    let cause = innermost(connect);
+    // What fails before TLS comes in a type of hyper's.
+    if let Some(tls) = connect.0.downcast_ref::<io::Error>() {
+        let not_tls = tls.kind() == io::ErrorKind::InvalidData
+            && cause.to_string().contains("InvalidContentType");
+        return if not_tls {
+            "TLS failed: what answers there does not speak it; is it http://?".to_owned()
+        } else {
+            format!("TLS failed: {cause}")
+        };
+    }
+    match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+        Some(io::ErrorKind::TimedOut) => "connecting timed out".to_owned(),
+        _ if cause.is::<tokio::time::error::Elapsed>() => "connecting timed out".to_owned(),
+        _ => cause.to_string(),
+    }
+}
+
+fn innermost<'e>(error: &'e (dyn StdError + 'static)) -> &'e (dyn StdError + 'static) {
+    chain(error).last().unwrap_or(error)
+}
+
+fn chain<'e>(
+    error: &'e (dyn StdError + 'static),
+) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |error| (**error).source())
+}
