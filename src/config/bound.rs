@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::domain::ring::WEIGHT_MAX;
+
 use super::duration::{days, hours, millis, minutes, secs};
 
 /// Characters of `replica`: as many as Linux allows a host name, which it is by default.
@@ -32,3 +34,6 @@ pub(super) const DRAIN_DELAY: RangeInclusive<Duration> = secs(0)..=minutes(10);
 /// `shutdown_grace`: zero leaves every lease to the replicas that go on; who waits for the end of a server
 /// does not wait longer.
 pub(super) const SHUTDOWN_GRACE: RangeInclusive<Duration> = secs(0)..=hours(1);
+
+/// The weight of a shard: with 0 it would own nothing, which is what `draining` is for; for the most see [`WEIGHT_MAX`].
+pub(super) const WEIGHT: RangeInclusive<usize> = 1..=WEIGHT_MAX as usize;

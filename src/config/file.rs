@@ -2,7 +2,8 @@
 
 use toml::{Table, Value};
 
-use super::layer::{FoundShard, KEYS, Layer};
+use super::key::KEYS;
+use super::layer::{FoundShard, Layer};
 use super::mistake::Mistake;
 use super::nearest::unknown;
 use super::source::Source;

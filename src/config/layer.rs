@@ -2,33 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::file;
+use super::key::KEYS;
 use super::mistake::Mistake;
 use super::nearest::unknown;
 use super::source::Source;
 use super::variable::{is_foreign, settings, variable};
-
-/// The keys of all settings but the shards, in the order of their documentation. The variable of
-/// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 17] = [
-    "listen",
-    "http_listen",
-    "ready_file",
-    "data_dir",
-    "redis_ca",
-    "redis_cert",
-    "redis_key",
-    "replica",
-    "threads",
-    "log_format",
-    "log_filter",
-    "max_streams",
-    "max_concurrent_requests",
-    "request_timeout",
-    "stream_max_age",
-    "drain_delay",
-    "shutdown_grace",
-];
 
 /// The settings given on the command line.
 #[derive(Clone, Debug, Default)]
@@ -68,13 +46,6 @@ pub(super) struct Layer {
 // === impl Layer ===
 
 impl Layer {
-    /// The built-in file.
-    pub(super) fn defaults(text: &str, mistakes: &mut Vec<Mistake>) -> Layer {
-        let mut layer = file::read("the defaults", text, mistakes);
-        layer.values.values_mut().for_each(|found| found.from = Source::Default);
-        layer
-    }
-
     /// The `RINGQ_…` variables among `variables`. An empty one counts as not set.
     pub(super) fn environment(
         variables: impl Iterator<Item = (String, String)>,
@@ -104,6 +75,12 @@ impl Layer {
         let from = Source::Flag("--shard".to_owned());
         layer.shards = flags.shards.iter().map(|text| pair(text, from.clone())).collect();
         layer
+    }
+
+    /// This layer as that of the built-in file.
+    pub(super) fn built_in(mut self) -> Layer {
+        self.values.values_mut().for_each(|found| found.from = Source::Default);
+        self
     }
 
     /// This layer with `top` laid over it.

@@ -11,6 +11,7 @@
 mod bound;
 mod duration;
 mod file;
+mod key;
 mod layer;
 mod machine;
 mod mistake;
@@ -29,7 +30,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use layer::{Flags, KEYS};
+pub use key::KEYS;
+pub use layer::Flags;
 pub use mistake::{Mistake, Mistakes};
 pub use shard::{Shard, ShardUrl};
 
@@ -135,7 +137,7 @@ fn resolve(
     mut mistakes: Vec<Mistake>,
     machine: &Machine,
 ) -> Result<Config, Mistakes> {
-    let defaults = Layer::defaults(DEFAULTS, &mut mistakes);
+    let defaults = file::read("the defaults", DEFAULTS, &mut mistakes).built_in();
     let layer = layers.into_iter().fold(defaults, Layer::under);
     Reader::new(layer, mistakes).config(machine)
 }

@@ -8,7 +8,7 @@ use crate::domain::ring::{ShardState, WEIGHT_MAX};
 use crate::store::redis::{Address, Tls};
 
 use super::layer::FoundShard;
-use super::parse;
+use super::{bound, parse};
 
 /// What [`ShardUrl::try_new`] takes.
 const ACCEPTED: &str = "use sqlite:PATH, sqlite::memory:, redis://HOST:PORT, rediss://HOST:PORT, \
@@ -105,8 +105,7 @@ impl Shard {
 }
 
 fn weight(text: &str) -> Result<u32, String> {
-    let max = usize::try_from(WEIGHT_MAX).unwrap_or(usize::MAX);
-    let weight = parse::number(text, &(1..=max));
+    let weight = parse::number(text, &bound::WEIGHT);
     let weight = weight.map_err(|problem| format!("the weight {problem}"))?;
     Ok(u32::try_from(weight).unwrap_or(WEIGHT_MAX))
 }

@@ -197,8 +197,9 @@ fn read_lives(jobs: u32, events: &[Event], cuts: &Cuts, forgotten: &Forgotten<'_
                 // That it is gone may have another reason then.
                 let found = *delivery == i32::MAX;
                 let seen = lives[*job as usize].seen;
-                let lasts = !forgotten.may_be(*job, *at)
-                    && !(found && forgotten.died_between(*job, seen, *at));
+                let may_be_gone =
+                    forgotten.may_be(*job, *at) || found && forgotten.died_between(*job, seen, *at);
+                let lasts = !may_be_gone;
                 if let Event::Acked { sent, .. } = event
                     && lasts
                 {

@@ -94,10 +94,10 @@ impl<'a> Repeats<'a> {
                     nacks.failed.get_or_insert(*at);
                 }
             }
-            Event::Acked { job, at, receipt, .. } | Event::Buried { job, at, receipt, .. } => {
-                if !self.forgotten.may_be(*job, *at) {
-                    self.settled.entry(receipt).or_insert(*at);
-                }
+            Event::Acked { job, at, receipt, .. } | Event::Buried { job, at, receipt, .. }
+                if !self.forgotten.may_be(*job, *at) =>
+            {
+                self.settled.entry(receipt).or_insert(*at);
             }
             Event::Nacked { job, delivery, .. } | Event::Failed { job, delivery, .. } => {
                 self.nacked.insert((*job, *delivery));

@@ -1,0 +1,23 @@
+//! What the settings are called.
+
+/// The keys of all settings but the shards, in the order of their documentation. The variable of
+/// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
+pub const KEYS: [&str; 17] = [
+    "listen",
+    "http_listen",
+    "ready_file",
+    "data_dir",
+    "redis_ca",
+    "redis_cert",
+    "redis_key",
+    "replica",
+    "threads",
+    "log_format",
+    "log_filter",
+    "max_streams",
+    "max_concurrent_requests",
+    "request_timeout",
+    "stream_max_age",
+    "drain_delay",
+    "shutdown_grace",
+];
