@@ -241,6 +241,16 @@ fn books_that_do_not_fit_are_told() {
     }
 }
 
+#[test]
+fn books_may_lack_only_what_a_shard_may_have_held_back() {
+    let verdict = Verdict { exist: 10, doubtful: 1, ..Verdict::default() };
+    let misfits = |jobs| {
+        let books = Books { enqueued: jobs, succeeded: jobs, ..Books::default() };
+        books.misfits(&verdict).len()
+    };
+    assert_eq!([8, 9, 10, 11].map(misfits), [1, 0, 0, 1]);
+}
+
 /// A run on shards that say yes to so many of a thousand acks and enqueues, and do nothing.
 async fn against_a_liar(name: &'static str, acks: u32, enqueues: u32) -> Option<Outcome> {
     let shape = Shape { proxied: true, ..Shape::default() };
