@@ -43,7 +43,10 @@ impl<'a> Forgotten<'a> {
         let mut all = Self::default();
         for event in events {
             if let Event::HeldBack { shard, from, to } = event {
-                all.spans.push(Span { shard, from: *from, to: *to });
+                // What it had before it died the last time, and has had since, it has read from the disk.
+                let deaths = all.spans.iter().filter(|span| span.shard == shard);
+                let born = deaths.map(|span| span.to + 1).max().unwrap_or_default();
+                all.spans.push(Span { shard, from: born.max(*from), to: *to });
             }
         }
         if all.spans.is_empty() {

@@ -148,6 +148,9 @@ fn every_death_has_its_own_end() {
     let verdict = comes_again(9000, spans().into_iter().chain(third(15_000)));
     assert!(verdict.sound() && verdict.undone == 1, "{verdict}");
     assert_eq!(comes_again(9000, spans().into_iter().chain(third(9150))).after_ack, [8]);
+    let soon = [held_back(1150, 8900), held_back(1160, 9200)];
+    let verdict = comes_again(9000, soon);
+    assert!(verdict.sound(), "the second begins after the first: {verdict}");
 }
 
 #[test]
