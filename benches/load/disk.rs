@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::report::percentile;
+use crate::percentile::percentile;
 
 /// Writes of the probe.
 const WRITES: usize = 200;

@@ -16,6 +16,7 @@
 
 mod bench;
 mod disk;
+mod percentile;
 mod redis;
 mod report;
 mod scenarios;

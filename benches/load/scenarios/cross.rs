@@ -10,8 +10,9 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use super::Setting;
+use crate::percentile::percentile;
 use crate::redis::Redis;
-use crate::report::{Figure, Target, percentile};
+use crate::report::{Figure, Target};
 use crate::server::{Launch, Server};
 
 const TOPIC: &str = "load";

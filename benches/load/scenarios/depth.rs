@@ -4,7 +4,8 @@
 use anyhow::Result;
 
 use super::{Rig, Setting};
-use crate::report::{Figure, Target, percentile};
+use crate::percentile::percentile;
+use crate::report::{Figure, Target};
 
 const SHALLOW_JOBS: u32 = 10_000;
 const DEEP_JOBS: u32 = 1_000_000;
