@@ -136,8 +136,8 @@ impl Orphans<'_> {
             let last = last_deadline(part, read);
             let end = || self.scheduler.end_leases(self.shard, part, &Cause::Broken);
             let Some(done) = self.repeat(last, end).await else { continue };
-            ended += done;
-            if done < part.len() as u64 {
+            ended += done.here;
+            if done.over < part.len() {
                 rest.extend_from_slice(part);
             }
         }

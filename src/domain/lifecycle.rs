@@ -82,7 +82,8 @@ pub fn next(state: State, event: Event) -> Result<Next, Rejection> {
     }
 }
 
-/// Why a lease ends otherwise than by an Ack.
+/// Why a lease ends otherwise than by an Ack. Each way that a worker can ask for has an outcome, or a dead letter, of
+/// its own: by that a repeat of its settle is told from another one (`settled_code` of the stores' codec).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// Nack RETRY; a delay overrides the policy's wait.
@@ -123,7 +124,8 @@ pub struct Standing {
     pub retry: RetryOverrides,
 }
 
-/// How a lease ends: what the store writes. Every end counts one delivery.
+/// How a lease ends: what the store writes. Every end counts one delivery, so a job without any never ran: by that both
+/// stores know, when they undo a claim, whether its start was the first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseEnd {
     /// What the job does next.

@@ -56,7 +56,7 @@ metrics! {
     DELIVERED: Counter "ringq_jobs_delivered_total" ["topic", "mode"] in Count,
         "Deliveries handed to workers, by the way they went (stream, pull)";
     SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,
-        "Leases ended, by what ended them (succeeded, retried, released, lease_expired, orphaned, dead), and acks that were refused";
+        "Leases ended, by what ended them (succeeded, retried, released, lease_expired, orphaned; dead, whatever it died of), and acks that were refused";
     LAG: Histogram(LONG) "ringq_job_lag_seconds" [] in Seconds,
         "Time from when a job was due to its delivery";
     RUN: Histogram(LONG) "ringq_job_run_seconds" [] in Seconds,

@@ -4,9 +4,9 @@
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
 //! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
-//! - `work`, `split`: claim, ack, nack, extend, and how a lease ends without its worker
+//! - `settle`, `split`: ack, nack, extend, and how a lease ends without its worker
 //! - `fate`: what became of leases that this replica has not heard of
-//! - `upkeep`: reap, prune and the give-back of dead replicas, called by the timers
+//! - `upkeep`: reap and prune, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
@@ -18,11 +18,11 @@ mod rates;
 mod redrive;
 mod rings;
 mod run;
+mod settle;
 mod split;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upkeep;
-mod work;
 
 use std::sync::{Arc, OnceLock};
 
@@ -41,8 +41,8 @@ pub use fate::Fate;
 pub use list::{JobsPage, ListJobs, ListedJob, Place, Places};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
+pub use settle::{AckItem, Ended, ExtendItem, NackItem, SettleError, SettleResult};
 pub use upkeep::Due;
-pub use work::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
 
 /// Handle to everything that a verb needs. Cheap to clone.
 #[derive(Clone)]

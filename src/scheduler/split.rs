@@ -6,7 +6,7 @@ use crate::domain::Receipt;
 use crate::shards::{self, Shard, ShardError};
 
 use super::Scheduler;
-use super::work::{SettleError, SettleResult};
+use super::settle::{SettleError, SettleResult};
 
 /// A call's items by shard, and what is known of each.
 pub(super) struct Split<'a, I> {
@@ -53,19 +53,14 @@ impl<'a, I> Split<'a, I> {
         &mut self.shares[at]
     }
 
-    /// Has every shard settle its items, all at once: one that does not answer costs its own items.
-    pub(super) async fn settle<F>(
-        self,
-        settle: impl Fn(&'a Shard, Vec<I>) -> F,
-    ) -> Vec<SettleResult>
+    /// Has every shard do its items, all at once: one that does not answer costs its own items.
+    pub(super) async fn run<F>(self, call: impl Fn(&'a Shard, Vec<I>) -> F) -> Vec<SettleResult>
     where
         F: Future<Output = shards::Result<Vec<SettleResult>>>,
     {
         let Split { shares, mut results } = self;
-        let (indexes, calls): (Vec<_>, Vec<_>) = shares
-            .into_iter()
-            .map(|share| (share.indexes, settle(share.shard, share.items)))
-            .unzip();
+        let (indexes, calls): (Vec<_>, Vec<_>) =
+            shares.into_iter().map(|share| (share.indexes, call(share.shard, share.items))).unzip();
         for (indexes, answers) in indexes.into_iter().zip(join_all(calls).await) {
             merge(&mut results, indexes, answers);
         }

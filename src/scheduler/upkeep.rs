@@ -38,8 +38,10 @@ impl Scheduler {
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
         let skew = skew(before, reaped.now, self.now());
         if !reaped.leases.is_empty() {
-            let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?;
-            tracing::info!(shard = %shard.name(), ended, "leases expired");
+            let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?.here;
+            if ended > 0 {
+                tracing::info!(shard = %shard.name(), ended, "leases expired");
+            }
         }
         Ok(Due { next: reaped.next, skew })
     }

@@ -160,7 +160,7 @@ pub fn decode_history(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> 
 }
 
 /// The stored number of an outcome. Part of what recognizes the repeat of a settle: each way to settle has its own.
-pub(super) fn outcome_code(outcome: AttemptOutcome) -> u32 {
+pub(super) const fn outcome_code(outcome: AttemptOutcome) -> u32 {
     match outcome {
         AttemptOutcome::Succeeded => 1,
         AttemptOutcome::Failed => 2,
@@ -288,12 +288,19 @@ mod tests {
         let retry = RetryOverrides {
             max_attempts: Some(-1),
             delays: vec![Duration::from_secs(60), Duration::from_millis(1)],
+            initial_delay: Some(Duration::from_secs(2)),
+            multiplier: Some(1.5),
+            max_delay: Some(Duration::from_secs(90)),
             jitter: Some(0.5),
+            max_retry_duration: Some(Duration::from_secs(3600)),
             ignore_expired_leases: Some(true),
-            ..RetryOverrides::default()
+            max_deliveries: Some(7),
         };
         let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
-        let spec = Spec { headers: headers.clone(), retry: retry.clone(), ..Spec::default() };
+        // One that is new does not compile here. Those that are none have fields of their own in the stores.
+        let (headers_, retry_) = (headers.clone(), retry.clone());
+        let (payload_, lease, retention) = (None, None, None);
+        let spec = Spec { payload: payload_, headers: headers_, retry: retry_, lease, retention };
         let alone = [
             Spec { headers, ..Spec::default() },
             Spec { retry, ..Spec::default() },

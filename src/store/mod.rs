@@ -44,7 +44,10 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// A call under way. Dropping it does not undo it: the outcome is then unknown.
 pub type Reply<'a, T> = BoxFuture<'a, Result<T>>;
 
-/// One shard.
+/// One shard. How a store is opened is its own: it takes a name, writes it on the shard at first contact and refuses
+/// another one ever after, and makes jobs that were enqueued without a delay due if the clock went back meanwhile.
+///
+/// A new store is in the tests once `tests/it/conformance` has a `conformance!` for it, and `tests/it/model` a module.
 pub trait Store: Send + Sync {
     /// The shard's name, as written on it.
     fn name(&self) -> &ShardName;
@@ -67,8 +70,9 @@ pub trait Store: Send + Sync {
     /// Leases ready jobs to those who ask, in the order of each topic.
     fn claim(&self, claim: Claim) -> Reply<'_, Claims>;
 
-    /// Undoes leases that reached nobody: back to the old place, nothing counted.
-    /// Answers how many it found.
+    /// Undoes leases that reached nobody: back to the old place, nothing counted. A claim that is undone by its nonce
+    /// takes nothing either if it arrives only later. Answers how many it found; it writes even if there are none, as
+    /// whoever asks whether the shard takes writes calls this.
     fn unclaim(&self, what: Unclaim) -> Reply<'_, u64>;
 
     /// Reads running leases, to decide what follows from them.
@@ -113,7 +117,8 @@ pub trait Store: Send + Sync {
     /// Jobs of a topic in one state, by due time.
     fn list(&self, list: List) -> Reply<'_, Page>;
 
-    /// Topics whose names begin with `prefix` and sort after `after`, in order.
+    /// Topics whose names begin with `prefix` and sort after `after`, in order. One of them is read in no time: it is
+    /// how a shard is asked whether it answers.
     fn topics(
         &self,
         prefix: String,

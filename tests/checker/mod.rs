@@ -23,6 +23,7 @@
 
 mod forgotten;
 pub(crate) mod history;
+mod life;
 mod repeats;
 mod retries;
 mod tests;
@@ -31,80 +32,11 @@ mod verdict;
 use std::collections::{HashMap, HashSet};
 
 use forgotten::Forgotten;
-use history::{Delivered, Event, Nanos, Was};
+use history::{Delivered, Event, Nanos};
+use life::{Ack, End, How, Life, Nack};
 use repeats::Repeats;
-use retries::Retries;
 
 pub(crate) use verdict::Verdict;
-
-/// What is known of one job.
-#[derive(Clone, Debug, Default)]
-struct Life {
-    asked: Option<(Nanos, Nanos)>,
-    answered: bool,
-    /// It was answered only by a shard that may have held it back.
-    held_back: bool,
-    id: Option<String>,
-    doubled: bool,
-    end: Option<End>,
-    /// Others, that its shard may have held back.
-    held_back_ends: Vec<End>,
-    undone: bool,
-    deletion: Deletion,
-    acks: Vec<Ack>,
-    /// The last hand-over.
-    handed_over: i32,
-    nacks: Vec<Nack>,
-    retries: Retries,
-    deliveries: usize,
-    /// When the last one so far arrived.
-    seen: Nanos,
-    /// Those that nobody may have forgotten.
-    lasting: usize,
-}
-
-/// The first settle that was answered OK and ended it, or its deletion.
-#[derive(Clone, Debug)]
-struct End {
-    at: Nanos,
-    delivery: i32,
-    receipt: String,
-    how: How,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    Acked,
-    Buried,
-    /// By a failure that was the last one allowed.
-    GivenUp,
-    Deleted,
-}
-
-/// What is known of its deletion.
-#[derive(Clone, Debug, Default)]
-struct Deletion {
-    sent: bool,
-    /// It was answered OK.
-    end: Option<End>,
-    /// It was that which ended the job.
-    cancelled: bool,
-}
-
-/// An ack that was answered OK and not held back, and when it was first sent.
-#[derive(Clone, Debug)]
-struct Ack {
-    delivery: i32,
-    sent: Nanos,
-    at: Nanos,
-}
-
-#[derive(Clone, Debug)]
-struct Nack {
-    delivery: i32,
-    sent: Nanos,
-    not_before: Nanos,
-}
 
 /// When servers were cut off: by then they had stopped.
 #[derive(Debug, Default)]
@@ -256,141 +188,6 @@ fn judge(
         verdict.after_delete.push(job);
     }
     life.retries.judge(job, delivered, verdict);
-}
-
-// === impl Life ===
-
-impl Life {
-    fn answered(&mut self, id: &String, lasts: bool) {
-        self.written(lasts);
-        self.called(id, lasts);
-    }
-
-    fn written(&mut self, lasts: bool) {
-        self.answered |= lasts;
-        self.held_back |= !lasts;
-    }
-
-    /// `lasts`: nobody may have forgotten it; `counts`: nor how often it was handed over.
-    fn delivered(&mut self, delivered: &Delivered, lasts: bool, counts: bool) {
-        self.deliveries += 1;
-        self.seen = self.seen.max(delivered.at);
-        self.lasting += usize::from(lasts);
-        self.called(&delivered.id, lasts);
-        self.retries.came(delivered);
-        if !lasts {
-            self.retries.forget();
-        }
-        if counts {
-            self.handed_over = self.handed_over.max(delivered.delivery);
-        }
-    }
-
-    /// Keeps the end that was answered first.
-    fn ended(&mut self, end: End, lasts: bool) {
-        if !lasts {
-            self.held_back_ends.push(end);
-        } else if self.end.as_ref().is_none_or(|known| end.at < known.at) {
-            self.end = Some(end);
-        }
-    }
-
-    /// Keeps the first id. One that is forgotten together with the ack that made it gets another name the next time.
-    fn called(&mut self, id: &String, lasts: bool) {
-        if lasts {
-            self.doubled |= self.id.get_or_insert_with(|| id.clone()) != id;
-        }
-    }
-
-    /// Whether an ack counted although a later lease was out. Once the job is acknowledged under that one, an ack
-    /// under an earlier one may be told the same. What is cancelled has no lease at all.
-    fn is_outdated(&self) -> bool {
-        if self.deletion.cancelled && self.is_acked_for_sure() {
-            return true;
-        }
-        let explains =
-            |ack: &Ack, other: &Ack| other.delivery > ack.delivery && other.sent <= ack.at;
-        let acks = self.acks.iter().filter(|ack| ack.delivery < self.handed_over);
-        acks.into_iter().any(|ack| !self.acks.iter().any(|other| explains(ack, other)))
-    }
-
-    /// Whether it is a dead letter.
-    fn is_dead(&self) -> bool {
-        self.end.as_ref().is_some_and(|end| matches!(end.how, How::Buried | How::GivenUp))
-    }
-
-    /// Whether an ack of its own was answered OK: not only that it was found to have ended.
-    fn is_acked_for_sure(&self) -> bool {
-        self.acks.iter().any(|ack| ack.delivery != i32::MAX)
-    }
-
-    /// What can be said without looking at single deliveries.
-    fn judge(&self, job: u32, verdict: &mut Verdict) {
-        let end = self.end.as_ref().or(self.held_back_ends.last());
-        let known = self.answered || self.lasting > 0;
-        let exists = known || self.held_back || self.deliveries > 0;
-        verdict.enqueued += usize::from(self.answered || self.held_back);
-        verdict.exist += usize::from(exists);
-        verdict.doubtful += usize::from(exists && !known);
-        verdict.undone += usize::from(self.undone);
-        let asked_for = self.nacks.len() + self.retries.repeats();
-        verdict.duplicates += self.deliveries.saturating_sub(1 + asked_for);
-        match end.map(|end| end.how) {
-            Some(_) if self.deletion.cancelled => verdict.cancelled += 1,
-            Some(How::Acked) if self.deletion.is_unknown() && !self.is_acked_for_sure() => {
-                verdict.either += 1;
-            }
-            Some(How::Acked) => verdict.acked += 1,
-            Some(how) => {
-                verdict.buried += 1;
-                verdict.given_up += usize::from(how == How::GivenUp);
-            }
-            None if self.deletion.cancelled || self.deletion.is_unknown() => verdict.cancelled += 1,
-            None if self.answered => verdict.lost.push(job),
-            None if self.held_back => verdict.held_back.push(job),
-            None => {}
-        }
-        if self.end.as_ref().is_some_and(|end| self.retries.is_forsaken(end)) {
-            verdict.forsaken.push(job);
-        }
-        if self.doubled {
-            verdict.doubled.push(job);
-        }
-    }
-}
-
-// === impl Deletion ===
-
-impl Deletion {
-    /// What was not due was in nobody's hands: all that comes later was handed over later. Of the rest that is known
-    /// only of what comes on streams that were opened later.
-    fn answered(&mut self, at: Nanos, was: Was) {
-        let delivery = if was == Was::Scheduled { 0 } else { i32::MAX };
-        self.end = Some(End { at, delivery, receipt: String::new(), how: How::Deleted });
-        self.cancelled = was != Was::Over;
-    }
-
-    /// Whether it was sent and nobody knows what came of it.
-    fn is_unknown(&self) -> bool {
-        self.sent && self.end.is_none()
-    }
-}
-
-// === impl End ===
-
-impl End {
-    /// Whether this delivery must not be: it was sent after the ack was answered. One that is only
-    /// read later was sent before: by its number, or because its stream belongs to a server that was
-    /// cut off before the ack, so that what it had sent lay in the reader's socket since then.
-    fn forbids(&self, delivered: &Delivered, cuts: &Cuts) -> bool {
-        let handed_over_later =
-            delivered.delivery >= self.delivery || delivered.stream_since > self.at;
-        let left_over = cuts.of(delivered.server, delivered.stream_since, self.at).next().is_some();
-        delivered.at > self.at
-            && handed_over_later
-            && !left_over
-            && delivered.receipt != self.receipt
-    }
 }
 
 // === impl Cuts ===

@@ -6,9 +6,10 @@
 //! - miscounted: a failure that was answered OK, and the next attempt has no higher number.
 //! - forsaken: a dead letter that nobody asked for and that has attempts left; or that has no policy.
 
+use super::Verdict;
 use super::history::{Delivered, Nanos, Policy};
+use super::life::{End, How};
 use super::repeats::SLACK;
-use super::{End, How, Verdict};
 
 /// What is known of the retries of one job.
 #[derive(Clone, Debug, Default)]

@@ -32,7 +32,7 @@ pub(crate) struct Verdict {
     /// Jobs that came after an ack which their shard may have held back.
     pub(crate) undone: usize,
     /// Jobs that exist only by answers which a shard may have held back: its books may not know them.
-    pub(crate) doubtful: usize,
+    pub(crate) doubtful: Vec<u32>,
     /// Leases are judged with so much doubt about when they began, in nanoseconds.
     pub(crate) doubt: u64,
     pub(crate) lost: Vec<u32>,

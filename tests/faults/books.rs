@@ -61,7 +61,7 @@ impl Books {
         // Of some jobs nobody was told whether an ack or their deletion ended them.
         let cancelled = self.enqueued - self.succeeded - self.ended_dead;
         let (least, most) = (is(verdict.cancelled), is(verdict.cancelled + verdict.either));
-        let doubt = is(verdict.doubtful);
+        let doubt = is(verdict.doubtful.len());
         let pairs = [
             ("jobs are left", self.left, 0, 0),
             ("jobs were enqueued", self.enqueued, is(verdict.exist), doubt),

@@ -243,7 +243,7 @@ fn books_that_do_not_fit_are_told() {
 
 #[test]
 fn books_may_lack_only_what_a_shard_may_have_held_back() {
-    let verdict = Verdict { exist: 10, doubtful: 1, ..Verdict::default() };
+    let verdict = Verdict { exist: 10, doubtful: vec![0], ..Verdict::default() };
     let misfits = |jobs| {
         let books = Books { enqueued: jobs, succeeded: jobs, ..Books::default() };
         books.misfits(&verdict).len()

@@ -338,8 +338,9 @@ impl Trial {
         if open.is_empty() {
             return true;
         }
-        let held_back = check(self.shared().jobs(), &self.shared().history.events()).held_back;
-        open.iter().all(|(job, _)| held_back.contains(job))
+        let verdict = check(self.shared().jobs(), &self.shared().history.events());
+        let may_be_gone = [verdict.held_back, verdict.doubtful].concat();
+        open.iter().all(|(job, _)| may_be_gone.contains(job))
     }
 
     /// Jobs may have ended by a call without an answer, whose repeat then came too late.

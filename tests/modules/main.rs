@@ -145,6 +145,13 @@ fn every_store_is_watched() {
     let parents: BTreeSet<&str> = parts.map(|(parent, _)| parent).collect();
     let is_store = |name: &&str| name.starts_with("store::") && *name != "store::values";
     assert_eq!(parents.into_iter().filter(is_store).collect::<Vec<_>>(), STORES);
+    let tried = include_str!("../it/conformance/mod.rs");
+    for store in STORES.map(|store| store.trim_start_matches("store::")) {
+        assert!(
+            tried.contains(&format!("\nconformance!({store}")),
+            "{store} has no conformance test"
+        );
+    }
 }
 
 #[test]

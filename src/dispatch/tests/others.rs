@@ -6,6 +6,7 @@ use super::harness::{Server, Worker, options, settle_down};
 use super::*;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When};
+use crate::scheduler::Ended;
 use crate::store::{Event, Hint, Lease, NewJob, Prior};
 
 /// What another replica does is done to the store, past the server.
@@ -113,7 +114,8 @@ async fn what_was_lost_elsewhere_is_revoked_though_nothing_was_heard() {
     let shard = &server.scheduler.shards().all()[0];
     // As another replica does that took this one for dead; its own hint goes to nobody.
     let given_back = Lease { owner: 99, ..found };
-    assert_eq!(server.scheduler.end_leases(shard, &[given_back], &Cause::Broken).await, Ok(1));
+    let ended = server.scheduler.end_leases(shard, &[given_back], &Cause::Broken).await;
+    assert_eq!(ended, Ok(Ended { over: 1, here: 1 }));
     server.pass(2).await;
     let batch = stream.batch().await;
     assert_eq!(batch.revocations, [(jobs[0].receipt.clone(), Revoked::LeaseExpired)]);

@@ -35,7 +35,7 @@ pub struct RetryPolicy {
 }
 
 /// The server's own policy, below every topic and job. The contract and the help of `ringq enqueue` tell it, too; a
-/// test compares.
+/// test compares. What is handed back without a failure waits by [`release_delay`] instead.
 impl Default for RetryPolicy {
     fn default() -> RetryPolicy {
         RetryPolicy {
@@ -203,11 +203,17 @@ mod tests {
     fn the_contract_tells_the_servers_own_policy() {
         let policy = RetryPolicy::default();
         let inherited = |max: Option<u32>| format!("in the end {} from the server", max.unwrap());
+        // As the contract tells it: no part of a unit may be left out.
+        let told = |wait: Duration, unit: Duration, name: &str| {
+            assert_eq!(wait.as_nanos() % unit.as_nanos(), 0, "{wait:?} is no number of {name}");
+            format!("Default {} {name}.", wait.as_nanos() / unit.as_nanos())
+        };
+        let [second, hour] = [1, 3600].map(Duration::from_secs);
         for (field, told) in [
             ("max_attempts", inherited(policy.max_attempts)),
-            ("initial_delay", format!("Default {} s.", policy.initial_delay.as_secs())),
+            ("initial_delay", told(policy.initial_delay, second, "s")),
             ("multiplier", format!("Default {}.", policy.multiplier)),
-            ("max_delay", format!("Default {} h.", policy.max_delay.as_secs() / 3600)),
+            ("max_delay", told(policy.max_delay, hour, "h")),
             ("jitter", format!("Default {},", policy.jitter)),
             ("ignore_expired_leases", format!("Default {}.", policy.ignore_expired_leases)),
             ("max_deliveries", inherited(policy.max_deliveries)),
@@ -237,5 +243,28 @@ mod tests {
     fn the_first_free_hand_over_costs_nothing_then_waits_double() {
         let waits: Vec<_> = (1..=9).map(|n| release_delay(n).map_or(0, |d| d.as_secs())).collect();
         assert_eq!(waits, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+    }
+
+    #[test]
+    fn the_contract_the_client_and_the_program_tell_how_long_what_is_released_waits() {
+        let first: Vec<_> = (2..=4).filter_map(release_delay).map(|wait| wait.as_secs()).collect();
+        let cap = release_delay(u32::MAX).unwrap().as_secs();
+        let [one, two, four] = first[..] else { panic!("{first:?}") };
+        for (told, texts) in [
+            (
+                format!("{one} s, {two} s, {four} s and so on up to {cap} s"),
+                [
+                    include_str!("../../../proto/ringq/v1/queue_service.proto"),
+                    include_str!("../../client/worker/delivery.rs"),
+                ]
+                .as_slice(),
+            ),
+            (
+                format!("then {one}s, {two}s, {four}s … {cap}s"),
+                [include_str!("../../cli/work/mod.rs")].as_slice(),
+            ),
+        ] {
+            assert!(texts.iter().all(|text| text.contains(&told)), "{told}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use crate::domain::{Durability, limit};
 use crate::pb;
 use crate::scheduler::{Draft, Enqueued};
 
-use super::spec::{Context, Terms, draft};
+use super::spec::{CallTerms, Context, draft};
 use super::{Checks, Invalid, Path, enums, names, time};
 
 /// What a batch asks for. A job that is refused does not touch the others.
@@ -45,7 +45,7 @@ pub(in crate::grpc) fn batch_enqueue(
     checks.finish(Some(()))?;
     let one = |(index, spec)| {
         let mut checks = Checks::default();
-        let terms = Terms { index: Some(index), ..terms };
+        let terms = CallTerms { index: Some(index), ..terms };
         let draft = draft(&mut checks, Path::ROOT, spec, terms, context);
         checks.finish(draft)
     };
@@ -54,10 +54,10 @@ pub(in crate::grpc) fn batch_enqueue(
 }
 
 /// What both requests say about all of their jobs.
-fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> Terms<'a> {
+fn terms<'a>(checks: &mut Checks, on_conflict: i32, request_id: &'a str) -> CallTerms<'a> {
     let root = Path::ROOT;
     let on_conflict = enums::on_conflict(checks, root.field("on_conflict"), on_conflict);
-    Terms {
+    CallTerms {
         on_conflict: on_conflict.unwrap_or_default(),
         request_id: names::request_id(checks, root.field("request_id"), request_id),
         index: None,

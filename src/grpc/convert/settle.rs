@@ -12,7 +12,7 @@ use crate::scheduler::{
 
 use super::number::to_int32;
 use super::payload::payload;
-use super::spec::{Context, Terms, draft};
+use super::spec::{CallTerms, Context, draft};
 use super::time::{self, DELAY, LEASE};
 use super::{Checks, Invalid, Path, enums};
 
@@ -91,8 +91,9 @@ fn follow_ups(
 ) -> Vec<Draft> {
     checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
     let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
-    let one =
-        |(index, spec)| draft(checks, path.item("enqueue", index), spec, Terms::default(), context);
+    let one = |(index, spec)| {
+        draft(checks, path.item("enqueue", index), spec, CallTerms::default(), context)
+    };
     specs.filter_map(one).collect()
 }
 

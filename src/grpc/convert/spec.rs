@@ -22,7 +22,7 @@ pub(in crate::grpc) struct Context<'a> {
 
 /// On which terms a job is enqueued: what the call says beside its spec.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::grpc) struct Terms<'a> {
+pub(in crate::grpc) struct CallTerms<'a> {
     /// What to do when the id is taken.
     pub(in crate::grpc) on_conflict: OnConflict,
     /// What makes the call recognizable.
@@ -36,9 +36,24 @@ pub(in crate::grpc) fn draft(
     checks: &mut Checks,
     path: Path<'_>,
     spec: pb::JobSpec,
-    terms: Terms<'_>,
+    terms: CallTerms<'_>,
     context: Context<'_>,
 ) -> Option<Draft> {
+    // One that is new does not compile here: it is read below, or refused.
+    let pb::JobSpec {
+        topic: _,
+        id: _,
+        payload: _,
+        headers: _,
+        schedule: _,
+        priority: _,
+        retry: _,
+        lease_duration: _,
+        expiration: _,
+        retention: _,
+        http_target: _,
+        group: _,
+    } = &spec;
     refuse_features(checks, path, &spec);
     let topic = names::topic(checks, path.field("topic"), &spec.topic);
     let due = schedule::due(checks, path, spec.schedule.map(Into::into), context.now);
@@ -75,7 +90,7 @@ fn refuse_features(checks: &mut Checks, path: Path<'_>, spec: &pb::JobSpec) {
 }
 
 /// The id that the client chose, or the one that follows from its request id.
-fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: Terms<'_>) -> Option<JobId> {
+fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: CallTerms<'_>) -> Option<JobId> {
     match (given, terms.request_id) {
         ("", None) => None,
         ("", Some(request_id)) => Some(names::id_of_request(request_id, terms.index)),
@@ -133,7 +148,7 @@ mod tests {
 
     fn convert(
         spec: pb::JobSpec,
-        terms: Terms<'_>,
+        terms: CallTerms<'_>,
         context: Context<'_>,
     ) -> Result<Draft, super::super::Invalid> {
         let mut checks = Checks::default();
@@ -200,7 +215,7 @@ mod tests {
         for (set, expected) in cases {
             let mut spec = spec();
             set(&mut spec);
-            let found = refused(convert(spec.clone(), Terms::default(), CONTEXT));
+            let found = refused(convert(spec.clone(), CallTerms::default(), CONTEXT));
             let found: Vec<_> = found.iter().map(|(field, r)| (field.as_str(), *r)).collect();
             assert_eq!(found, expected, "{spec:?}");
         }
@@ -216,7 +231,7 @@ mod tests {
             ("", Some("r1"), Some(3), Some("r:r1:3")),
         ];
         for (id, request_id, index, expected) in cases {
-            let terms = Terms { request_id, index, ..Terms::default() };
+            let terms = CallTerms { request_id, index, ..CallTerms::default() };
             let draft = convert(pb::JobSpec { id: id.into(), ..spec() }, terms, CONTEXT).unwrap();
             assert_eq!(draft.id.as_ref().map(JobId::as_str), expected);
             assert_eq!(draft.request_id.as_deref(), request_id);
@@ -229,7 +244,7 @@ mod tests {
         let traced = |headers: &[(&str, &str)]| {
             let given = headers.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let spec = pb::JobSpec { headers: given, ..spec() };
-            convert(spec, Terms::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
+            convert(spec, CallTerms::default(), Context { trace, ..CONTEXT }).unwrap().spec.headers
         };
         let own = |k: &str, v: &str| (k.to_owned(), v.to_owned());
         assert_eq!(

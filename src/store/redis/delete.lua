@@ -10,8 +10,6 @@
 --#include recall
 --#include lifecycle
 local reply = { 0 }
--- How the attempt is remembered: `codec.rs`.
-local REVOKED = 5
 
 local function delete(j)
   local before, lease = state(j), j.lease
@@ -25,7 +23,7 @@ local function delete(j)
     forget(j)
   else
     if lease and j.keep ~= 0 then
-      remember(j, lease, { outcome = REVOKED, code = REVOKED, counted = 0, error = '' })
+      remember(j, lease, { outcome = $outcome.revoked, code = $outcome.revoked, counted = 0, error = '' })
     end
     finish(j, CANCELLED, now)
   end

@@ -20,8 +20,8 @@ use crate::domain::limit::CONFIRM_MAX;
 use crate::domain::{Durability, ShardName};
 use crate::store::Reach;
 
+use super::check::{field, version};
 use super::link::Connection;
-use super::open::{field, version};
 
 /// The first version with WAITAOF.
 const WAITAOF_SINCE: (u32, u32) = (7, 2);

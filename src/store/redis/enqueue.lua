@@ -69,7 +69,7 @@ end
 -- The first jobs of a topic make it; it has no lease yet that could end.
 local function create(name)
   call('HSETNX', P .. 'topic:' .. name, 'created', now_text)
-  if call('HSETNX', P .. 'claims', name, '\31\255\255\255\255\255\2550') == 1 then
+  if call('HSETNX', P .. 'claims', name, pack($claims[bound], $time.max) .. '0') == 1 then
     call('ZADD', P .. 'topics', '0', name)
   end
 end

@@ -8,7 +8,7 @@ use crate::store::{Content, Info, Result};
 
 use super::beat::state_named;
 use super::script::Verb;
-use super::{Lane, RedisStore, open};
+use super::{Lane, RedisStore, check};
 
 /// Topics that one call sums up: each costs several commands, and others wait meanwhile.
 const TOPICS_MAX: usize = 128;
@@ -81,7 +81,7 @@ impl RedisStore {
         let mut info = redis::cmd("INFO");
         info.arg("memory");
         let text: String = self.shard.ask(Lane::Read, &info).await?;
-        let bytes = open::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
+        let bytes = check::field(&text, "used_memory").and_then(|bytes| bytes.parse().ok());
         Ok(bytes.unwrap_or(0))
     }
 }

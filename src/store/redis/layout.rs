@@ -13,7 +13,9 @@
 //!
 //! What is not in the table stays as it is, which is no Lua.
 
-use crate::domain::limit::{CALL_BYTES_MAX, CALL_JOBS_MAX};
+use crate::domain::AttemptOutcome;
+use crate::domain::limit::{ATTEMPTS_KEPT, CALL_BYTES_MAX, CALL_JOBS_MAX};
+use crate::store::codec::outcome_code;
 
 /// What an entry of a running job begins with; records begin with a time, which is far smaller.
 pub(super) const RUNS: u8 = 255;
@@ -34,6 +36,7 @@ pub(super) mod apart {
 
 /// The second byte of flags: what lies inside of the record.
 pub(super) mod inside {
+    /// There is a payload: inside, unless it is apart.
     pub(crate) const BODY: u8 = 1;
     pub(crate) const TERMS: u8 = 2;
     pub(crate) const EXTENSION: u8 = 4;
@@ -122,7 +125,7 @@ const LAYOUTS: [(&str, &[&[Field]]); 12] = [
 ];
 
 /// Numbers that scripts name.
-const NUMBERS: [(&str, i64); 21] = [
+const NUMBERS: [(&str, i64); 24] = [
     ("running", RUNS as i64),
     ("unusual", UNUSUAL as i64),
     ("time.max", TIME_MAX),
@@ -137,6 +140,9 @@ const NUMBERS: [(&str, i64); 21] = [
     ("inside.body", inside::BODY as i64),
     ("inside.terms", inside::TERMS as i64),
     ("inside.extension", inside::EXTENSION as i64),
+    ("limit.attempts", ATTEMPTS_KEPT as i64),
+    ("outcome.succeeded", outcome_code(AttemptOutcome::Succeeded) as i64),
+    ("outcome.revoked", outcome_code(AttemptOutcome::Revoked) as i64),
     ("phase.succeeded", 2),
     ("phase.dead", 3),
     ("phase.cancelled", 4),

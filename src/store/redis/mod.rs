@@ -1,8 +1,8 @@
 //! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
 //! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
-//! precondition, moves the job, and answers what it found. Scripts live in `.lua` files named like their
-//! verb; the keys are described in `keys.rs`, the layouts in `record.rs`.
+//! precondition, moves the job, and answers what it found. Scripts live in `.lua` files, listed in `script.rs`; the
+//! keys are described in `keys.rs`, what lies under them in `record.rs`, where each field is in `layout.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 
@@ -10,12 +10,14 @@ mod actions;
 mod address;
 mod beat;
 mod change;
+mod check;
 mod claim;
 mod contact;
 mod durability;
 mod enqueue;
 mod fault;
 mod get;
+mod hear;
 mod hints;
 mod info;
 mod keys;
@@ -36,7 +38,6 @@ mod shard;
 mod stored;
 mod unclaim;
 mod upkeep;
-mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,6 @@ use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
 use crate::store::{
@@ -56,32 +56,18 @@ use crate::store::{
 };
 
 use hints::Hints;
-use link::{Lane, Link};
-use route::Route;
+use link::Lane;
 use script::{Call, Verb};
 use shard::Shard;
 
 pub use address::{Address, InvalidAddress, Tls};
-pub use open::OpenError;
+pub use open::{Config, OpenError};
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;
 /// How long [`Store::close`] waits for calls under way: longer than an answer may take, and less than its caller
 /// waits.
 const CLOSE_MAX: Duration = Duration::from_secs(4);
-
-/// How to open a store.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The shard's name; a Redis that carries another one is refused.
-    pub name: ShardName,
-    /// Where it is.
-    pub address: Address,
-    /// Anything but the system's clock is a test's, and goes before the clock of Redis.
-    pub clock: Clock,
-    /// Nonce of this replica, as in its claims: what others make of its leases is heard.
-    pub owner: u32,
-}
 
 /// A Redis shard.
 pub struct RedisStore {
@@ -100,39 +86,6 @@ pub struct RedisStore {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
-    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
-    /// [`Store::trouble`].
-    ///
-    /// # Errors
-    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
-    pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
-        let Config { name, address, clock, owner } = config;
-        let route = Route::try_new(address.clone())?;
-        let shard = Arc::new(Shard::new(name.clone(), owner, Link::new(route), clock));
-        match shard.identify().await {
-            Err(error) if error.is_certain() => return Err(error),
-            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
-            Ok(()) => observe::look(&shard).await,
-        }
-        let hints = Arc::new(Hints::new());
-        let mut tasks = vec![
-            watch::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
-            observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
-        ];
-        let sentinels = 0..shard.link.route().sentinels();
-        tasks.extend(sentinels.map(|nth| watch::follow(Arc::clone(&shard), nth)));
-        Ok(RedisStore {
-            address: address.to_string(),
-            owner,
-            calls: Semaphore::new(CALLS_MAX as usize),
-            tasks: std::sync::Mutex::new(tasks),
-            name,
-            shard,
-            hints,
-        })
-    }
-
     fn call(&self, verb: Verb) -> Call {
         self.shard.call(verb)
     }

@@ -11,10 +11,10 @@ use crate::domain::limit::CONFIRM_MAX;
 use crate::pauses::Pauses;
 use crate::store::Result;
 
+use super::check::{evicts, is_replica};
 use super::durability::Wait;
 use super::hints::Hints;
 use super::link::Lane;
-use super::open::{evicts, is_replica};
 use super::shard::Shard;
 
 /// How often the shard is asked what it can promise.

@@ -1,143 +1,67 @@
-//! Before a Redis is used: whether it is the right one, and a safe one.
+//! Which Redis a store is on, and how it is opened: it is looked at, and its listeners begin.
 
-use crate::store::Error;
+use std::sync::Arc;
 
-/// The oldest Redis that has everything scripts use.
-const VERSION_MIN: (u32, u32) = (6, 2);
-/// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
-/// build cannot read. 2: leases lie in front of records. 3: jobs that are due when they come stand in a line.
-pub(super) const FORMAT: i64 = 3;
-/// The oldest form that this build reads as well; a shard that is found in it is marked with the newest.
-pub(super) const FORMAT_MIN: i64 = 2;
+use tokio::sync::Semaphore;
 
-/// Why a store could not be opened. Each says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// Nobody answers, or does not let us in.
-    #[error("{0}; check that redis runs there and that user and password are right")]
-    Unreachable(String),
-    /// Its certificates cannot be used.
-    #[error("the certificates cannot be used: {0}; check redis_ca, redis_cert and redis_key")]
-    Tls(String),
-    /// It lacks what scripts use.
-    #[error("redis {0} is too old; use 6.2 or newer")]
-    TooOld(String),
-    /// It throws jobs away when it is full.
-    #[error(
-        "its maxmemory-policy is {0}, which drops jobs when memory runs out; \
-         set maxmemory-policy to noeviction"
-    )]
-    Evicts(String),
-    /// It cannot be written to.
-    #[error("it is a read-only replica; give the address of its primary")]
-    Replica,
-    /// Its login may not do what scripts do.
-    #[error(
-        "its user may not use {0} on keys and channels that begin with ringq:; \
-         grant that, the README has the whole command"
-    )]
-    Rights(String),
-    /// It belongs to another shard.
-    #[error(
-        "it is shard {found}, not {asked}; a shard keeps its name for ever: \
-         configure it as {found} or choose another redis or database"
-    )]
-    OtherName {
-        /// The name on it.
-        found: String,
-        /// The configured one.
-        asked: String,
-    },
-    /// It was written by a build from before the first release.
-    #[error(
-        "what is stored has format {found}, this build reads {FORMAT_MIN} to {FORMAT}; let the build that wrote it run it \
-         empty, then remove the field format of ringq:shard"
-    )]
-    Older {
-        /// On the shard.
-        found: i64,
-    },
-    /// It was written by a newer version.
-    #[error("what is stored has format {found}, this build knows {FORMAT}; use a newer build")]
-    Newer {
-        /// On the shard.
-        found: i64,
-    },
+use crate::clock::Clock;
+use crate::domain::ShardName;
+
+use super::address::Address;
+use super::hints::Hints;
+use super::link::Link;
+use super::route::Route;
+use super::shard::Shard;
+use super::{CALLS_MAX, RedisStore, hear, observe};
+
+pub use super::check::OpenError;
+
+/// How to open a store.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The shard's name; a Redis that carries another one is refused.
+    pub name: ShardName,
+    /// Where it is.
+    pub address: Address,
+    /// Anything but the system's clock is a test's, and goes before the clock of Redis.
+    pub clock: Clock,
+    /// Nonce of this replica, as in its claims: what others make of its leases is heard.
+    pub owner: u32,
 }
 
-// === impl OpenError ===
+// === impl RedisStore ===
 
-impl OpenError {
-    /// Whether it stays so until somebody changes a setting. Else it may pass by itself: a Redis that
-    /// is not there yet, or that is loading.
-    #[must_use]
-    pub fn is_certain(&self) -> bool {
-        !matches!(self, OpenError::Unreachable(_))
-    }
-}
-
-impl From<Error> for OpenError {
-    fn from(error: Error) -> OpenError {
-        OpenError::Unreachable(error.to_string())
-    }
-}
-
-/// The value of a field of INFO.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
-}
-
-/// The version that INFO names: major and minor.
-pub(super) fn version(info: &str) -> (u32, u32) {
-    let version = field(info, "redis_version").unwrap_or("0");
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
-/// Whether a Redis that says this of itself can be a shard; its major version.
-pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
-    let (major, minor) = version(info);
-    if (major, minor) < VERSION_MIN {
-        let found = field(info, "redis_version").unwrap_or("0");
-        return Err(OpenError::TooOld(found.to_owned()));
-    }
-    if is_replica(info) {
-        return Err(OpenError::Replica);
-    }
-    Ok(major)
-}
-
-/// Whether it only copies another one.
-pub(super) fn is_replica(info: &str) -> bool {
-    field(info, "role") == Some("slave")
-}
-
-/// The policy by which it would throw jobs away, if it has one.
-pub(super) fn evicts(info: &str) -> Option<String> {
-    let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
-    policy.map(str::to_owned)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str =
-        "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
-
-    #[test]
-    fn a_good_server_is_taken_and_others_are_told_what_to_do() {
-        assert_eq!(check(GOOD).unwrap(), 7);
-        for (good, bad, want) in [
-            ("7.0.15", "6.0.20", "use 6.2 or newer"),
-            ("role:master", "role:slave", "address of its primary"),
-        ] {
-            let error = check(&GOOD.replace(good, bad)).unwrap_err().to_string();
-            assert!(error.contains(want), "{error}");
+impl RedisStore {
+    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
+    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
+    /// [`Store::trouble`](crate::store::Store::trouble).
+    ///
+    /// # Errors
+    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
+    pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
+        let Config { name, address, clock, owner } = config;
+        let route = Route::try_new(address.clone())?;
+        let shard = Arc::new(Shard::new(name.clone(), owner, Link::new(route), clock));
+        match shard.identify().await {
+            Err(error) if error.is_certain() => return Err(error),
+            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
+            Ok(()) => observe::look(&shard).await,
         }
-        assert_eq!(evicts(GOOD), None);
-        let policy = evicts(&GOOD.replace("noeviction", "allkeys-lru")).unwrap();
-        let error = OpenError::Evicts(policy).to_string();
-        assert!(error.contains("set maxmemory-policy to noeviction"), "{error}");
+        let hints = Arc::new(Hints::new());
+        let mut tasks = vec![
+            hear::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
+            observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
+        ];
+        let sentinels = 0..shard.link.route().sentinels();
+        tasks.extend(sentinels.map(|nth| hear::follow(Arc::clone(&shard), nth)));
+        Ok(RedisStore {
+            address: address.to_string(),
+            owner,
+            calls: Semaphore::new(CALLS_MAX as usize),
+            tasks: std::sync::Mutex::new(tasks),
+            name,
+            shard,
+            hints,
+        })
     }
 }

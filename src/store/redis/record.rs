@@ -8,6 +8,10 @@
 //! expire time (0: none), whether a request is known, its hash, own lease duration and retention (one more than they
 //! are, 0: none). In the tail, if flagged, the length 4 of the terms and they; then the payload, unless it lies apart.
 //!
+//! A new field has to be read and written here, in `enqueue.rs` (`blob`) and `lib/record.lua` (`parse`, `format`), and
+//! to be named where fields are copied one by one: `overwrite` of `lib/lifecycle.lua`, `defer` of `lib/arrive.lua`,
+//! `bury` of `settle.lua`. What only workers see belongs in the terms, of which scripts know nothing (`codec.rs`).
+//!
 //! **Entry** of a job that runs: a mark, which no record begins with, the length of its lease, the lease, the
 //! record. Of any other job: the record.
 //!

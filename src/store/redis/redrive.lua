@@ -37,7 +37,7 @@ local function move_topic(j)
     end
   end
   -- Its place in the order of arrival is one of the other topic's; it was enqueued once.
-  j.k, j.seq = to, call('HINCRBY', to.key, 'arrived', '1')
+  j.k, j.arrival = to, call('HINCRBY', to.key, 'arrived', '1')
   call('HINCRBY', to.key, 'ignored', '1')
 end
 

@@ -4,6 +4,7 @@
 //! A line `--#include name` stands for `lib/name.lua`, and a name behind a `$` for what [`super::layout`] says. The
 //! first line names the flags of the script: Redis 7 wants them behind a shebang, which earlier ones do not know.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -92,10 +93,14 @@ pub(super) struct Scripts {
     prefix: String,
     /// Who calls, for the scripts that tell others.
     caller: Vec<u8>,
-    /// For those that do not know a shebang, and for those that want one.
-    forms: [Form; 2],
     shebang: AtomicBool,
 }
+
+/// The same for all shards: for those that do not know a shebang, and for those that want one.
+static FORMS: LazyLock<[Form; 2]> = LazyLock::new(|| {
+    let bodies: Vec<_> = ALL.iter().map(|script| body(script.source)).collect();
+    [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(|major| Form::new(&bodies, major))
+});
 
 /// All scripts for one kind of Redis.
 struct Form {
@@ -120,8 +125,7 @@ const BYTES_OWN: usize = 128;
 impl Scripts {
     /// The scripts; `prefix`: of all keys; `caller`: see [`super::keys::caller`].
     pub(super) fn new(prefix: String, caller: Vec<u8>) -> Scripts {
-        let forms = [SHEBANG_SINCE - 1, SHEBANG_SINCE].map(Form::new);
-        Scripts { prefix, caller, forms, shebang: AtomicBool::new(true) }
+        Scripts { prefix, caller, shebang: AtomicBool::new(true) }
     }
 
     /// From now on a Redis of this major version runs them.
@@ -148,7 +152,7 @@ impl Scripts {
     }
 
     fn hash(&self, verb: Verb, shebang: bool) -> &str {
-        self.forms[usize::from(shebang)].scripts[verb as usize].get_hash()
+        FORMS[usize::from(shebang)].scripts[verb as usize].get_hash()
     }
 
     /// The call for the Redis that is there now: it was made for another one, or before any was known.
@@ -170,7 +174,7 @@ impl Scripts {
         match answer {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 tracing::debug!(script = ALL[call.verb as usize].name, "the script is sent whole");
-                let code = &self.forms[usize::from(shebang)].codes[call.verb as usize];
+                let code = &FORMS[usize::from(shebang)].codes[call.verb as usize];
                 call.renamed("EVAL", code).query_async(connection).await
             }
             answer => answer,
@@ -181,8 +185,9 @@ impl Scripts {
 // === impl Form ===
 
 impl Form {
-    fn new(major: u32) -> Form {
-        let codes: Vec<_> = ALL.iter().map(|script| assemble(script.source, major)).collect();
+    fn new(bodies: &[String], major: u32) -> Form {
+        let codes = ALL.iter().zip(bodies).map(|(script, body)| head(script.source, major) + body);
+        let codes: Vec<_> = codes.collect();
         let scripts = codes.iter().map(|code| redis::Script::new(code)).collect();
         Form { scripts, codes }
     }
@@ -231,18 +236,23 @@ impl Verb {
     }
 }
 
-/// The code that a server of this major version is given.
-fn assemble(source: &str, major: u32) -> String {
-    let (first, rest) = source.split_once('\n').unwrap_or((source, ""));
+/// What the code begins with that a server of this major version is given.
+fn head(source: &str, major: u32) -> String {
+    let first = source.lines().next().unwrap_or_default();
     let flags = first.strip_prefix(FLAGS).unwrap_or_default().trim();
-    let mut code = match (major >= SHEBANG_SINCE, flags) {
+    match (major >= SHEBANG_SINCE, flags) {
         (true, "") => "#!lua\n".to_owned(),
         (true, flags) => format!("#!lua flags={flags}\n"),
         // Before version 7 a script whose first write needs no memory may do all others too.
         (false, "allow-oom") => "redis.call('HDEL', KEYS[1], '')\n".to_owned(),
         (false, _) => String::new(),
-    };
-    include_into(&mut code, rest);
+    }
+}
+
+/// The rest of it, whole.
+fn body(source: &str) -> String {
+    let mut code = String::new();
+    include_into(&mut code, source.split_once('\n').map_or("", |(_, rest)| rest));
     layout::resolve(&code)
 }
 
@@ -270,9 +280,9 @@ mod tests {
             assert!(source.starts_with(FLAGS), "{name}: no flags");
             assert!(source.contains(&format!("\n-- {name}: ")), "{name}: does not say what it is");
             assert!(source.contains("\n-- Reply: "), "{name}: does not say what it answers");
-            assert!(!assemble(source, 7).contains(INCLUDE), "{name}: an include is left");
-            assert!(!assemble(source, 7).contains("nothing is called"), "{name}: a wrong include");
-            let code = assemble(source, 7);
+            let code = body(source);
+            assert!(!code.contains(INCLUDE), "{name}: an include is left");
+            assert!(!code.contains("nothing is called"), "{name}: a wrong include");
             let unknown = code.lines().find(|line| line.contains('$'));
             assert_eq!(unknown, None, "{name}: names what no layout has");
         }
@@ -321,10 +331,9 @@ mod tests {
 
     #[test]
     fn a_shebang_is_for_those_who_know_it() {
-        assert!(
-            assemble("-- flags: allow-oom\nreturn 1\n", 7).starts_with("#!lua flags=allow-oom\n")
-        );
-        assert!(assemble("-- flags:\nreturn 1\n", 8).starts_with("#!lua\n"));
-        assert!(!assemble("-- flags: allow-oom\nreturn 1\n", 6).contains("#!"));
+        assert_eq!(head("-- flags: allow-oom\nreturn 1\n", 7), "#!lua flags=allow-oom\n");
+        assert_eq!(head("-- flags:\nreturn 1\n", 8), "#!lua\n");
+        assert!(!head("-- flags: allow-oom\nreturn 1\n", 6).contains("#!"));
+        assert_eq!(body("-- flags: allow-oom\nreturn 1\n"), "return 1\n");
     }
 }

@@ -31,8 +31,9 @@ local a, reply, slow, kept = 3, { 0 }, nil, nil
 -- An ack without anything, as the slow way reads it.
 local function ack_slowly(r, name, id, token)
   slow = slow or {}
-  slow[#slow + 1] = { place = r, topic = name, id = id, token = token, step = 'a', guard = '', outcome = 1, code = 1,
-                      counted = 0, error = '', result = '', follow_ups = 0 }
+  slow[#slow + 1] = { place = r, topic = name, id = id, token = token, step = 'a', guard = '',
+                      outcome = $outcome.succeeded, code = $outcome.succeeded, counted = 0, error = '', result = '',
+                      follow_ups = 0 }
 end
 
 -- Removes jobs of a topic of which nothing stays, and the ends of their leases.
@@ -131,7 +132,7 @@ local function bury(name, acks)
         .. sub(record, $record.keep, (extended and $record.tail or $record.expire) - 1)
       local worker = sub(lease, $lease.worker)
       -- Its past is this lease, which was acknowledged.
-      local past = token .. '\1'
+      local past = token .. '\$outcome.succeeded'
       stories[n + 1], stories[n + 2] = 's' .. id, sub(lease, $lease.started, $lease.deadline - 1) .. times
         .. struct.pack($story[worker..past], #worker, worker, 0, '', 0, '', #past, past)
       done[n + 1], done[n + 2] = string.format('%d', due), sub(record, 1, $record.created - 1) .. id

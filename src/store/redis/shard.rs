@@ -8,10 +8,10 @@ use crate::clock::Clock;
 use crate::domain::{ShardName, TopicName, limit};
 use crate::store::{Error, Result, Topic};
 
+use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::contact::Contact;
 use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
-use super::open::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::reply::Reply;
 use super::script::{Call, Scripts, Verb, commands};
 use super::{fault, keys};
@@ -154,7 +154,7 @@ impl Shard {
     async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         let told = redis::cmd("INFO").query_async::<String>(connection).await;
         let info = told.map_err(|error| OpenError::Unreachable(error.to_string()))?;
-        match open::check(&info) {
+        match check::check(&info) {
             // Sentinel names a new primary a moment before that one knows.
             Err(OpenError::Replica) if self.link.route().asks_sentinels() => {
                 let text = "the primary that sentinel names is a replica, a failover is under way";
@@ -162,7 +162,7 @@ impl Shard {
             }
             checked => self.scripts.suit(checked?),
         }
-        match open::evicts(&info) {
+        match check::evicts(&info) {
             // One that was safe once has jobs that can still be finished.
             Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),
             policy => self.contact.evicts(policy),

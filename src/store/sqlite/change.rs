@@ -21,7 +21,7 @@ const DROP_NEXT: &str = statement(FILE, "drop_next");
 const ARRIVE_ANEW: &str = statement(FILE, "arrive_anew");
 const MOVE_BODY: &str = statement(FILE, "move_body");
 
-/// The verb: cancel what waits or runs, forget what is finished.
+/// [`Store::delete`](crate::store::Store::delete): cancel what waits or runs, forget what is finished.
 pub(super) fn delete(session: &mut Session<'_>, items: &Vec<Delete>) -> Done<Vec<Option<Deleted>>> {
     let mut by_id = session.prepare(BY_ID)?;
     let mut deleted = Vec::with_capacity(items.len());
@@ -55,7 +55,7 @@ fn delete_row(session: &mut Session<'_>, row: &Row, previous: State) -> Done<Del
     Ok(Deleted { previous, revoked: lease.map(|token| (row.owner, row.stream, token)) })
 }
 
-/// The verb: move what waits, revive what is dead.
+/// [`Store::reschedule`](crate::store::Store::reschedule): move what waits, revive what is dead.
 pub(super) fn reschedule(
     session: &mut Session<'_>,
     items: &Vec<Reschedule>,
@@ -99,7 +99,7 @@ fn read_back(session: &Session<'_>, topic: &TopicName, key: i64) -> Done<Option<
     Ok(Some(row.job(state, Default::default(), topic, &shard)?))
 }
 
-/// The verb: put terminal jobs back with fresh counters.
+/// [`Store::redrive`](crate::store::Store::redrive): put terminal jobs back with fresh counters.
 pub(super) fn redrive(session: &mut Session<'_>, redrive: &Redrive) -> Done<Redriven> {
     let mut done = Redriven::default();
     let Some(topic) = session.topic(&redrive.topic)? else {

@@ -1,4 +1,4 @@
-//! Statements live in `.sql` files, one per verb; a file may hold several, each behind a line
+//! Statements live in `.sql` files, named like the code that runs them; a file may hold several, each behind a line
 //! `-- :name`. [`statement`] cuts one out at compile time.
 
 /// The statement called `name` in `file`.

@@ -16,7 +16,7 @@ const FILE: &str = include_str!("upkeep.sql");
 const EXPIRED: &str = statement(FILE, "expired");
 const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
 const ORPHANS: &str = statement(FILE, "orphans");
-const DUE: &str = statement(FILE, "due");
+const PASSED: &str = statement(FILE, "passed");
 const NEXT_ALARM: &str = statement(FILE, "next_alarm");
 
 /// Everything but running jobs, whose alarms are deadlines.
@@ -50,7 +50,7 @@ fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {
 pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     let mut pruned = 0;
     for phase in PHASES {
-        for row in due(session, phase, limit - pruned)? {
+        for row in passed(session, phase, limit - pruned)? {
             if phase == Phase::Waiting {
                 finish::expire(session, &row)?;
             } else {
@@ -64,8 +64,8 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     Ok(Pruned { now: session.now, pruned: pruned as u64, next })
 }
 
-fn due(session: &Session<'_>, phase: Phase, limit: usize) -> rusqlite::Result<Vec<Row>> {
-    Row::select(session, DUE, params![phase.code(), session.now.0, limit])
+fn passed(session: &Session<'_>, phase: Phase, limit: usize) -> rusqlite::Result<Vec<Row>> {
+    Row::select(session, PASSED, params![phase.code(), session.now.0, limit])
 }
 
 fn next_alarm(session: &Session<'_>) -> rusqlite::Result<Option<Time>> {

@@ -8,7 +8,7 @@ SELECT min(alarm) FROM jobs WHERE phase = 1 AND alarm > ?1;
 SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND grace IS NOT NULL
   AND owner NOT IN (SELECT value FROM json_each(?1));
 -- prune: what has passed its time. One range per phase: waiting jobs expire, finished ones go.
--- :due
+-- :passed
 SELECT * FROM jobs WHERE phase = ?1 AND alarm <= ?2
 ORDER BY alarm LIMIT ?3;
 -- :next_alarm

@@ -54,7 +54,7 @@ struct Meeting {
 
 // === the table ===
 
-/// `API.md` decision 1, row by row: KEEP, REPLACE, RESCHEDULE, REJECT, for another request.
+/// The table at `ConflictPolicy` in the contract, row by row: KEEP, REPLACE, RESCHEDULE, REJECT, for another request.
 fn row(found: Found) -> [Cell; 4] {
     use Cell::*;
     match found {

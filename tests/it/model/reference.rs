@@ -1,4 +1,4 @@
-//! The reference: what a shard does, in plain maps, written from the rules of `API.md` and the pure
+//! The reference: what a shard does, in plain maps, written from the rules of the contract, `proto/`, and the pure
 //! functions of [`ringq::domain`]. It has no index, no laziness and no idea of a file: at every
 //! step it first lets the clock do its work, then does what was asked.
 

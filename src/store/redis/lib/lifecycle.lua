@@ -1,9 +1,6 @@
 -- What several scripts do to a job: it finishes, waits again, is forgotten, makes way for its next
 -- generation. Needs `record.lua` and `recall.lua`. A job that is given here has left its place (`leave`) already.
 
--- Attempts in a history.
-local ATTEMPTS_KEPT = 10
-
 -- Removes the job and everything of it.
 local function forget(j)
   call('HDEL', j.k.jobs, j.id)
@@ -29,7 +26,7 @@ local function remember(j, lease, ended)
     lease.worker) .. ended.error
   local stored = j.has_history and call('HGET', j.k.more, 'h' .. j.id) or ''
   local kept, stop = 1, 1
-  while kept < ATTEMPTS_KEPT and stop <= #stored do
+  while kept < $limit.attempts and stop <= #stored do
     stop = stop + 4 + sunpack('>I4', stored, stop)
     kept = kept + 1
   end
@@ -41,7 +38,7 @@ end
 -- The job is finished and stays until `till`.
 local function conclude(j, phase, finished, till, result)
   local s, tombstone = story(j), phase ~= DEAD and j.keep < 0
-  j.phase, s.finished, s.alarm = phase, finished, till
+  j.phase, s.finished, s.forgotten = phase, finished, till
   if tombstone then
     drop(j, 'p', j.large)
     drop(j, 'h', j.has_history)
@@ -91,7 +88,7 @@ local function overwrite(j, new, payload)
     j[field] = new[field]
   end
   j.phase, j.failures, j.deliveries, j.has_history, j.has_result = 0, 0, 0, false, false
-  j.s = { first = 0, finished = 0, alarm = 0, worker = '', error = '', progress = '',
+  j.s = { first = 0, finished = 0, forgotten = 0, worker = '', error = '', progress = '',
           past = story(j).past }
 end
 
@@ -117,7 +114,7 @@ local function revive(j)
   local s = story(j)
   drop(j, 'r', j.has_result)
   j.phase, j.failures, j.deliveries, j.has_result = 0, 0, 0, false
-  s.first, s.finished, s.alarm = 0, 0, 0
+  s.first, s.finished, s.forgotten = 0, 0, 0
   if j.expire <= now then j.expire = 0 end
   save(j)
   join(j)
@@ -133,7 +130,7 @@ end
 local function find(k, id)
   local j = load(k, id)
   if not j then return nil end
-  if j.phase ~= 0 and story(j).alarm <= now then
+  if j.phase ~= 0 and story(j).forgotten <= now then
     leave(j)
     if j.phase == SUCCEEDED then note_done(j.k.name, j.id) end
     forget(j)

@@ -1,14 +1,13 @@
--- A job's record: read, written, and put where its state says. The layout is described in `record.rs`,
--- the keys in `keys.rs`. Slow but complete: scripts do their common case without it. Needs `line.lua`.
+-- A job's record: read, written, and put where its state says. Places are named in `layout.rs`, what they mean is told
+-- in `record.rs`, the keys in `keys.rs`. Slow but complete: scripts do their common case without it. Needs `line.lua`.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
-local NO_LEASE = '\31\255\255\255\255\255\255'
 local NO_REQUEST = string.rep('\0', 8)
 -- Phases of a job that is finished; one that waits or runs is in phase 0.
 local SUCCEEDED, DEAD, CANCELLED, EXPIRED = $phase.succeeded, $phase.dead, $phase.cancelled, $phase.expired
 -- States, as replies have them; for those of finished jobs see `state_in`.
 local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
 -- Of a former lease the token and how it ended; as many of them as are remembered.
-local PAST_BYTES, PAST_BYTES_MAX = 9, 99
+local PAST_BYTES, PAST_BYTES_MAX = 9, 9 * ($limit.attempts + 1)
 -- The mark of a line with gaps, how many are a few, and how many members leave it for each gap that is too many.
 local GAPS, GAPS_MIN, GAPS_STEP = '-', 512, 16
 -- The earliest time at which something happens by itself because of this call; 0: none.
@@ -44,7 +43,8 @@ local function topic_or_create(name)
   local k = topic_of(name)
   if k then return k end
   call('HSET', P .. 'topic:' .. name, 'created', now_text)
-  call('HSET', P .. 'claims', name, NO_LEASE .. '0')
+  -- No lease that could end.
+  call('HSET', P .. 'claims', name, spack($claims[bound], $time.max) .. '0')
   call('ZADD', P .. 'topics', '0', name)
   return topic_of(name)
 end
@@ -53,7 +53,7 @@ end
 local function parse(k, id, raw)
   local j = { k = k, id = id, expire = 0, has_request = 0, request = NO_REQUEST, own_lease = 0, retention = 0 }
   local apart, inside
-  j.due, j.seq, j.created, apart, inside, j.bytes, j.phase, j.priority, j.generation, j.failures,
+  j.due, j.arrival, j.created, apart, inside, j.bytes, j.phase, j.priority, j.generation, j.failures,
     j.deliveries, j.keep = sunpack($record[due..keep], raw)
   local at = $record.expire
   if band(inside, $inside.extension) ~= 0 then
@@ -74,7 +74,7 @@ local function format(j)
     + (j.has_history and $apart.history or 0) + (j.has_result and $apart.result or 0)
   local extended = j.expire ~= 0 or j.has_request ~= 0 or j.own_lease ~= 0 or j.retention ~= 0
   local inside = j.holds + (extended and $inside.extension or 0)
-  local head = spack($record[due..keep], j.due, j.seq, j.created, apart, inside, j.bytes,
+  local head = spack($record[due..keep], j.due, j.arrival, j.created, apart, inside, j.bytes,
     j.phase, j.priority, j.generation, j.failures, j.deliveries, j.keep)
   if extended then
     head = head .. spack($record[expire..retention], j.expire, j.has_request, j.request, j.own_lease, j.retention)
@@ -85,11 +85,11 @@ end
 -- What became of the job so far; empty for one that was never leased.
 local function story(j)
   if j.s then return j.s end
-  j.s = { first = 0, finished = 0, alarm = 0, worker = '', error = '', progress = '', past = '' }
+  j.s = { first = 0, finished = 0, forgotten = 0, worker = '', error = '', progress = '', past = '' }
   local raw = j.has_story and call('HGET', j.k.more, 's' .. j.id)
   if raw then
     local s = j.s
-    s.first, s.finished, s.alarm, s.worker, s.error, s.progress, s.past =
+    s.first, s.finished, s.forgotten, s.worker, s.error, s.progress, s.past =
       sunpack($story[first_start..past], raw)
   end
   return j.s
@@ -98,12 +98,12 @@ end
 local function save_story(j)
   local s = j.s
   if not s then return end
-  local empty = s.first + s.finished + s.alarm == 0
+  local empty = s.first + s.finished + s.forgotten == 0
     and s.worker .. s.error .. s.progress .. s.past == ''
   if empty then
     if j.has_story then call('HDEL', j.k.more, 's' .. j.id) end
   else
-    call('HSET', j.k.more, 's' .. j.id, spack($story[first_start..past], s.first, s.finished, s.alarm,
+    call('HSET', j.k.more, 's' .. j.id, spack($story[first_start..past], s.first, s.finished, s.forgotten,
       #s.worker, s.worker, #s.error, s.error, #s.progress, s.progress, #s.past, s.past))
   end
   j.has_story = not empty
@@ -160,7 +160,7 @@ end
 
 local function global_member(j) return j.k.name .. '\0' .. j.id end
 
-local function member(j) return spack($member[due..arrival], j.due, j.seq) .. j.id end
+local function member(j) return spack($member[due..arrival], j.due, j.arrival) .. j.id end
 
 -- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
 local function order_of(j)

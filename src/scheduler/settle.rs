@@ -32,6 +32,15 @@ pub struct NackItem {
     pub cause: Cause,
 }
 
+/// What became of leases that were to be ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Those that are over: every replica looks for them, and another one may have been first.
+    pub over: usize,
+    /// Those that this call has ended.
+    pub here: usize,
+}
+
 /// Moves a deadline.
 #[derive(Clone, Debug)]
 pub struct ExtendItem {
@@ -80,7 +89,7 @@ impl Scheduler {
 
     async fn ack_all(&self, items: Vec<AckItem>) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
-        split.settle(|shard, items| self.ack_share(shard, items)).await
+        split.run(|shard, items| self.ack_share(shard, items)).await
     }
 
     /// Ends attempts without success; each result answers the item of its index.
@@ -91,17 +100,17 @@ impl Scheduler {
 
     async fn nack_all(&self, items: Vec<NackItem>) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
-        split.settle(|shard, items| self.nack_share(shard, items)).await
+        split.run(|shard, items| self.nack_share(shard, items)).await
     }
 
     /// Moves deadlines; each result answers the item of its index.
     pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
-        split.settle(|shard, items| self.extend_share(shard, items)).await
+        split.run(|shard, items| self.extend_share(shard, items)).await
     }
 
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
-    /// Each only if its deadline is still the one that was read. Answers how many ended.
+    /// Each only if its deadline is still the one that was read.
     ///
     /// # Errors
     /// As the store's.
@@ -110,15 +119,16 @@ impl Scheduler {
         shard: &Shard,
         leases: &[Lease],
         cause: &Cause,
-    ) -> shards::Result<u64> {
+    ) -> shards::Result<Ended> {
         let decide = |lease: &Lease| self.decide(lease, cause.clone(), Some(lease.deadline));
         let settles: Vec<Settle> = leases.iter().map(decide).collect();
         let failures: Vec<bool> = settles.iter().map(is_failure).collect();
         let results = shard.settle(settles).await?;
-        let mut ended = 0;
+        let mut ended = Ended::default();
         for ((lease, is_failure), result) in leases.iter().zip(failures).zip(results) {
             if let Ok(settled) = result {
-                ended += 1;
+                ended.over += 1;
+                ended.here += usize::from(!settled.repeated);
                 self.count_end(lease, cause, is_failure, settled);
                 let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
                 let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
@@ -133,7 +143,7 @@ impl Scheduler {
         shard: &Shard,
         mut items: Vec<AckItem>,
     ) -> shards::Result<Vec<SettleResult>> {
-        let refused = match self.hand_over(shard, &mut items).await {
+        let refused = match self.write_follow_ups(shard, &mut items).await {
             Ok(refused) => refused,
             Err(error) => {
                 return Err(self.set_down(shard, items.iter().map(|i| &i.receipt), error));
@@ -170,7 +180,7 @@ impl Scheduler {
     ///
     /// Where the lease does not hold nothing is written: the settle tells a repeat of an ack that was
     /// applied from a stale one, and writes no follow-ups in either case.
-    async fn hand_over(
+    async fn write_follow_ups(
         &self,
         shard: &Shard,
         items: &mut [AckItem],

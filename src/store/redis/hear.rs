@@ -1,4 +1,4 @@
-//! What goes on beside the calls: hearing what other replicas do, and what sentinels say.
+//! Hearing what other replicas do, and what sentinels say.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,0 +1,143 @@
+//! Before a Redis is used: whether it is the right one, and a safe one.
+
+use crate::store::Error;
+
+/// The oldest Redis that has everything scripts use.
+const VERSION_MIN: (u32, u32) = (6, 2);
+/// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
+/// build cannot read. 2: leases lie in front of records. 3: jobs that are due when they come stand in a line.
+pub(super) const FORMAT: i64 = 3;
+/// The oldest form that this build reads as well; a shard that is found in it is marked with the newest.
+pub(super) const FORMAT_MIN: i64 = 2;
+
+/// Why a store could not be opened. Each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Nobody answers, or does not let us in.
+    #[error("{0}; check that redis runs there and that user and password are right")]
+    Unreachable(String),
+    /// Its certificates cannot be used.
+    #[error("the certificates cannot be used: {0}; check redis_ca, redis_cert and redis_key")]
+    Tls(String),
+    /// It lacks what scripts use.
+    #[error("redis {0} is too old; use 6.2 or newer")]
+    TooOld(String),
+    /// It throws jobs away when it is full.
+    #[error(
+        "its maxmemory-policy is {0}, which drops jobs when memory runs out; \
+         set maxmemory-policy to noeviction"
+    )]
+    Evicts(String),
+    /// It cannot be written to.
+    #[error("it is a read-only replica; give the address of its primary")]
+    Replica,
+    /// Its login may not do what scripts do.
+    #[error(
+        "its user may not use {0} on keys and channels that begin with ringq:; \
+         grant that, the README has the whole command"
+    )]
+    Rights(String),
+    /// It belongs to another shard.
+    #[error(
+        "it is shard {found}, not {asked}; a shard keeps its name for ever: \
+         configure it as {found} or choose another redis or database"
+    )]
+    OtherName {
+        /// The name on it.
+        found: String,
+        /// The configured one.
+        asked: String,
+    },
+    /// It was written by a build from before the first release.
+    #[error(
+        "what is stored has format {found}, this build reads {FORMAT_MIN} to {FORMAT}; let the build that wrote it run it \
+         empty, then remove the field format of ringq:shard"
+    )]
+    Older {
+        /// On the shard.
+        found: i64,
+    },
+    /// It was written by a newer version.
+    #[error("what is stored has format {found}, this build knows {FORMAT}; use a newer build")]
+    Newer {
+        /// On the shard.
+        found: i64,
+    },
+}
+
+// === impl OpenError ===
+
+impl OpenError {
+    /// Whether it stays so until somebody changes a setting. Else it may pass by itself: a Redis that
+    /// is not there yet, or that is loading.
+    #[must_use]
+    pub fn is_certain(&self) -> bool {
+        !matches!(self, OpenError::Unreachable(_))
+    }
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> OpenError {
+        OpenError::Unreachable(error.to_string())
+    }
+}
+
+/// The value of a field of INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// The version that INFO names: major and minor.
+pub(super) fn version(info: &str) -> (u32, u32) {
+    let version = field(info, "redis_version").unwrap_or("0");
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether a Redis that says this of itself can be a shard; its major version.
+pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
+    let (major, minor) = version(info);
+    if (major, minor) < VERSION_MIN {
+        let found = field(info, "redis_version").unwrap_or("0");
+        return Err(OpenError::TooOld(found.to_owned()));
+    }
+    if is_replica(info) {
+        return Err(OpenError::Replica);
+    }
+    Ok(major)
+}
+
+/// Whether it only copies another one.
+pub(super) fn is_replica(info: &str) -> bool {
+    field(info, "role") == Some("slave")
+}
+
+/// The policy by which it would throw jobs away, if it has one.
+pub(super) fn evicts(info: &str) -> Option<String> {
+    let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
+    policy.map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
+
+    #[test]
+    fn a_good_server_is_taken_and_others_are_told_what_to_do() {
+        assert_eq!(check(GOOD).unwrap(), 7);
+        for (good, bad, want) in [
+            ("7.0.15", "6.0.20", "use 6.2 or newer"),
+            ("role:master", "role:slave", "address of its primary"),
+        ] {
+            let error = check(&GOOD.replace(good, bad)).unwrap_err().to_string();
+            assert!(error.contains(want), "{error}");
+        }
+        assert_eq!(evicts(GOOD), None);
+        let policy = evicts(&GOOD.replace("noeviction", "allkeys-lru")).unwrap();
+        let error = OpenError::Evicts(policy).to_string();
+        assert!(error.contains("set maxmemory-policy to noeviction"), "{error}");
+    }
+}
