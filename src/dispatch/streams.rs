@@ -141,7 +141,7 @@ impl Streams {
     /// Applies what became of leases of this replica on that shard, by whoever's doing.
     pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {
-            Hint::Settled { stream, tokens } => self.worked(stream, &tokens),
+            Hint::Settled { stream, tokens } => self.settled(stream, &tokens),
             Hint::Revoked { stream, tokens, reason } => self.revoke(stream, &tokens, reason),
             Hint::Extended { stream, tokens, deadline } => {
                 let deadline = Time(deadline.0.saturating_sub(self.skew(shard)));
@@ -157,8 +157,8 @@ impl Streams {
         }
     }
 
-    /// Workers have just settled these leases.
-    fn worked(&self, stream: u32, tokens: &[Token]) {
+    /// Workers have just settled these leases: how long they took is known.
+    fn settled(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
             let Home { clock, metrics, .. } = &*self.home;
             let now = clock.now();
@@ -167,7 +167,7 @@ impl Streams {
     }
 
     /// These leases have ended, some time ago.
-    pub(super) fn settle(&self, stream: u32, tokens: &[Token]) {
+    pub(super) fn ended(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
             self.freed(&stream, stream.settle(tokens, drop));
         }

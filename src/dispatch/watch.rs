@@ -118,7 +118,7 @@ async fn ask(
         for ((stream, lease), fate) in part.iter().zip(fates) {
             match fate {
                 Fate::Runs(left) => streams.extended(*stream, &[lease.token], now.plus(left)),
-                Fate::Done => streams.settle(*stream, &[lease.token]),
+                Fate::Done => streams.ended(*stream, &[lease.token]),
                 Fate::Lost => streams.revoke(*stream, &[lease.token], Revoked::LeaseExpired),
             }
         }

@@ -46,6 +46,22 @@ pub enum Event {
     Redrive,
 }
 
+impl Event {
+    /// All of them.
+    pub const ALL: [Event; 10] = [
+        Event::Claim,
+        Event::Unclaim,
+        Event::Ack,
+        Event::Retry,
+        Event::Release,
+        Event::DeadLetter,
+        Event::Expire,
+        Event::Delete,
+        Event::Reschedule,
+        Event::Redrive,
+    ];
+}
+
 /// Where an event leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Next {
@@ -226,9 +242,6 @@ mod tests {
     /// The whole table as text, a row per state, so that a change of it shows as a diff.
     #[test]
     fn the_table() {
-        use Event::*;
-        let events =
-            [Claim, Unclaim, Ack, Retry, Release, DeadLetter, Expire, Delete, Reschedule, Redrive];
         let cell = |state, event| match next(state, event) {
             Ok(Next::Waiting) => "wait",
             Ok(Next::Forgotten) => "gone",
@@ -238,7 +251,7 @@ mod tests {
         let rows: Vec<String> = State::ALL
             .iter()
             .map(|&state| {
-                let cells: Vec<_> = events.iter().map(|&event| cell(state, event)).collect();
+                let cells: Vec<_> = Event::ALL.iter().map(|&event| cell(state, event)).collect();
                 format!("{}: {}", state.name(), cells.join(" "))
             })
             .collect();

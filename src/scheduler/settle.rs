@@ -164,7 +164,7 @@ impl Scheduler {
         let settled = if settles.is_empty() { Ok(Vec::new()) } else { shard.settle(settles).await };
         let settled = settled.map_err(|error| self.set_down(shard, &receipts, error))?;
         self.count_acks(&receipts, &settled);
-        self.release_credit(shard, &receipts);
+        self.tell_settled(shard, &receipts);
         let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
         let answer = |refused: Option<SettleError>| match refused {
             Some(error) => Err(error),
@@ -254,7 +254,7 @@ impl Scheduler {
                 self.count_end(lease, &item.cause, is_failure, *settled);
             }
         }
-        self.release_credit(shard, items.iter().map(|item| &item.receipt));
+        self.tell_settled(shard, items.iter().map(|item| &item.receipt));
         Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
     }
 
@@ -338,14 +338,14 @@ impl Scheduler {
         error: ShardError,
     ) -> ShardError {
         if shard.is_down() {
-            self.release_credit(shard, receipts);
+            self.tell_settled(shard, receipts);
         }
         error
     }
 
-    /// Frees the credit of settled receipts, once per stream. Also of refused ones: whatever their
+    /// Tells the streams of settled receipts, whose credit is free then, once each. Also of refused ones: whatever their
     /// fate, their worker is done with them.
-    fn release_credit<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
+    fn tell_settled<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
         let mut streams: Vec<(u32, Vec<Token>)> = Vec::new();
         let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
         for receipt in ours {

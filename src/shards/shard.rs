@@ -163,6 +163,7 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>, ShardError> {
+        // Before it waits with others. When their turn comes the guard asks again.
         self.named(self.inner.guard.admit(Op::Enqueue))?;
         // Known before: its settles must not be held up by a breaker that counts this as a failure.
         if let Some(why) = self.refuses_jobs() {
@@ -191,6 +192,7 @@ impl Shard {
         &self,
         items: Vec<Settle>,
     ) -> Result<Vec<Result<Settled, Refused>>, ShardError> {
+        // As for an enqueue.
         self.named(self.inner.guard.admit(Op::Settle))?;
         self.named(self.inner.settle.call(items).await)
     }

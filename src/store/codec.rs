@@ -262,7 +262,11 @@ fn decode<M: Message + Default>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::domain::RetryPolicy;
+    use crate::domain::lifecycle::{Cause, Standing, lease_end};
 
     #[test]
     fn each_outcome_is_read_as_it_was_written() {
@@ -276,6 +280,35 @@ mod tests {
             assert!(known(stored));
             assert_eq!(outcome(outcome_code(stored)), stored);
         }
+    }
+
+    /// Else the repeat of one way to settle would pass for another one.
+    #[test]
+    fn what_a_worker_can_ask_for_is_told_apart() {
+        let (delay, error) = (None, String::new());
+        let asked = [
+            Cause::Failed { delay, error: error.clone() },
+            Cause::Released { delay, error: error.clone() },
+            Cause::DeadLettered { error },
+        ];
+        // One that is new does not compile here: if workers can ask for it, it belongs above.
+        let _all = |cause: &Cause| match cause {
+            Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
+            Cause::Expired | Cause::Broken => (),
+        };
+        let standing = Standing {
+            failures: 0,
+            deliveries: 0,
+            first_start: Time(0),
+            retry: RetryOverrides::default(),
+        };
+        let acked = settled_code(AttemptOutcome::Succeeded, false);
+        let refused = asked.map(|cause| {
+            let end = lease_end(cause, &standing, &RetryPolicy::default(), Time(0), 0.0);
+            settled_code(end.outcome, end.dead_lettered)
+        });
+        let codes: BTreeSet<_> = refused.into_iter().chain([acked]).collect();
+        assert_eq!(codes.len(), 4, "{codes:?}");
     }
 
     #[test]

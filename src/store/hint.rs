@@ -6,7 +6,7 @@ use crate::domain::{Time, Token};
 /// What became of leases of one stream of this replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// These have been settled by their worker: their credit is free.
+    /// Their worker is done with these, which it has settled, or tried to when they were over: their credit is free.
     Settled {
         /// The stream.
         stream: u32,

@@ -8,6 +8,7 @@ use super::exit::{self, Failure};
 use super::look_around;
 use super::output::{JsonList, Out, OutputArgs};
 use super::{values, view};
+use crate::client::Error;
 use crate::pb::{DeleteRequest, JobState};
 
 /// Which jobs.
@@ -36,6 +37,16 @@ pub(in crate::cli) struct Delete {
     connect: Connect,
 }
 
+/// Why one was not deleted.
+struct Refused {
+    failure: Failure,
+    /// The next one would fare no better.
+    for_all: bool,
+}
+
+/// What is wrong with a shard; others lie elsewhere.
+const OF_A_SHARD: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
+
 // === impl Delete ===
 
 impl Delete {
@@ -47,15 +58,13 @@ impl Delete {
         for id in &self.ids {
             match self.delete(&connection, id).await {
                 Ok(state) => self.say(&mut out, &mut list, id, state)?,
-                // The next one would fare no better.
-                Err(failure) if failure.code() == exit::UNAVAILABLE => {
-                    last = Some(failure);
-                    break;
-                }
-                Err(failure) => {
+                Err(Refused { failure, for_all }) => {
                     // The last one is told by the caller, with what to do.
                     if let Some(failure) = last.replace(failure) {
                         failure.tell();
+                    }
+                    if for_all {
+                        break;
                     }
                 }
             }
@@ -67,13 +76,18 @@ impl Delete {
         last.map_or(Ok(()), Err)
     }
 
-    async fn delete(&self, connection: &Connection, id: &str) -> Result<JobState, Failure> {
+    async fn delete(&self, connection: &Connection, id: &str) -> Result<JobState, Refused> {
         let (topic, id) = (self.topic.clone(), id.to_owned());
         let what = format!("cannot delete job {topic}/{id}");
         let request = DeleteRequest { topic, id, allow_missing: self.allow_missing };
         let mut queue = connection.client().queue();
-        let answer = connection.call(&what, queue.delete(connection.request(request))).await;
-        Ok(answer.map_err(|failure| look_around(failure, &self.topic))?.previous_state())
+        let answer = connection.ask(queue.delete(connection.request(request))).await;
+        let refused = |error: Error| {
+            let of_shard = OF_A_SHARD.contains(&error.reason());
+            let failure = look_around(connection.failure(&what, &error), &self.topic);
+            Refused { for_all: failure.code() == exit::UNAVAILABLE && !of_shard, failure }
+        };
+        Ok(answer.map_err(refused)?.previous_state())
     }
 
     fn say(

@@ -27,6 +27,9 @@ Examples:
   ringq job redrive emails welcome-7 welcome-8
   ringq job redrive emails --all --to emails.slow")]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
+#[command(
+    override_usage = "ringq job redrive [OPTIONS] <TOPIC> <ID>...\n       ringq job redrive [OPTIONS] <TOPIC> --all"
+)]
 pub(in crate::cli) struct Redrive {
     /// The topic
     #[arg(value_parser = values::some_text)]

@@ -82,7 +82,10 @@ fn counted(number: i32, most: Option<i32>) -> String {
 fn retry(retry: &RetryPolicy) -> String {
     let mut parts = Vec::new();
     if retry.max_attempts != 0 {
-        parts.push(format!("at most {} attempts", retry.max_attempts));
+        parts.push(match retry.max_attempts {
+            1 => "one attempt".to_owned(),
+            most => format!("at most {most} attempts"),
+        });
     }
     if !retry.delays.is_empty() {
         let delays: Vec<_> = retry.delays.iter().map(|delay| span(Some(*delay))).collect();

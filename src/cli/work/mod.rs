@@ -13,6 +13,7 @@ mod output;
 mod report;
 mod result;
 mod server;
+mod shards;
 mod stderr;
 mod stop;
 mod topics;
@@ -30,7 +31,7 @@ use tokio::runtime::Builder;
 
 use super::connect::Connect;
 use super::exit::Failure;
-use super::values;
+use super::{topic, values};
 use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
 use crate::pb;
@@ -132,7 +133,7 @@ pub(super) struct Work {
     /// End after so many jobs
     #[arg(long, value_name = "N", value_parser = jobs)]
     max_jobs: Option<u64>,
-    /// End after so long without a job
+    /// End after so long without a job; with exit code 4 if a shard does not answer, as more may lie there
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     idle_exit: Option<Duration>,
     /// Leases of jobs that set none, 1s to 24h: how soon others take over from a dead worker
@@ -167,7 +168,7 @@ impl Work {
 
     fn no_command(&self) -> Failure {
         let topic = self.topics.first().map_or("TOPIC", |topic| topic);
-        let example = format!("as in `ringq work {topic} --exec 'cat'`");
+        let example = format!("as in `ringq work {topic} --exec 'cat; echo'`");
         Failure::usage("no command was given: it is one argument, after --exec").hint(example)
     }
 
@@ -184,12 +185,18 @@ impl Work {
         let handler = Handler::new(&self, exec, Arc::clone(&report), stop.clone());
         let handler = Arc::new(handler.context("cannot use standard output")?);
         let summary = tokio::select! {
-            summary = self.jobs(client, handler, &stop) => summary?,
+            summary = self.jobs(client.clone(), handler, &stop) => summary?,
             () = stop.overdue() => return Reason::Killed.end(),
         };
         report.summary(&summary);
         // Asked for only if it came: the worker may have ended by itself.
-        stop.reason().map_or(Ok(()), Reason::end)
+        if let Some(reason) = stop.reason() {
+            return reason.end();
+        }
+        match self.idle_exit {
+            Some(_) => topic::partial(shards::silent(&client).await.iter()),
+            None => Ok(()),
+        }
     }
 
     /// The start, of which people are told.

@@ -110,7 +110,7 @@ impl Board {
                 let look_at = self.learn(&asked.topic, asker, more && !got, progress, at.now);
                 outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
             }
-            self.settle(&asked, found.rest);
+            self.conclude(&asked, found.rest);
         }
         outcome
     }
@@ -253,7 +253,7 @@ impl Board {
     }
 
     /// What becomes of a topic that was asked.
-    fn settle(&mut self, asked: &Asked, rest: Rest) {
+    fn conclude(&mut self, asked: &Asked, rest: Rest) {
         let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
         let status = match rest {
             Rest::More => {

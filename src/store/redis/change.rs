@@ -6,7 +6,7 @@ use crate::domain::lifecycle::{Event, next};
 use crate::domain::{State, Time, When, limit};
 use crate::store::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
 
-use super::record::{Held, clamped, micros};
+use super::record::{StoredLease, clamped, micros};
 use super::reply::Reply;
 use super::script::Verb;
 use super::stored::Stored;
@@ -92,7 +92,7 @@ impl RedisStore {
 }
 
 fn was(state: i64, lease: Option<Bytes>) -> Result<Deleted> {
-    let lease = lease.map(Held::read).transpose()?;
+    let lease = lease.map(StoredLease::read).transpose()?;
     let revoked = lease.map(|held| (held.owner, held.stream, held.token));
     Ok(Deleted { previous: super::state(state)?, revoked })
 }

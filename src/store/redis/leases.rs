@@ -4,7 +4,7 @@ use crate::domain::lifecycle::Standing;
 use crate::domain::{JobKey, State, Time, limit};
 use crate::store::{Extend, Lease, LeaseRef, Refused, Result};
 
-use super::record::{Held, Record, micros};
+use super::record::{Record, StoredLease, micros};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
@@ -75,7 +75,12 @@ pub(super) fn add_lease(call: &mut Call, lease: &LeaseRef) {
 }
 
 /// A running job's lease.
-pub(super) fn lease_of(key: JobKey, held: Held, record: &Record, now: Time) -> Result<Lease> {
+pub(super) fn lease_of(
+    key: JobKey,
+    held: StoredLease,
+    record: &Record,
+    now: Time,
+) -> Result<Lease> {
     Ok(Lease {
         key,
         token: held.token,

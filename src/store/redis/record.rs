@@ -61,7 +61,7 @@ pub(super) struct Record {
 
 /// A running lease.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct StoredLease {
     pub(super) token: Token,
     pub(super) deadline: Time,
     pub(super) first_start: Time,
@@ -188,10 +188,10 @@ impl Record {
     }
 }
 
-// === impl Held ===
+// === impl StoredLease ===
 
-impl Held {
-    pub(super) fn read(blob: Bytes) -> Result<Held> {
+impl StoredLease {
+    pub(super) fn read(blob: Bytes) -> Result<StoredLease> {
         let mut fields = Fields(blob);
         let token = Token(fields.unsigned(8)?);
         fields.skip(1)?;
@@ -199,7 +199,7 @@ impl Held {
         let (first_start, extended) = (fields.maybe_time()?, fields.maybe_time()?);
         let (owner, stream, grace) = (fields.word()?, fields.word()?, fields.maybe_duration()?);
         fields.skip(7)?;
-        Ok(Held {
+        Ok(StoredLease {
             token,
             deadline,
             first_start: first_start.unwrap_or(started),
@@ -213,14 +213,14 @@ impl Held {
 }
 
 /// What lies under the id of a job: its lease, if it runs, and its record.
-pub(super) fn read_entry(entry: Bytes) -> Result<(Option<Held>, Bytes)> {
+pub(super) fn read_entry(entry: Bytes) -> Result<(Option<StoredLease>, Bytes)> {
     if entry.first() != Some(&RUNS) {
         return Ok((None, entry));
     }
     let mut fields = Fields(entry.slice(1..));
     let length = usize::try_from(fields.unsigned(2)?).unwrap_or(usize::MAX);
     let lease = fields.take(length)?;
-    Ok((Some(Held::read(lease)?), fields.0))
+    Ok((Some(StoredLease::read(lease)?), fields.0))
 }
 
 /// A payload as it is stored.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::domain::{Attempt, Job, JobKey, ShardName, State, Time, limit};
 use crate::store::{Result, codec};
 
-use super::record::{Fields, Held, Record, payload, read_entry, text};
+use super::record::{Fields, Record, StoredLease, payload, read_entry, text};
 use super::reply::unexpected;
 
 /// What became of a job so far.
@@ -21,7 +21,7 @@ struct Story {
 /// Everything of one job, as `get.lua` answers it.
 pub(super) struct Stored {
     pub(super) record: Record,
-    pub(super) lease: Option<Held>,
+    pub(super) lease: Option<StoredLease>,
     story: Story,
     history: Option<Bytes>,
     result: Option<Bytes>,

@@ -7,7 +7,7 @@ use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result};
 
 use super::leases::lease_of;
 use super::member::{arrival_of, due_of};
-use super::record::{Held, Record, read_entry};
+use super::record::{Record, StoredLease, read_entry};
 use super::reply::unexpected;
 use super::script::Verb;
 use super::{Lane, RedisStore};
@@ -15,13 +15,13 @@ use super::{Lane, RedisStore};
 /// A running job among all.
 pub(super) struct Run {
     pub(super) key: JobKey,
-    pub(super) lease: Held,
+    pub(super) lease: StoredLease,
     pub(super) due: Time,
     pub(super) sequence: i64,
 }
 
 /// The lease and the record of a job that runs.
-fn running(entry: Bytes) -> Result<(Held, Bytes)> {
+fn running(entry: Bytes) -> Result<(StoredLease, Bytes)> {
     let (lease, record) = read_entry(entry)?;
     Ok((lease.ok_or_else(|| unexpected("a lease"))?, record))
 }

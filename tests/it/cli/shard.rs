@@ -40,6 +40,33 @@ async fn a_shard_that_does_not_answer_has_no_numbers() {
 }
 
 #[tokio::test]
+async fn a_shard_that_does_not_answer_keeps_nobody_from_the_others() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    let ids: Vec<String> = (0..20).map(|n| format!("n{n}")).collect();
+    for id in &ids {
+        client.enqueue(job("mail").with_id(id).with_delay(millis(3_600_000))).await;
+    }
+    let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    eventually("the shard is left alone", async || {
+        let _ = ringq(&server, &["shard", "drain", "s1"]).await;
+        (ringq(&server, &["shard", "list"]).await.code == 4).then_some(())
+    })
+    .await;
+    let all: Vec<_> =
+        ["job", "delete", "mail"].into_iter().chain(ids.iter().map(|id| &**id)).collect();
+    let ran = ringq(&server, &all).await.fails(4, &["cannot delete job mail/n", "shard s1"]);
+    let (deleted, failed) =
+        (ran.stdout.lines().count(), ran.stderr.matches("cannot delete").count());
+    assert!(deleted > 0 && failed > 0 && deleted + failed == ids.len(), "{ran:?}");
+    let work = ["work", "mail", "--exec", "true", "--idle-exit", "200ms"];
+    ringq(&server, &work)
+        .await
+        .fails(4, &["0 acked", "without what lies on shards that do not answer: s1"]);
+}
+
+#[tokio::test]
 async fn a_shard_is_drained_and_taken_back() {
     let server = Setup::new().shards(2).start().await;
     let client = server.connect().await;

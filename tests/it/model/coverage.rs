@@ -8,18 +8,6 @@ use ringq::domain::{OnConflict, State};
 
 const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
-const EVENTS: [Event; 10] = [
-    Event::Claim,
-    Event::Unclaim,
-    Event::Ack,
-    Event::Retry,
-    Event::Release,
-    Event::DeadLetter,
-    Event::Expire,
-    Event::Delete,
-    Event::Reschedule,
-    Event::Redrive,
-];
 /// What follows from the end of a lease, and how its attempt is remembered.
 const ENDS: [&str; 7] = [
     "Ack Succeeded",
@@ -63,7 +51,7 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
             }
         }
     }
-    for (state, event) in State::ALL.iter().flat_map(|s| EVENTS.iter().map(move |e| (*s, *e))) {
+    for (state, event) in State::ALL.iter().flat_map(|s| Event::ALL.iter().map(move |e| (*s, *e))) {
         if next(state, event).is_ok() {
             wanted.insert(Seen::Transition(state, format!("{event:?}")));
         }

@@ -327,6 +327,11 @@ impl Dice {
     fn cause(&mut self) -> Cause {
         let error = self.pick(&["", "it fäiled"]).to_owned();
         let delay = self.maybe(0.3, |dice| dice.pick(&[Duration::ZERO, Duration::from_secs(2)]));
+        // One that is new does not compile here: it belongs below.
+        let _all = |cause: &Cause| match cause {
+            Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
+            Cause::Expired | Cause::Broken => (),
+        };
         match self.rng.random_range(0..10) {
             0..3 => Cause::Failed { delay, error },
             3 | 4 => Cause::Released { delay, error },

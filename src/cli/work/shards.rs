@@ -1,0 +1,21 @@
+//! Shards that do not answer: a worker gets nothing of what lies there, and hears nothing of that.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::pb::{ListShardsRequest, ShardState};
+
+/// The jobs are done: nobody waits long for what may be elsewhere.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Their names. Who may not ask, or gets no answer, is told none.
+pub(super) async fn silent(client: &Client) -> Vec<String> {
+    let mut admin = client.admin();
+    let asked = timeout(PATIENCE, admin.list_shards(ListShardsRequest::default())).await;
+    let Ok(Ok(answer)) = asked else { return Vec::new() };
+    let shards = answer.into_inner().shards.into_iter();
+    let silent = shards.filter(|shard| shard.state() == ShardState::Unreachable);
+    silent.map(|shard| shard.name).collect()
+}
