@@ -89,7 +89,8 @@ Exit codes:
   0    ended by --max-jobs, --idle-exit, SIGTERM or SIGHUP, also if jobs failed
   1    the server refused, or output that was held could not be written
   2    wrong usage; nothing was sent
-  4    no server within 5 s of the start (later it is tried for ever)
+  4    no server within 5 s of the start (later it is tried for ever); or after --idle-exit a shard
+       that does not answer
   130  ended by Ctrl-C, SIGQUIT or a second signal
 
 Examples:

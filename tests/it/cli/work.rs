@@ -261,7 +261,11 @@ async fn a_command_without_exec_is_answered_with_an_example() {
     for args in [&["emails"][..], &["emails", "--", "cat"], &["emails", "cat"]] {
         let done = Work::spawn(args).done().await;
         assert_eq!(done.code, Some(2), "{}", done.stderr);
-        assert!(done.stderr.contains("as in `ringq work emails --exec 'cat; echo'`"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("as in `ringq work emails --exec 'cat; echo'`"),
+            "{}",
+            done.stderr
+        );
     }
     let done = Work::spawn(&["t", "--exec", "true", "--timeout", "1s"]).done().await;
     assert!(done.stderr.contains("'--run-timeout'"), "{}", done.stderr);
