@@ -65,8 +65,8 @@ durability: ## Kill a server on files 50 times under load, cut its power and tha
 	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
 		cargo test --locked --test faults -- power image files::killed --nocapture --test-threads 1
 
-faults: build ## Kill, stop, fill and cut off servers and Redis under load, each for 25 seconds
-	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-25} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-120} \
+faults: build ## Kill, stop, fill and cut off servers and Redis under load, each for 22 seconds
+	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-22} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-120} \
 		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --nocapture --test-threads 1
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
