@@ -31,7 +31,7 @@ pub(super) struct Topics {
     pub(super) limit: usize,
 }
 
-/// A page of jobs in one state, by due time.
+/// [`Store::list`](crate::store::Store::list).
 pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
     let now = reader.now;
     let Some(topic) = reader.topic(&list.topic)? else {
@@ -116,7 +116,7 @@ fn after(list: &List) -> (i64, i64) {
     list.after.map_or((i64::MIN, i64::MIN), |cursor| (cursor.due.0, cursor.sequence))
 }
 
-/// Topics in the order of their names.
+/// [`Store::topics`](crate::store::Store::topics).
 pub(super) fn topics(reader: &Reader<'_>, topics: &Topics) -> Done<Vec<Topic>> {
     let after = topics.after.as_ref().map_or("", TopicName::as_str);
     let mut list = reader.connection.prepare_cached(TOPIC_LIST)?;
@@ -135,7 +135,7 @@ pub(super) struct PartOfIds {
     pub(super) limit: usize,
 }
 
-/// Ids of a topic, in order.
+/// [`Store::ids`](crate::store::Store::ids).
 pub(super) fn ids(reader: &Reader<'_>, part: &PartOfIds) -> Done<Ids> {
     let from = part.from.as_deref().unwrap_or_default();
     let mut select = reader.connection.prepare_cached(IDS)?;
@@ -147,7 +147,7 @@ pub(super) fn ids(reader: &Reader<'_>, part: &PartOfIds) -> Done<Ids> {
     Ok(Ids { ids, next })
 }
 
-/// Numbers of topics.
+/// [`Store::stats`](crate::store::Store::stats).
 pub(super) fn stats(reader: &Reader<'_>, names: &Vec<TopicName>) -> Done<Vec<Option<Stats>>> {
     names.iter().map(|name| stats_of(reader, name)).collect()
 }
