@@ -69,6 +69,14 @@ impl Members {
         self.read().unwrap_or_default().iter().any(|(name, _)| name == shard)
     }
 
+    /// The others, when this shard leaves them.
+    #[must_use]
+    pub fn without(&self, shard: &ShardName) -> Members {
+        let mut rest = self.read().unwrap_or_default();
+        rest.retain(|(name, _)| name != shard);
+        Members::new(&rest)
+    }
+
     /// The ring.
     #[must_use]
     pub fn ring(&self) -> Ring {
@@ -126,6 +134,21 @@ pub fn open(records: &mut Records, members: &Members) -> bool {
 /// Nothing lies where only this ring says it does. Whether that was news.
 pub fn close(records: &mut Records, members: &Members) -> bool {
     set(records, members, false)
+}
+
+/// Nothing lies on this shard. Without it a ring finds all others where it did before, so in place of each open ring
+/// with it that of the other members is open. Those that are closed.
+pub fn leave(records: &mut Records, shard: &ShardName) -> Vec<Members> {
+    let left = records.iter().filter(|(members, mark)| mark.open && members.contains(shard));
+    let left: Vec<Members> = left.map(|(members, _)| members.clone()).collect();
+    for ring in &left {
+        let rest = ring.without(shard);
+        if rest != Members::new(&[]) {
+            open(records, &rest);
+        }
+        close(records, ring);
+    }
+    left
 }
 
 fn set(records: &mut Records, members: &Members, open: bool) -> bool {
@@ -222,6 +245,30 @@ mod tests {
         // Two closed and reopened it at once, each not knowing of the other: it stays open.
         assert!(merge(&mut late, &Records::from([(one.clone(), mark(2, true))])));
         assert!(late[&one].open);
+    }
+
+    #[test]
+    fn an_empty_shard_leaves_every_ring_and_all_other_jobs_are_found() {
+        let (former, newest) = (members("a:1,b:1,c:2"), members("a:1,b:1,d:1"));
+        let alone = members("c:2");
+        let mut records = Records::new();
+        for ring in [&former, &newest, &alone] {
+            open(&mut records, ring);
+        }
+        let old = Rings::new(&newest, &records);
+        let c = ShardName::try_new("c").unwrap();
+        assert_eq!(leave(&mut records, &c), [former.clone(), alone]);
+        assert!(leave(&mut records, &c).is_empty() && !records[&former].open);
+        let new = Rings::new(&newest, &records);
+        assert_eq!(new.count(), 2, "a:1,b:1 has taken its place");
+        for n in 0..300 {
+            let id = JobId::stored(&format!("order-{n}"));
+            let key = JobKey { topic: TopicName::stored("t"), id };
+            let mut owners = old.former_owners(&key);
+            owners.retain(|owner| **owner != c);
+            assert!(owners.iter().all(|owner| new.former_owners(&key).contains(owner)));
+            assert!(!new.former_owners(&key).contains(&&c));
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct ShardInfo {
     pub state: ShardState,
     /// Why it takes none though it answers, if that is so.
     pub refuses_jobs: Option<String>,
+    /// Whether jobs are looked for there by ids that clients chose.
+    pub is_on_ring: bool,
     /// What it says of itself, or why it does not answer.
     pub info: store::Result<Info>,
 }
@@ -150,7 +152,7 @@ impl Scheduler {
         let failures = asked.failed.into_iter().map(|failed| (failed.shard, Err(failed.error)));
         let info = |(name, info): (ShardName, store::Result<Info>)| {
             let shard = shards.named(&name)?;
-            Some(about(shard, shard.state(), info))
+            Some(self.about(shard, shard.state(), info))
         };
         answers.chain(failures).filter_map(info).collect()
     }
@@ -182,7 +184,21 @@ impl Scheduler {
         }
         shards.set_state(shard, state).await?;
         let info = shard.info().await.map_err(|failed| failed.error);
-        Ok(about(shard, state, info))
+        Ok(self.about(shard, state, info))
+    }
+
+    /// A shard that had `state` last, and what it says itself.
+    fn about(&self, shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
+        let said = info.as_ref().ok().and_then(|info| info.state);
+        ShardInfo {
+            name: shard.name().to_string(),
+            address: shard.address(),
+            weight: shard.weight(),
+            state: said.unwrap_or(state),
+            refuses_jobs: shard.refuses_jobs(),
+            is_on_ring: self.inner.shards.is_on_ring(shard.name()),
+            info,
+        }
     }
 
     /// The numbers of topics, summed over the shards that answer, and who does not.
@@ -212,14 +228,6 @@ impl Scheduler {
         };
         Ok((names.into_iter().zip(sums).map(row).collect(), unreachable))
     }
-}
-
-/// A shard that had `state` last, and what it says itself.
-fn about(shard: &Shard, state: ShardState, info: store::Result<Info>) -> ShardInfo {
-    let said = info.as_ref().ok().and_then(|info| info.state);
-    let (name, weight) = (shard.name().to_string(), shard.weight());
-    let (address, refuses_jobs) = (shard.address(), shard.refuses_jobs());
-    ShardInfo { name, address, weight, state: said.unwrap_or(state), refuses_jobs, info }
 }
 
 /// As answers name shards.

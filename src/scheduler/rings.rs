@@ -1,9 +1,11 @@
-//! When a former ring is needed no more: no shard has a job left whose newest owner is another one.
+//! When a former ring is needed no more: no shard has a job left whose newest owner is another one. And when a
+//! shard that drains is: it is empty, and none of the calls that could write to it is under way any more.
 
 use std::time::Duration;
 
+use crate::domain::ring::ShardState;
 use crate::domain::{JobKey, TopicName, limit};
-use crate::shards::{self, Shard};
+use crate::shards::{self, Agreement, Shard};
 
 use super::Scheduler;
 
@@ -23,6 +25,10 @@ impl Scheduler {
     pub async fn close_rings(&self) -> shards::Result<()> {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return Ok(()) };
+        self.release_drained(agreement).await;
+        if shards.agreement().is_none() {
+            return Ok(());
+        }
         for shard in shards.all() {
             if self.has_strays(shard).await? {
                 return Ok(());
@@ -30,6 +36,25 @@ impl Scheduler {
         }
         shards.close_former_rings(agreement).await;
         Ok(())
+    }
+
+    /// Takes shards that drain and are empty off the former rings, also those that are needed for jobs on others.
+    async fn release_drained(&self, agreement: Agreement) {
+        let shards = &self.inner.shards;
+        let drains = |shard: &&Shard| shard.state() == ShardState::Draining;
+        for shard in shards.all().iter().filter(drains) {
+            if !shards.is_on_ring(shard.name()) {
+                continue;
+            }
+            // It says itself, now, that it drains and that it is empty; one that does not answer stays.
+            let is_empty = shard
+                .info()
+                .await
+                .is_ok_and(|info| info.state == Some(ShardState::Draining) && info.jobs == 0);
+            if is_empty {
+                shards.leave_former_rings(agreement, shard.name()).await;
+            }
+        }
     }
 
     /// Whether a job lies here whose newest owner is another shard.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::broadcast::error::RecvError;
@@ -146,9 +147,9 @@ impl Council {
         for stranger in strangers.iter().filter(|shard| !known.strangers.contains(shard)) {
             tracing::warn!(
                 shard = %stranger,
-                "jobs may lie on a shard that is not configured here and are not looked for there; if it \
-                 was empty when it was removed, nothing is missing: it left before a former ring was \
-                 closed, which takes a minute, and this ends when it is configured for two minutes again"
+                "a shard that is not configured here left before it was known to be empty: jobs that may lie \
+                 there are neither found nor delivered; configure it again on all servers, and remove it \
+                 when `ringq shard drain` with --wait has ended; if its data is gone, nothing can be done"
             );
         }
         self.metrics.set_rings_open(rings.count());
@@ -242,23 +243,59 @@ impl Shards {
         (long && ours && self.rings().is_changing()).then_some(Agreement(agreed))
     }
 
+    /// How long it takes until there may be an agreement that there was not before.
+    #[must_use]
+    pub fn until_agreement(&self) -> Duration {
+        let long = self.inner.patience.agreement;
+        let left = long.saturating_sub(self.inner.council.known().agreed.elapsed());
+        if left.is_zero() { long } else { left }
+    }
+
+    /// Whether a job may lie on this shard whose id its client chose, or come to lie there: it is on an open ring.
+    #[must_use]
+    pub fn is_on_ring(&self, shard: &ShardName) -> bool {
+        let known = self.inner.council.known();
+        known.records.iter().any(|(members, mark)| mark.open && members.contains(shard))
+    }
+
     /// Closes all rings but the newest one, if what was agreed on still is.
     pub async fn close_former_rings(&self, agreement: Agreement) {
+        let close = |known: &mut Known| {
+            // What lies on a shard that is not here was not looked for.
+            let is_here = |ring: &Members| !known.strangers.iter().any(|s| ring.contains(s));
+            let former =
+                known.records.keys().filter(|ring| **ring != known.served && is_here(ring));
+            let mut former: Vec<_> = former.cloned().collect();
+            former.retain(|ring| rings::close(&mut known.records, ring));
+            former
+        };
+        self.close_rings(agreement, close).await;
+    }
+
+    /// Takes a shard that is empty and takes no new jobs off all former rings, if what was agreed on still is.
+    pub async fn leave_former_rings(&self, agreement: Agreement, shard: &ShardName) {
+        let leave = |known: &mut Known| {
+            if known.served.contains(shard) {
+                return Vec::new();
+            }
+            rings::leave(&mut known.records, shard)
+        };
+        self.close_rings(agreement, leave).await;
+    }
+
+    async fn close_rings(
+        &self,
+        agreement: Agreement,
+        close: impl FnOnce(&mut Known) -> Vec<Members>,
+    ) {
         let council = &self.inner.council;
         {
             let mut known = council.known();
             if Agreement(known.agreed) != agreement {
                 return;
             }
-            let (served, strangers) = (known.served.clone(), known.strangers.clone());
-            // What lies on a shard that is not here was not looked for.
-            let is_here = |ring: &Members| !strangers.iter().any(|shard| ring.contains(shard));
-            let former = known.records.keys().filter(|ring| **ring != served && is_here(ring));
-            let former: Vec<_> = former.cloned().collect();
-            for ring in former {
-                if rings::close(&mut known.records, &ring) {
-                    tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
-                }
+            for ring in close(&mut known) {
+                tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
             }
         }
         self.change(council.owner.get().copied().unwrap_or_default()).await;

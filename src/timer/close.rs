@@ -8,7 +8,7 @@ use crate::scheduler::Scheduler;
 pub(super) async fn run(scheduler: Scheduler, stop: CancellationToken) {
     let rest = async {
         loop {
-            tokio::time::sleep(scheduler.shards().patience().agreement).await;
+            tokio::time::sleep(scheduler.shards().until_agreement()).await;
             if let Err(error) = scheduler.close_rings().await {
                 tracing::debug!(%error, "whether former rings are needed could not be found out");
             }

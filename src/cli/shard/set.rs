@@ -26,7 +26,7 @@ pub(in crate::cli) struct Drain {
     /// The shard
     #[arg(value_parser = values::shard)]
     name: String,
-    /// Wait until it is empty, and tell what is left meanwhile
+    /// Wait until it is empty and nothing can come any more, a minute at least; tell what is left meanwhile
     #[arg(long)]
     wait: bool,
     #[command(flatten)]

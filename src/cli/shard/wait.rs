@@ -11,8 +11,8 @@ use crate::pb::{ListShardsRequest, Shard, ShardState};
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A shard is empty once it has been so for this long: a server that has not heard yet that it drains,
-/// which takes some seconds at most, may have written to it meanwhile.
+/// A shard that has left the ring is empty once it has been so for this long. A server of another version does not
+/// tell the ring, and one that has not heard yet that it drains may have written to it meanwhile.
 const EMPTY_FOR: Duration = Duration::from_secs(5);
 /// How long a server that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,8 +31,8 @@ pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Sha
                     let problem = format!("shard {name} takes new jobs again");
                     return Err(Failure::new(exit::FAILED, problem));
                 }
-                let is_empty = answers(&shard) && shard.jobs == 0;
-                let left = if answers(&shard) { content(&shard) } else { "no answer".to_owned() };
+                let is_empty = answers(&shard) && shard.jobs == 0 && !shard.on_ring;
+                let left = left(&shard);
                 if left != told {
                     note(&format!("{name}: {left}"));
                     told = left;
@@ -52,6 +52,18 @@ pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Sha
         }
         tokio::time::sleep(PAUSE).await;
         last = read(connection, &name).await;
+    }
+}
+
+/// What has to go before it can be removed.
+fn left(shard: &Shard) -> String {
+    match (answers(shard), shard.jobs) {
+        (false, _) => "no answer".to_owned(),
+        (true, 0) if shard.on_ring => {
+            "no jobs; a minute or two, until no server can have a call under way that writes to it"
+                .to_owned()
+        }
+        (true, _) => content(shard),
     }
 }
 

@@ -28,6 +28,7 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
         address: shard.address,
         weight: to_int32(shard.weight),
         role: to_shard_state(shard.state).into(),
+        on_ring: shard.is_on_ring,
         ..pb::Shard::default()
     };
     match shard.info {
@@ -75,6 +76,7 @@ mod tests {
             weight: 3,
             state: ShardState::Draining,
             refuses_jobs: None,
+            is_on_ring: true,
             info,
         }
     }
@@ -85,7 +87,7 @@ mod tests {
         let shard = to_shard(about(info));
         assert_eq!(shard.state(), pb::ShardState::Unreachable);
         assert_eq!(shard.address, "redis://h:6379");
-        assert_eq!(shard.role(), pb::ShardState::Draining);
+        assert_eq!((shard.role(), shard.on_ring), (pb::ShardState::Draining, true));
         assert_eq!((shard.weight, shard.jobs, shard.last_error.is_empty()), (3, 0, false));
     }
 

@@ -9,7 +9,7 @@ use crate::domain::{OnConflict, Outcome, State, When};
 use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::ShardError;
 use crate::shards::faulty::{Fault, Faulty};
-use crate::store;
+use crate::store::{self, Store as _};
 
 const IDS: usize = 200;
 
@@ -194,6 +194,42 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
     Ring::joined(&stores[..2], 4).await;
     let later = Ring::joined(&stores, 5).await;
     assert_eq!(later.scheduler.shards().former_owners(last).len(), 1);
+}
+
+#[tokio::test]
+async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
+    let stores = Ring::stores(3);
+    // Most of them are found under the former ring alone, so that it stays open.
+    let jobs = Ring::joined(&stores[..1], 1).await.accept(drafts(0)).await;
+    let ring = Ring::joined(&stores, 2).await;
+    let last = ring.accept(ring.owned_by(2, "u", 1)).await.remove(0);
+    let last = key("u", last.id.as_str());
+    set(&ring, 2, ShardState::Draining).await;
+    let shards = ring.scheduler.shards();
+    let name = stores[2].name();
+    let close = async || {
+        soon("they agree", async || shards.agreement()).await;
+        ring.scheduler.close_rings().await
+    };
+    close().await.unwrap();
+    assert!(shards.is_on_ring(name), "a job lies on it");
+    for _ in 0..2 {
+        assert!(ring.scheduler.delete(last.clone()).await.unwrap().is_some());
+    }
+    stores[2].set(Fault::Refuses);
+    let _ = close().await;
+    assert!(shards.is_on_ring(name), "nobody knows");
+    stores[2].set(Fault::None);
+    ring.until_down(2, false).await;
+    close().await.unwrap();
+    assert!(!shards.is_on_ring(name));
+    is_where_it_was(&ring, &jobs).await;
+    // So it can be removed, and whoever comes without it misses nothing.
+    let without = Ring::joined(&stores[..2], 3).await;
+    assert!(!without.scheduler.shards().is_on_ring(name));
+    is_where_it_was(&without, &jobs).await;
+    set(&ring, 2, ShardState::Active).await;
+    assert!(shards.is_on_ring(name));
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rand::Rng as _;
 use tempfile::TempDir;
@@ -16,12 +17,16 @@ use tokio::time::Instant;
 use super::readme;
 use super::shape::matches;
 use super::tour::{Step, shows_status, steps};
-use crate::harness::{PATIENCE, eventually, in_ci, millis, within};
+use crate::harness::{PATIENCE, eventually, in_ci, millis};
 
 /// The ports of the README; the last two are those of a server that is told none.
 const PORTS: [&str; 9] = ["6401", "6402", "6403", "6404", "6405", "7710", "7711", "7700", "7701"];
 /// What changes nothing, and may be asked again.
 const LOOKS: [&str; 3] = ["ringq shard list", "ringq job get", "redis-cli"];
+/// A command waits so long for a shard that drains: until no call that writes to it can be under way.
+const DRAINED: Duration = Duration::from_secs(150);
+/// After this command a shard is gone, and no server misses it.
+const REMOVED: &str = "kill %3; wait %3";
 /// Behind the output of each command, before its status.
 const END: &str = "--- end";
 
@@ -91,7 +96,9 @@ impl Shell {
         self.input.write_all(text.as_bytes()).await.unwrap();
         let mut lines = Vec::new();
         loop {
-            let line = within("the end of a command", self.output.next_line()).await.unwrap();
+            let patience = if command.ends_with("--wait") { DRAINED } else { PATIENCE };
+            let line = tokio::time::timeout(patience, self.output.next_line()).await;
+            let line = line.unwrap_or_else(|_| panic!("{command} does not end")).unwrap();
             let line = line.expect("the shell has ended");
             if let Some(status) = line.strip_prefix(END) {
                 self.status = status.trim().parse().unwrap();
@@ -151,9 +158,15 @@ async fn the_commands_of_scale_out_do_what_the_readme_shows() {
     }
     let steps = steps(&readme(), "scale-out");
     assert!(steps.len() >= 30, "{} commands are not all", steps.len());
-    let mut shell = Shell::start();
+    let (mut shell, mut is_removed) = (Shell::start(), false);
     for (index, step) in steps.iter().enumerate() {
         let wrong = shell.take(step, shows_status(steps.get(index + 1))).await;
         assert!(wrong.is_none(), "{}", wrong.unwrap());
+        if step.command == REMOVED {
+            is_removed = true;
+            let alarms = shell.type_in("grep -hE 'WARN|ERROR' one.log two.log").await;
+            assert!(alarms.is_empty(), "{}", alarms.join("\n"));
+        }
     }
+    assert!(is_removed);
 }
