@@ -83,15 +83,25 @@ impl Ring {
         })
     }
 
+    /// Whether the shard is on it.
+    #[must_use]
+    pub fn contains(&self, shard: &ShardName) -> bool {
+        self.members.iter().any(|(name, _)| name == shard)
+    }
+
     /// What tells this ring from every other: the first 8 bytes of the SHA-256 of its lines
     /// `<name>:<weight>`, by name.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        let lines: String =
-            self.members.iter().map(|(name, weight)| format!("{name}:{weight}\n")).collect();
-        let [fingerprint, ..] = numbers(&sha256(&[&lines]));
-        fingerprint
+        fingerprint(&self.members)
     }
+}
+
+/// That of the ring of these shards, which are in the order of their names.
+pub(super) fn fingerprint(members: &[(ShardName, u32)]) -> u64 {
+    let lines: String = members.iter().map(|(name, weight)| format!("{name}:{weight}\n")).collect();
+    let [fingerprint, ..] = numbers(&sha256(&[&lines]));
+    fingerprint
 }
 
 /// Where a job lies.

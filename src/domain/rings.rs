@@ -6,10 +6,10 @@
 //! one ring the higher version tells what became of it, wherever and whenever they are compared, so that
 //! replicas and shards which were away catch up in any order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::ring::WEIGHT_MAX;
+use super::ring::{WEIGHT_MAX, fingerprint};
 use super::{JobKey, Ring, ShardName};
 
 /// The members of a ring as text, which names it: `a:1,b:2`, by name, without those that own nothing.
@@ -34,6 +34,7 @@ pub type Records = BTreeMap<Members, Mark>;
 pub struct Rings {
     newest: Ring,
     older: Vec<Ring>,
+    elsewhere: Vec<Ring>,
 }
 
 // === impl Members ===
@@ -66,7 +67,19 @@ impl Members {
     /// Whether the shard is one of them.
     #[must_use]
     pub fn contains(&self, shard: &ShardName) -> bool {
-        self.read().unwrap_or_default().iter().any(|(name, _)| name == shard)
+        self.names().contains(shard)
+    }
+
+    /// Their names.
+    #[must_use]
+    pub fn names(&self) -> Vec<ShardName> {
+        self.read().unwrap_or_default().into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// That of their ring.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        fingerprint(&self.read().unwrap_or_default())
     }
 
     /// The others, when this shard leaves them.
@@ -164,12 +177,14 @@ fn set(records: &mut Records, members: &Members, open: bool) -> bool {
 // === impl Rings ===
 
 impl Rings {
-    /// The newest ring is this one, and of `records` all others that are open are older.
+    /// The newest ring is this one, and of `records` all others that are open are older. Those that other replicas
+    /// serve and that have shards which this one does not know are `elsewhere`.
     #[must_use]
-    pub fn new(newest: &Members, records: &Records) -> Rings {
+    pub fn new(newest: &Members, records: &Records, elsewhere: &BTreeSet<Members>) -> Rings {
         let older = records.iter().filter(|(members, mark)| mark.open && *members != newest);
         let older = older.map(|(members, _)| members.ring()).collect();
-        Rings { newest: newest.ring(), older }
+        let elsewhere = elsewhere.iter().map(Members::ring).collect();
+        Rings { newest: newest.ring(), older, elsewhere }
     }
 
     /// The newest one.
@@ -188,6 +203,16 @@ impl Rings {
     #[must_use]
     pub fn is_changing(&self) -> bool {
         !self.older.is_empty()
+    }
+
+    /// The owners of a job under the rings that other replicas serve; for an id that a server made its shard, if it is
+    /// on one of those.
+    pub fn owners_elsewhere(&self, key: &JobKey) -> impl Iterator<Item = ShardName> {
+        let made = key.id.shard();
+        self.elsewhere.iter().filter_map(move |ring| match &made {
+            Some(name) => ring.contains(name).then(|| name.clone()),
+            None => ring.owner(key).cloned(),
+        })
     }
 
     /// The owners of a job under the older rings that are not its newest one, each once.
@@ -248,6 +273,25 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_that_others_serve_tells_who_may_have_a_job() {
+        let (here, there) = (members("a:1,b:1"), members("a:1,b:1,c:1"));
+        let (ring, elsewhere) = (there.ring(), BTreeSet::from([there.clone()]));
+        assert_eq!(there.fingerprint(), ring.fingerprint());
+        let rings = Rings::new(&here, &Records::new(), &elsewhere);
+        let owners = |id: &str| {
+            let key = JobKey { topic: TopicName::stored("t"), id: JobId::stored(id) };
+            (rings.owners_elsewhere(&key).collect::<Vec<_>>(), ring.owner(&key).cloned())
+        };
+        for n in 0..100 {
+            let (owners, owner) = owners(&format!("order-{n}"));
+            assert_eq!(owners, Vec::from_iter(owner));
+        }
+        let c = ShardName::try_new("c").unwrap();
+        assert_eq!(owners("c~0000000000000000000000").0, [c]);
+        assert_eq!(owners("d~0000000000000000000000").0, []);
+    }
+
+    #[test]
     fn an_empty_shard_leaves_every_ring_and_all_other_jobs_are_found() {
         let (former, newest) = (members("a:1,b:1,c:2"), members("a:1,b:1,d:1"));
         let alone = members("c:2");
@@ -255,11 +299,11 @@ mod tests {
         for ring in [&former, &newest, &alone] {
             open(&mut records, ring);
         }
-        let old = Rings::new(&newest, &records);
+        let old = Rings::new(&newest, &records, &BTreeSet::new());
         let c = ShardName::try_new("c").unwrap();
         assert_eq!(leave(&mut records, &c), [former.clone(), alone]);
         assert!(leave(&mut records, &c).is_empty() && !records[&former].open);
-        let new = Rings::new(&newest, &records);
+        let new = Rings::new(&newest, &records, &BTreeSet::new());
         assert_eq!(new.count(), 2, "a:1,b:1 has taken its place");
         for n in 0..300 {
             let id = JobId::stored(&format!("order-{n}"));
@@ -280,7 +324,8 @@ mod tests {
             (new.clone(), mark(1, true)),
             (closed, mark(2, false)),
         ]);
-        let (rings, before, after) = (Rings::new(&new, &records), old.ring(), new.ring());
+        let (rings, before, after) =
+            (Rings::new(&new, &records, &BTreeSet::new()), old.ring(), new.ring());
         assert!(rings.is_changing());
         let mut moved = 0;
         for n in 0..300 {
@@ -292,7 +337,8 @@ mod tests {
             moved += expected.len();
         }
         assert!((60..140).contains(&moved), "a third of them: {moved}");
-        let rings = Rings::new(&new, &Records::from([(new.clone(), mark(1, true))]));
+        let rings =
+            Rings::new(&new, &Records::from([(new.clone(), mark(1, true))]), &BTreeSet::new());
         assert!(!rings.is_changing());
     }
 }

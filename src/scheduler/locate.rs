@@ -34,7 +34,7 @@ impl Scheduler {
     /// until `found` says that one does; which one that is.
     ///
     /// # Errors
-    /// As the store's, when none has it and one does not answer.
+    /// As the store's, when none has it and one does not answer or is not here.
     pub(super) async fn find<A, T, F>(
         &self,
         key: &JobKey,
@@ -56,7 +56,14 @@ impl Scheduler {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(None), Err)
+        let absent = || {
+            let shard = shards.absent_owner(key)?;
+            Some(ShardError::unavailable(
+                &shard,
+                "another replica has it, and it is not configured here",
+            ))
+        };
+        failed.or_else(absent).map_or(Ok(None), Err)
     }
 }
 

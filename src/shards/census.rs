@@ -3,7 +3,7 @@
 //! rings jobs may lie on. From that follows the ring that this replica serves: the configured shards that
 //! take new jobs. It is recorded on every shard before a job is written by it.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -17,14 +17,11 @@ use crate::domain::ring::ShardState;
 use crate::domain::rings::{self, Members, Records, Rings};
 use crate::domain::{ShardName, limit};
 use crate::metrics::Metrics;
-use crate::store::{self, About, Beat, Census, Event};
+use crate::store::{About, Beat, Census, Event};
 
+use super::dissent::{Dissent, News};
 use super::op::Op;
 use super::{Shard, Shards};
-
-/// Readings in a row in which another replica serves another ring, before that is said loudly: for a
-/// moment it is so after every change.
-const DISAGREEMENTS_MAX: u32 = 3;
 
 /// Rounds in which shards are told of a change: what one says may be news for the others.
 const ROUNDS_MAX: usize = 4;
@@ -53,10 +50,13 @@ struct Known {
     fingerprint: u64,
     /// Since when all replicas serve the same ring, as far as known.
     agreed: Instant,
-    /// By shard, readings in a row, see [`DISAGREEMENTS_MAX`].
-    disagreements: BTreeMap<ShardName, u32>,
+    dissent: Dissent,
+    /// Rings that other replicas serve now and that have shards which are not here.
+    elsewhere: BTreeSet<Members>,
     /// Shards that are on an open ring and not configured, as far as that was said.
-    strangers: Vec<ShardName>,
+    strangers: BTreeSet<ShardName>,
+    /// Of those the ones that nobody serves.
+    lost: BTreeSet<ShardName>,
 }
 
 // === impl Council ===
@@ -66,14 +66,16 @@ impl Council {
     pub(super) fn new(shards: &[Shard], metrics: &Metrics) -> Council {
         let mut records = Records::new();
         let served = open(&mut records, shards);
-        let rings = Arc::new(Rings::new(&served, &records));
+        let rings = Arc::new(Rings::new(&served, &records, &BTreeSet::new()));
         let known = Known {
             fingerprint: rings.newest().fingerprint(),
             records,
             served,
             agreed: Instant::now(),
-            disagreements: BTreeMap::new(),
-            strangers: Vec::new(),
+            dissent: Dissent::default(),
+            elsewhere: BTreeSet::new(),
+            strangers: BTreeSet::new(),
+            lost: BTreeSet::new(),
         };
         Council {
             owner: OnceLock::new(),
@@ -113,47 +115,47 @@ impl Council {
         let news = rings::merge(&mut known.records, &census.rings);
         let served = members(shards, |shard| shard.state() == ShardState::Active);
         let lacks = !rings::news_for(&census.rings, &known.records).is_empty();
-        let ring = known.fingerprint;
-        let is_other = |sign: &store::Sign| {
-            sign.owner != owner && sign.ring != 0 && sign.ring != ring && sign.is_living(census.now)
-        };
-        let disagrees = census.replicas.iter().any(is_other);
-        if disagrees {
-            known.agreed = Instant::now();
+        let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
+        let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
+        let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
+        let now = Instant::now();
+        if others.iter().any(|&ring| ring != known.fingerprint) {
+            known.agreed = now;
         }
-        let readings = known.disagreements.entry(shard.clone()).or_default();
-        *readings = if disagrees { readings.saturating_add(1) } else { 0 };
-        if *readings == DISAGREEMENTS_MAX {
-            tracing::error!(
-                "replicas serve different rings: give all of them the same shards; until then two of \
-                 them may create one id on two shards"
-            );
+        known.dissent.hear(shard, others, now);
+        let elsewhere = self.compare(&mut known, shards, now);
+        news || lacks || served != known.served || elsewhere != known.elsewhere
+    }
+
+    /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
+    /// here.
+    fn compare(&self, known: &mut Known, shards: &[Shard], now: Instant) -> BTreeSet<Members> {
+        let others = known.dissent.others(known.fingerprint, now);
+        let dissents = !others.is_empty();
+        self.metrics.set_ring_disagreement(dissents);
+        let is_other = |ring: &&Members| dissents && others.contains(&ring.fingerprint());
+        let rings: BTreeSet<Members> = known.records.keys().filter(is_other).cloned().collect();
+        if let Some(news) = known.dissent.news(dissents, now) {
+            tell(news, &known.served, &rings);
         }
-        let disagree = known.disagreements.values().any(|&readings| readings > 0);
-        self.metrics.set_ring_disagreement(disagree);
-        news || lacks || served != known.served
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let has_strangers = |ring: &Members| ring.names().iter().any(|name| !is_here(name));
+        rings.into_iter().filter(has_strangers).collect()
     }
 
     /// Serves this ring, which every shard that answers has on record.
     fn serve(&self, shards: &[Shard], served: Members) {
-        let mut known = self.known();
-        let rings = Rings::new(&served, &known.records);
-        let fingerprint = rings.newest().fingerprint();
+        let (mut known, now) = (self.known(), Instant::now());
+        let fingerprint = served.fingerprint();
         if served != known.served {
             tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
-            known.agreed = Instant::now();
+            known.agreed = now;
         }
-        let strangers = strangers(&known.records, shards);
-        for stranger in strangers.iter().filter(|shard| !known.strangers.contains(shard)) {
-            tracing::warn!(
-                shard = %stranger,
-                "a shard that is not configured here left before it was known to be empty: jobs that may lie \
-                 there are neither found nor delivered; configure it again on all servers, and remove it \
-                 when `ringq shard drain` with --wait has ended; if its data is gone, nothing can be done"
-            );
-        }
+        (known.served, known.fingerprint) = (served, fingerprint);
+        known.elsewhere = self.compare(&mut known, shards, now);
+        known.meet_strangers(shards);
+        let rings = Rings::new(&known.served, &known.records, &known.elsewhere);
         self.metrics.set_rings_open(rings.count());
-        (known.served, known.fingerprint, known.strangers) = (served, fingerprint, strangers);
         *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -178,14 +180,54 @@ fn open(records: &mut Records, shards: &[Shard]) -> Members {
     served
 }
 
-fn strangers(records: &Records, shards: &[Shard]) -> Vec<ShardName> {
-    let open = records.iter().filter(|(_, mark)| mark.open);
-    let named = open.flat_map(|(members, _)| members.read().unwrap_or_default());
-    let mut named: Vec<_> = named.map(|(name, _)| name).collect();
-    named.sort();
-    named.dedup();
-    named.retain(|name| !shards.iter().any(|shard| shard.name() == name));
-    named
+/// Says that replicas serve different rings, or do no more.
+fn tell(news: News, served: &Members, others: &BTreeSet<Members>) {
+    let others: Vec<&str> = others.iter().map(Members::as_str).collect();
+    let others = others.join(" ");
+    match news {
+        News::Begins => tracing::warn!(
+            %served, others,
+            "replicas serve different rings, as they do while they are given another list of shards one \
+             by one: it ends by itself when all have the same; until then two of them may create one id \
+             on two shards"
+        ),
+        News::Lasts => tracing::error!(
+            %served, others,
+            "replicas have served different rings for minutes: give all of them the same shards; until \
+             then two of them may create one id on two shards"
+        ),
+        News::Ends => tracing::info!(%served, "all replicas serve the same ring again"),
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    /// Looks which shards are on an open ring and not here, and says so of new ones.
+    fn meet_strangers(&mut self, shards: &[Shard]) {
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let names = |ring: &Members| ring.names().into_iter().filter(|name| !is_here(name));
+        let open = self.records.iter().filter(|(_, mark)| mark.open);
+        let strangers: BTreeSet<ShardName> = open.flat_map(|(ring, _)| names(ring)).collect();
+        let served: BTreeSet<ShardName> = self.elsewhere.iter().flat_map(names).collect();
+        let lost = strangers.difference(&served).cloned().collect();
+        for shard in served.difference(&self.strangers) {
+            tracing::info!(
+                %shard,
+                "another replica has a shard that is not configured here: what is asked here about ids that \
+                 may lie there is UNAVAILABLE until all replicas have the same list"
+            );
+        }
+        for shard in BTreeSet::difference(&lost, &self.lost) {
+            tracing::warn!(
+                %shard,
+                "a shard that is not configured here left before it was known to be empty: jobs that may lie \
+                 there are neither found nor delivered; configure it again on all servers, and remove it \
+                 when `ringq shard drain` with --wait has ended; if its data is gone, nothing can be done"
+            );
+        }
+        (self.strangers, self.lost) = (strangers, lost);
+    }
 }
 
 // === impl Shards ===

@@ -7,11 +7,12 @@
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
-//! - `census`: what the replicas of these shards know of each other and of the ring
+//! - `census`, `dissent`: what the replicas of these shards know of each other and of the ring, and whether they agree
 
 mod batcher;
 mod breaker;
 mod census;
+mod dissent;
 mod error;
 #[cfg(test)]
 pub(crate) mod faulty;
@@ -124,6 +125,14 @@ impl Shards {
             return Vec::new();
         }
         rings.former_owners(key).into_iter().filter_map(|name| self.named(name)).collect()
+    }
+
+    /// A shard that may have the job as well and is not here: another replica has it.
+    #[must_use]
+    pub fn absent_owner(&self, key: &JobKey) -> Option<ShardName> {
+        let rings = self.rings();
+        let mut owners = rings.owners_elsewhere(key);
+        owners.find(|name| self.named(name).is_none())
     }
 
     /// The shard of that name.

@@ -3,10 +3,16 @@
 
 use std::time::Duration;
 
-use ringq::pb::{DeleteRequest, RevocationReason, StreamRequest};
+use ringq::pb::reschedule_request::Schedule;
+use ringq::pb::{DeleteRequest, GetRequest, RescheduleRequest, RevocationReason, StreamRequest};
 use tokio::time::Instant;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 
-use crate::harness::{Client, JobExt as _, Redis, Server, Setup, job, millis, nack_retry, take};
+use crate::harness::{
+    Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack_retry,
+    take,
+};
 
 /// Two replicas on one Redis, and a client of each.
 struct Two {
@@ -87,6 +93,90 @@ async fn a_lease_that_runs_out_is_revoked_whichever_replica_notices() {
     for _ in 0..8 {
         assert_eq!(worker.revocation().await.reason(), RevocationReason::LeaseExpired);
     }
+}
+
+/// What Get, Delete and Reschedule say of a job that they do not find.
+async fn refusals(client: &Client, id: &str) -> [Status; 3] {
+    let (topic, id) = ("t".to_owned(), id.to_owned());
+    let get = GetRequest { topic: topic.clone(), id: id.clone(), ..Default::default() };
+    let delete = DeleteRequest { topic: topic.clone(), id: id.clone(), ..Default::default() };
+    let now = Some(Schedule::Delay(prost_types::Duration::default()));
+    let reschedule = RescheduleRequest { topic, id, schedule: now, ..Default::default() };
+    let mut queue = client.queue.clone();
+    [
+        queue.get(get).await.unwrap_err(),
+        queue.delete(delete).await.unwrap_err(),
+        queue.reschedule(reschedule).await.unwrap_err(),
+    ]
+}
+
+/// While a shard is added to one replica after the other, some have it and some do not.
+#[tokio::test]
+async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
+    let (Some(a), Some(b)) = (Redis::start().await, Redis::start().await) else { return };
+    let (a, b) = (format!("a={}", a.url()), format!("b={}", b.url()));
+    let short = Setup::new().shard(&a).start().await;
+    let mut long = Setup::new().ring(vec![a.clone(), b]).start().await;
+    let (here, there) = (short.connect().await, long.connect().await);
+    let mut on_b = Vec::new();
+    // One whose id its client chose, and one whose id the server made.
+    for name in ["order-", ""] {
+        let mut n = 0;
+        let enqueued = loop {
+            let spec =
+                if name.is_empty() { job("t") } else { job("t").with_id(format!("{name}{n}")) };
+            let enqueued = there.enqueue(spec).await;
+            if enqueued.shard == "b" {
+                break enqueued;
+            }
+            n += 1;
+        };
+        on_b.push(enqueued.id);
+    }
+    for id in &on_b {
+        eventually("the other one has heard of the shard", async || {
+            let statuses = refusals(&here, id).await;
+            statuses.iter().all(|status| status.code() == Code::Unavailable).then_some(())
+        })
+        .await;
+        for status in refusals(&here, id).await {
+            assert_refused(&status, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+            assert!(status.get_details_retry_info().is_some(), "it says how long to wait");
+            assert!(status.message().starts_with("shard b is unavailable"), "{status:?}");
+        }
+        there.get("t", id).await;
+    }
+    let gone = "order-gone-".to_owned();
+    let codes = futures::future::join_all((0..40).map(async |n| {
+        let [status, ..] = refusals(&here, &format!("{gone}{n}")).await;
+        status.code()
+    }));
+    let codes = codes.await;
+    for code in [Code::NotFound, Code::Unavailable] {
+        assert!(codes.contains(&code), "about half of the places are those of a: {codes:?}");
+    }
+    // It is said once, as what it is.
+    let says = |log: String, text: &str| log.matches(text).count();
+    let warning = "WARN ringq::shards::census: replicas serve different rings";
+    eventually("both say so", async || {
+        let said = [says(short.log(), warning), says(long.log(), warning)];
+        (said == [1, 1]).then_some(())
+    })
+    .await;
+    assert_eq!(says(short.log(), "left before"), 0, "{}", short.log());
+    long.terminate();
+    long.exit().await;
+    let [status, ..] = eventually("nobody has it any more", async || {
+        let statuses = refusals(&here, &on_b[0]).await;
+        (statuses[0].code() == Code::NotFound).then_some(statuses)
+    })
+    .await;
+    assert_refused(&status, Code::NotFound, "JOB_NOT_FOUND", "");
+    let log = short.log();
+    let told =
+        [warning, "serve the same ring again", "WARN ringq::shards::census: a shard that is not"];
+    assert_eq!(told.map(|text| says(log.clone(), text)), [1, 1, 1], "{log}");
+    assert_eq!(says(log.clone(), "ERROR"), 0, "{log}");
 }
 
 /// Calls of a command so far, by Redis's own count: those that came over a socket, not those of scripts.
