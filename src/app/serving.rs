@@ -86,6 +86,12 @@ impl Serving {
         }
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
+        if !grpc.ip().to_canonical().is_loopback() {
+            tracing::info!(
+                %grpc, tls = false, authentication = false,
+                "other machines can reach this address: whoever does may enqueue, take and delete every job"
+            );
+        }
         tokio::select! {
             () = shutdown => {}
             () = readiness::follow(down, all, &self.ready, &self.health) => {}

@@ -89,6 +89,17 @@ async fn sigterm_under_load_lets_work_in_hand_finish_and_loses_nothing() {
 }
 
 #[tokio::test]
+async fn a_server_that_others_can_reach_says_what_guards_it() {
+    let text = "tls=false authentication=false";
+    for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
+        let server = Setup::new().listen(address).start().await;
+        let log = server.log();
+        assert_eq!(log.matches(text).count(), times, "{address}: {log}");
+        assert!(!log.contains("WARN"), "a container listens there: {log}");
+    }
+}
+
+#[tokio::test]
 async fn an_idle_server_ends_at_once() {
     let mut server = Server::start().await;
     let _client = server.connect().await;
