@@ -46,7 +46,7 @@ impl AdminService for Admin {
         let request = request.into_inner();
         let (asked, view) = list::list_jobs(&request)?;
         let read = |piece| self.scheduler.list_jobs(piece);
-        let page = jobs_page(asked, view, read).await?;
+        let page = jobs_page(asked, view, read).await.map_err(Failure::of_read)?;
         let token =
             page.next.map(|places| list::to_jobs_token(list::jobs_query(&request), &places));
         Ok(Response::new(pb::ListJobsResponse {

@@ -84,7 +84,8 @@ impl QueueService for Queue {
 
     async fn get(&self, request: Request<pb::GetRequest>) -> Answer<pb::GetResponse> {
         let (key, view) = job::get(&request.into_inner())?;
-        let found = self.scheduler.get(key.clone(), view == View::Full).await?;
+        let found = self.scheduler.get(key.clone(), view == View::Full).await;
+        let found = found.map_err(Failure::of_read)?;
         let found = found.ok_or_else(|| Failure::job_not_found(&key))?;
         Ok(Response::new(pb::GetResponse { job: Some(job::to_job(found, view)) }))
     }

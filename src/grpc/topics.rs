@@ -27,7 +27,7 @@ impl Topics {
     }
 
     async fn row(&self, name: TopicName) -> Result<TopicRow, Status> {
-        let row = self.scheduler.topic(name.clone()).await?;
+        let row = self.scheduler.topic(name.clone()).await.map_err(Failure::of_read)?;
         row.ok_or_else(|| Failure::topic_not_found(&name).into())
     }
 }
@@ -48,7 +48,8 @@ impl TopicService for Topics {
     ) -> Result<Response<pb::ListTopicsResponse>, Status> {
         let list::TopicsPage { prefix, after, limit } = list::list_topics(&request.into_inner())?;
         // One more than asked for tells whether another page follows.
-        let mut rows = self.scheduler.topics(&prefix, after, limit + 1).await?;
+        let rows = self.scheduler.topics(&prefix, after, limit + 1).await;
+        let mut rows = rows.map_err(Failure::of_read)?;
         let more = rows.len() > limit;
         rows.truncate(limit);
         let last = rows.last().filter(|_| more);

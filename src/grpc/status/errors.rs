@@ -34,29 +34,54 @@ impl From<Invalid> for Status {
     }
 }
 
+// === impl Failure ===
+
 /// What a shard answers, and which one. Its own words stay in the server's log, and in ListShards.
-impl From<ShardError> for Failure {
-    fn from(ShardError { shard, error }: ShardError) -> Failure {
-        let (reason, what) = match error {
-            store::Error::Full(_) => {
-                (Reason::StoreFull, "is full and nothing was written; wait as RetryInfo says")
+impl Failure {
+    /// To a call that only reads: whether it was applied is no question.
+    pub(in crate::grpc) fn of_read(error: ShardError) -> Failure {
+        let what = match error.error {
+            store::Error::Full(_) => "is full; wait as RetryInfo says",
+            store::Error::Unavailable(_) => {
+                "is unavailable; repeat as RetryInfo says, ListShards has the cause"
             }
-            store::Error::Unavailable(_) => (
-                Reason::ShardUnavailable,
-                "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause",
-            ),
-            store::Error::Unknown(_) => (
-                Reason::OutcomeUnknown,
-                "did not answer in time and may have applied it; repeat with the same id",
-            ),
-            store::Error::Corrupt(_) => (
-                Reason::StoreCorrupt,
-                "met something that cannot be used, and a part may be written; an operator must look at the log",
-            ),
+            store::Error::Unknown(_) => "did not answer in time; repeat as RetryInfo says",
+            store::Error::Corrupt(_) => {
+                "met something that cannot be used; an operator must look at the log"
+            }
+        };
+        Failure::of_shard(&error, what)
+    }
+
+    fn of_shard(ShardError { shard, error }: &ShardError, what: &str) -> Failure {
+        let reason = match error {
+            store::Error::Full(_) => Reason::StoreFull,
+            store::Error::Unavailable(_) => Reason::ShardUnavailable,
+            store::Error::Unknown(_) => Reason::OutcomeUnknown,
+            store::Error::Corrupt(_) => Reason::StoreCorrupt,
         };
         let failure =
             Failure::new(reason, format!("shard {shard} {what}")).with("shard", shard.as_str());
         if reason == Reason::StoreFull { failure.about("limit", "store") } else { failure }
+    }
+}
+
+/// To a call that writes.
+impl From<ShardError> for Failure {
+    fn from(error: ShardError) -> Failure {
+        let what = match error.error {
+            store::Error::Full(_) => "is full and nothing was written; wait as RetryInfo says",
+            store::Error::Unavailable(_) => {
+                "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
+            }
+            store::Error::Unknown(_) => {
+                "did not answer in time and may have applied it; repeat with the same id"
+            }
+            store::Error::Corrupt(_) => {
+                "met something that cannot be used, and a part may be written; an operator must look at the log"
+            }
+        };
+        Failure::of_shard(&error, what)
     }
 }
 

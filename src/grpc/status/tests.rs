@@ -126,6 +126,27 @@ fn an_enqueue_of_unknown_outcome_names_the_id_that_makes_a_repeat_safe() {
 }
 
 #[test]
+fn a_read_that_fails_says_nothing_of_what_was_applied() {
+    let text = String::new;
+    let errors: [fn(String) -> store::Error; 4] = [
+        store::Error::Full,
+        store::Error::Unavailable,
+        store::Error::Unknown,
+        store::Error::Corrupt,
+    ];
+    for error in errors {
+        let error = ShardError { shard: ShardName::try_new("s1").unwrap(), error: error(text()) };
+        let (read, write) = (Failure::of_read(error.clone()), Failure::from(error));
+        assert_eq!((read.reason, &read.metadata), (write.reason, &write.metadata));
+        let speaks = |failure: &Failure| {
+            let (what, _) = failure.message.split_once("; ").unwrap();
+            ["applied", "written"].iter().any(|word| what.contains(word))
+        };
+        assert_eq!((speaks(&read), speaks(&write)), (false, true), "{}", read.message);
+    }
+}
+
+#[test]
 fn a_resource_is_named_as_a_path() {
     let details = Status::from(Failure::wrong_state(&key(), State::Running)).get_error_details();
     let violation = &details.precondition_failure().unwrap().violations[0];
