@@ -9,11 +9,11 @@ use crate::domain::{
     Durability, JobId, JobKey, OnConflict, Outcome, ShardName, Spec, State, Time, TopicName, When,
     limit,
 };
-use crate::shards::{RUN_MAX, Shard, ShardError};
+use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
 use crate::store::{NewJob, Prior};
 
 use super::Scheduler;
-use super::locate::{Doubts, Found, InTheWay};
+use super::locate::{Doubts, Found, InTheWay, absent};
 use super::run::Run;
 
 /// A job as a producer asks for it, checked but without a place.
@@ -152,7 +152,7 @@ impl Scheduler {
                 }
                 None => match shards.owner(&key) {
                     Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
-                    None => results[index] = Some(Err(no_such_shard(&key.id))),
+                    None => results[index] = Some(Err(unowned(shards, &key))),
                 },
             }
         }
@@ -241,9 +241,11 @@ fn add(runs: &mut Vec<Run>, shard: &Shard, index: usize, job: NewJob) {
     }
 }
 
-fn no_such_shard(id: &JobId) -> EnqueueError {
-    match id.shard() {
-        Some(name) => EnqueueError::NoSuchShard(name),
-        None => EnqueueError::NoActiveShard,
+/// Why no shard here can take the job.
+fn unowned(shards: &Shards, key: &JobKey) -> EnqueueError {
+    let Some(name) = key.id.shard() else { return EnqueueError::NoActiveShard };
+    match absent(shards, key) {
+        Some(error) => EnqueueError::Store { error, id: Some(key.id.clone()) },
+        None => EnqueueError::NoSuchShard(name),
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::domain::{JobKey, ShardName};
-use crate::shards::{self, Shard, ShardError};
+use crate::shards::{self, Shard, ShardError, Shards};
 
 use super::Scheduler;
 
@@ -25,6 +25,12 @@ pub(super) type Found = BTreeMap<usize, Result<Shard, InTheWay>>;
 pub(super) struct InTheWay {
     pub(super) shard: Shard,
     pub(super) error: ShardError,
+}
+
+/// That the job may lie on a shard that only other replicas are configured with, if so.
+pub(super) fn absent(shards: &Shards, key: &JobKey) -> Option<ShardError> {
+    let shard = shards.absent_owner(key)?;
+    Some(ShardError::unavailable(&shard, "another replica has it, and it is not configured here"))
 }
 
 // === impl Scheduler ===
@@ -56,14 +62,7 @@ impl Scheduler {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let absent = || {
-            let shard = shards.absent_owner(key)?;
-            Some(ShardError::unavailable(
-                &shard,
-                "another replica has it, and it is not configured here",
-            ))
-        };
-        failed.or_else(absent).map_or(Ok(None), Err)
+        failed.or_else(|| absent(shards, key)).map_or(Ok(None), Err)
     }
 }
 

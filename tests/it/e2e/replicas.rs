@@ -11,7 +11,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{
     Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack_retry,
-    take,
+    request, take,
 };
 
 /// Two replicas on one Redis, and a client of each.
@@ -146,6 +146,9 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
         }
         there.get("t", id).await;
     }
+    // A repeat with the id that a server made is not to be given up: it comes to the right one, or later.
+    let repeat = here.send(request(job("t").with_id(&on_b[1]))).await.unwrap_err();
+    assert_refused(&repeat, Code::Unavailable, "SHARD_UNAVAILABLE", "");
     let gone = "order-gone-".to_owned();
     let codes = futures::future::join_all((0..40).map(async |n| {
         let [status, ..] = refusals(&here, &format!("{gone}{n}")).await;
