@@ -51,19 +51,18 @@ impl Dissent {
 
     /// What is to be said now that others serve another ring, or do not.
     pub(super) fn news(&mut self, dissents: bool, now: Instant) -> Option<News> {
-        let news = if dissents {
-            let lasted = now.duration_since(*self.since.get_or_insert(now));
-            match self.said {
-                None if lasted > SEEMS => Some(News::Begins),
-                Some(News::Begins) if lasted >= LASTS => Some(News::Lasts),
-                _ => return None,
-            }
-        } else {
+        if !dissents {
             self.since = None;
-            if self.said.take().is_some() { return Some(News::Ends) } else { None }
+            return self.said.take().map(|_| News::Ends);
+        }
+        let lasted = now.duration_since(*self.since.get_or_insert(now));
+        let news = match self.said {
+            None if lasted > SEEMS => News::Begins,
+            Some(News::Begins) if lasted >= LASTS => News::Lasts,
+            _ => return None,
         };
-        self.said = news.or(self.said);
-        news
+        self.said = Some(news);
+        Some(news)
     }
 }
 
