@@ -4,12 +4,14 @@
 //!
 //! - `enqueue`, `run`: [`Scheduler::enqueue`], and where a job goes when its shard fails
 //! - `locate`, `rings`: where a job lies while the ring changes, and when that is over
-//! - `settle`, `split`: ack, nack, extend, and how a lease ends without its worker
+//! - `settle`, `split`: ack, nack and extend, which workers ask for
+//! - `end`: how a lease ends otherwise than by an ack, and without its worker
 //! - `fate`: what became of leases that this replica has not heard of
 //! - `upkeep`: reap and prune, called by the timers
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
+mod end;
 mod enqueue;
 mod fate;
 mod list;
@@ -36,12 +38,13 @@ use crate::store::Hint;
 pub use crate::shards::ShardError;
 pub use crate::store::Revoked;
 pub use admin::{SetShardStateError, ShardInfo, TopicRow};
+pub use end::Ended;
 pub use enqueue::{Draft, EnqueueError, Enqueued};
 pub use fate::Fate;
 pub use list::{JobsPage, ListJobs, ListedJob, Place, Places};
 pub use rates::Rates;
 pub use redrive::{RedriveJobs, RedrivenJobs};
-pub use settle::{AckItem, Ended, ExtendItem, NackItem, SettleError, SettleResult};
+pub use settle::{AckItem, ExtendItem, NackItem, SettleError, SettleResult};
 pub use upkeep::Due;
 
 /// Handle to everything that a verb needs. Cheap to clone.

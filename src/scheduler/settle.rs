@@ -1,15 +1,14 @@
-//! Every way in which a lease ends, and how it lasts.
+//! What workers settle: ack, nack and extend. How a lease ends that nobody settles is in [`super::end`].
 
 use std::time::Duration;
 
-use rand::Rng as _;
-
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, ShardName, State, Time, Token, limit};
+use crate::domain::{Payload, Receipt, ShardName, Time, Token, limit};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{End, Extend, Hint, Lease, LeaseRef, Refused, Revoked, Settle, Settled};
+use crate::store::{End, Extend, Hint, LeaseRef, Refused, Settle, Settled};
 
+use super::end::is_failure;
 use super::{Draft, EnqueueError, Scheduler};
 
 /// Ends an attempt with success.
@@ -30,15 +29,6 @@ pub struct NackItem {
     pub receipt: Receipt,
     /// How it ended.
     pub cause: Cause,
-}
-
-/// What became of leases that were to be ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Those that are over: every replica looks for them, and another one may have been first.
-    pub over: usize,
-    /// Those that this call has ended.
-    pub here: usize,
 }
 
 /// Moves a deadline.
@@ -107,35 +97,6 @@ impl Scheduler {
     pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
         split.run(|shard, items| self.extend_share(shard, items)).await
-    }
-
-    /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
-    /// Each only if its deadline is still the one that was read.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn end_leases(
-        &self,
-        shard: &Shard,
-        leases: &[Lease],
-        cause: &Cause,
-    ) -> shards::Result<Ended> {
-        let decide = |lease: &Lease| self.decide(lease, cause.clone(), Some(lease.deadline));
-        let settles: Vec<Settle> = leases.iter().map(decide).collect();
-        let failures: Vec<bool> = settles.iter().map(is_failure).collect();
-        let results = shard.settle(settles).await?;
-        let mut ended = Ended::default();
-        for ((lease, is_failure), result) in leases.iter().zip(failures).zip(results) {
-            if let Ok(settled) = result {
-                ended.over += 1;
-                ended.here += usize::from(!settled.repeated);
-                self.count_end(lease, cause, is_failure, settled);
-                let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
-                let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
-                self.hint(shard, lease.owner, hint);
-            }
-        }
-        Ok(ended)
     }
 
     async fn ack_share(
@@ -258,19 +219,6 @@ impl Scheduler {
         Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
     }
 
-    /// What ends `lease` for `cause`.
-    fn decide(&self, lease: &Lease, cause: Cause, deadline: Option<Time>) -> Settle {
-        let policy = self.retry_policy(&lease.standing.retry);
-        let entropy = rand::rng().random();
-        let end = lease_end(cause, &lease.standing, &policy, lease.now, entropy);
-        Settle {
-            lease: LeaseRef { key: lease.key.clone(), token: lease.token },
-            owner: lease.owner,
-            end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
-            deadline,
-        }
-    }
-
     /// A nack whose lease is gone: the store recognizes it when it was applied before, and refuses
     /// it otherwise, whatever the decision in it.
     fn repeat(&self, item: &NackItem) -> Settle {
@@ -306,24 +254,6 @@ impl Scheduler {
             if refused > 0 {
                 self.inner.metrics.settled(topic.as_str(), "refused", refused);
             }
-        }
-    }
-
-    fn count_end(&self, lease: &Lease, cause: &Cause, is_failure: bool, settled: Settled) {
-        if settled.repeated {
-            return;
-        }
-        let outcome = match (settled.state, cause) {
-            (State::Dead, _) => "dead",
-            (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
-            (_, Cause::Released { .. }) => "released",
-            (_, Cause::Expired) => "lease_expired",
-            (_, Cause::Broken) => "orphaned",
-        };
-        let topic = &lease.key.topic;
-        self.inner.metrics.settled(topic.as_str(), outcome, 1);
-        if is_failure {
-            self.inner.rates.failed(topic, 1, self.now());
         }
     }
 
@@ -395,9 +325,4 @@ impl From<Refused> for SettleError {
             Refused::Stale => SettleError::Stale,
         }
     }
-}
-
-/// Whether this end counts as a failure of the job, as it was decided.
-fn is_failure(settle: &Settle) -> bool {
-    matches!(&settle.end, End::Decided { end, .. } if end.counted)
 }
