@@ -3,9 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use rand::{Rng as _, SeedableRng as _};
-
 use super::flaky::Flaky;
 use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
@@ -17,6 +14,7 @@ use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
 use crate::store::sqlite::{self, SqliteStore};
 use crate::store::{Stats, Store as _};
+use futures::StreamExt as _;
 
 pub(super) const STREAMS_MAX: usize = 10;
 pub(super) const AGE_MAX: Duration = Duration::from_secs(1_800);
@@ -220,36 +218,6 @@ pub(super) fn store(time: &Clock) -> Arc<Flaky> {
         clock: time.clone(),
     };
     Arc::new(Flaky::new(SqliteStore::open(config).unwrap()))
-}
-
-/// A worker that opens streams and pulls, settles part of what it gets, and leaves.
-pub(super) async fn unsteady(server: Arc<Server>, seed: u64, topics: [&'static str; 3]) {
-    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
-    let moment = |n: u64| Duration::from_millis(n);
-    for _ in 0..25 {
-        let topics = if random.random() { vec!["mail.*", "c"] } else { topics.to_vec() };
-        let wait = moment(random.random_range(0..15));
-        if random.random_ratio(1, 3) {
-            let pull = server.dispatcher.pull(pull_options(&topics, 3, moment(10)));
-            if let Ok(got) = tokio::time::timeout(wait, pull).await {
-                server.ack(&got.unwrap()).await;
-            }
-            continue;
-        }
-        let grace = moment(20);
-        let credit = random.random_range(1..5);
-        let settings = options(&topics);
-        let mut stream =
-            server.open(StreamOptions { orphan_grace: grace, max_in_flight: credit, ..settings });
-        let mut held = 0;
-        while let Ok(batch) = tokio::time::timeout(wait, stream.batch()).await {
-            held += batch.deliveries.len();
-            assert!(held <= credit as usize, "{held} of {credit}");
-            let n = random.random_range(0..=batch.deliveries.len());
-            server.ack(&batch.deliveries[..n]).await;
-            held -= n;
-        }
-    }
 }
 
 /// Lets whatever is going on come to rest.

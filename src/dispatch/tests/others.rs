@@ -7,7 +7,7 @@ use super::*;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When};
 use crate::scheduler::Ended;
-use crate::store::{Event, Hint, Lease, NewJob, Prior};
+use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle, Store as _};
 
 /// What another replica does is done to the store, past the server.
 impl Server {

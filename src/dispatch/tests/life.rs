@@ -1,0 +1,140 @@
+//! How streams open, and how the server ends them: what they were sent outlives them.
+
+use super::harness::{AGE_MAX, STREAMS_MAX, Server, options, pull_options, settle_down};
+use super::*;
+
+#[tokio::test]
+async fn streams_and_pulls_share_a_maximum() {
+    let server = Server::start();
+    let streams: Vec<_> = (0..STREAMS_MAX).map(|_| server.open(options(&["t"]))).collect();
+    let refused = server.dispatcher.pull(pull_options(&["t"], 1, SECOND)).await;
+    let max = STREAMS_MAX;
+    assert_eq!(refused.err(), Some(OpenError::TooManyStreams { max }));
+    assert_eq!((server.dispatcher.streams_count(), server.dispatcher.workers().len()), (max, max));
+    drop(streams);
+    assert_eq!(server.dispatcher.streams_count(), 0);
+    assert!(server.dispatcher.open(options(&["t"])).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_broken_by_heartbeats_and_ended_by_the_idle_timeout() {
+    let server = Server::start();
+    let idle = Some(Duration::from_secs(70));
+    let mut stream = server.open(StreamOptions { idle_timeout: idle, ..options(&["t"]) });
+    let opened = tokio::time::Instant::now();
+    for beat in 1..=3 {
+        let batch = stream.batch().await;
+        assert!(batch.deliveries.is_empty() && !batch.draining);
+        assert_eq!(opened.elapsed().as_secs(), beat * 20);
+    }
+    assert!(stream.ended().await);
+    assert_eq!(opened.elapsed().as_secs(), 70);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_stream_is_told_to_go_elsewhere() {
+    let server = Server::start();
+    let mut stream = server.open(StreamOptions { heartbeat: 3600 * SECOND, ..options(&["t"]) });
+    let opened = tokio::time::Instant::now();
+    assert!(stream.batch().await.draining);
+    assert!((AGE_MAX.mul_f64(0.89)..AGE_MAX.mul_f64(1.11)).contains(&opened.elapsed()));
+    assert!(stream.ended().await);
+}
+
+#[tokio::test]
+async fn streams_that_the_server_ends_give_nothing_back() {
+    let server = Server::start();
+    server.enqueue("t", 3).await;
+    let mut stream = server.open(StreamOptions { max_jobs: Some(2), ..options(&["t"]) });
+    let sent = stream.jobs(2).await;
+    assert!(stream.ended().await);
+    drop(stream);
+    server.clock.advance(20 * SECOND);
+    settle_down().await;
+    assert_eq!(server.stats("t").await.running, 2);
+    server.ack(&sent).await;
+    assert_eq!(server.stats("t").await.ready, 1, "no more was claimed than asked for");
+    assert!(server.dispatcher.workers().is_empty());
+}
+
+#[tokio::test]
+async fn what_an_ended_stream_was_sent_is_not_let_go_by_the_next_life() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let mut stream = server.open(StreamOptions { max_jobs: Some(2), ..options(&["t"]) });
+    let sent = stream.jobs(2).await;
+    server.store.fail_detaches(2);
+    assert!(stream.ended().await);
+    // The stores close after this, so what is to be written must be, also at the third try.
+    server.dispatcher.close().await;
+    assert_eq!(server.store.detaches_to_fail(), 0);
+    let server = server.restart();
+    settle_down().await;
+    server.clock.advance(20 * SECOND);
+    settle_down().await;
+    assert_eq!(server.stats("t").await.running, 2);
+    server.ack(&sent).await;
+    assert_eq!(server.stats("t").await.succeeded_total, 2);
+}
+
+#[tokio::test]
+async fn an_old_stream_leaves_what_it_was_sent_to_its_worker() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(StreamOptions { heartbeat: 3600 * SECOND, ..options(&["t"]) });
+    stream.jobs(1).await;
+    tokio::time::pause();
+    assert!(stream.batch().await.draining);
+    assert!(stream.ended().await);
+    server.dispatcher.close().await;
+    assert_eq!(server.left_to_the_next_life().await, 0);
+}
+
+#[tokio::test]
+async fn an_end_that_the_store_does_not_hear_of_holds_up_nothing_for_long() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(StreamOptions { max_jobs: Some(1), ..options(&["t"]) });
+    stream.jobs(1).await;
+    server.store.fail_detaches(usize::MAX);
+    assert!(stream.ended().await);
+    // Whatever else the store is asked for is over: time that is paused does not wait for it.
+    settle_down().await;
+    tokio::time::pause();
+    tokio::time::timeout(2 * SECOND, server.dispatcher.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_that_drains_leaves_what_was_sent_to_its_workers() {
+    let server = Server::start();
+    server.enqueue("t", 600).await;
+    let credit = StreamOptions { max_in_flight: 600, max_batch: 600, ..options(&["t"]) };
+    let mut stream = server.open(credit);
+    stream.jobs(600).await;
+    assert_eq!(server.left_to_the_next_life().await, 600);
+    // Its transport does not read that it is to end.
+    server.dispatcher.close().await;
+    assert_eq!(server.left_to_the_next_life().await, 0);
+    drop(stream);
+}
+
+#[tokio::test]
+async fn a_replica_that_drains_ends_its_streams_and_waits_for_what_they_hold() {
+    let server = Server::start();
+    server.enqueue("t", 4).await;
+    let mut stream = server.open(StreamOptions { max_batch: 2, ..options(&["t"]) });
+    let sent = stream.jobs(2).await;
+    server.eventually("t", |stats| stats.running == 4).await;
+    server.dispatcher.drain();
+    assert!(stream.batch().await.draining);
+    assert!(stream.ended().await);
+    drop(stream);
+    server.eventually("t", |stats| stats.ready == 2).await;
+    assert_eq!(server.dispatcher.open(options(&["t"])).err(), Some(OpenError::Draining));
+    let idle = server.dispatcher.idle();
+    tokio::pin!(idle);
+    assert!(futures::poll!(idle.as_mut()).is_pending());
+    server.ack(&sent).await;
+    tokio::time::timeout(SECOND, idle).await.unwrap();
+    tokio::time::timeout(SECOND, server.dispatcher.close()).await.unwrap();
+}

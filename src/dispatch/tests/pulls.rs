@@ -1,0 +1,51 @@
+//! Pulls: what is there, once.
+
+use super::harness::{Server, attempt, pull_options, settle_down};
+use super::*;
+
+#[tokio::test]
+async fn a_pull_that_does_not_wait_finds_what_a_glob_means() {
+    let server = Server::start();
+    server.enqueue("mail.a", 2).await;
+    let got = server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await;
+    assert_eq!(got.len(), 2);
+    assert!(server.pull(pull_options(&["mail.*"], 5, Duration::ZERO)).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_pull_gets_what_is_there_and_its_leases_outlive_it() {
+    let server = Server::start();
+    server.enqueue("t", 3).await;
+    let got = server.pull(pull_options(&["t"], 2, SECOND)).await;
+    assert_eq!(got.len(), 2);
+    server.clock.advance(20 * SECOND);
+    settle_down().await;
+    assert_eq!(server.stats("t").await.running, 2);
+    server.ack(&got).await;
+    assert_eq!(server.pull(pull_options(&["t"], 9, Duration::ZERO)).await.len(), 1);
+    assert!(server.pull(pull_options(&["t"], 9, Duration::ZERO)).await.is_empty());
+    assert!(server.pull(pull_options(&["none", "u.*"], 9, Duration::ZERO)).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_pull_waits_for_a_job_or_its_time() {
+    let server = Server::start();
+    assert!(server.pull(pull_options(&["t"], 1, Duration::from_millis(30))).await.is_empty());
+    let waiting = server.pull(pull_options(&["t"], 1, 5 * SECOND));
+    let (got, ()) = tokio::join!(waiting, server.enqueue("t", 1));
+    assert_eq!(got.len(), 1);
+}
+
+#[tokio::test]
+async fn a_pull_that_is_dropped_costs_nothing_whenever_that_is() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let held = server.store.hold_claims();
+    let pull = server.pull(pull_options(&["t"], 1, 5 * SECOND));
+    assert!(tokio::time::timeout(Duration::from_millis(50), pull).await.is_err());
+    assert_eq!(server.stats("t").await.running, 1, "claimed, but the answer is on its way");
+    drop(held);
+    server.eventually("t", |stats| stats.ready == 1).await;
+    let got = server.pull(pull_options(&["t"], 1, SECOND)).await;
+    assert_eq!(attempt(&got[0]), (0, 0));
+}

@@ -1,0 +1,49 @@
+//! Leases that end while a worker holds them.
+
+use super::harness::{Server, options};
+use super::*;
+use crate::store::{End, LeaseRef, Settle, Store as _};
+
+#[tokio::test]
+async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
+    let sent = stream.jobs(1).await.remove(0);
+    server.scheduler.delete(sent.job.key.clone()).await.unwrap();
+    let batch = stream.batch().await;
+    assert_eq!(batch.revocations, [(sent.receipt, Revoked::Deleted)]);
+    if batch.deliveries.is_empty() {
+        stream.jobs(1).await;
+    }
+}
+
+#[tokio::test]
+async fn an_expired_lease_is_revoked() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut stream = server.open(options(&["t"]));
+    let sent = stream.jobs(1).await.remove(0);
+    server.clock.advance(30 * SECOND);
+    server.reap().await;
+    assert_eq!(stream.batch().await.revocations, [(sent.receipt, Revoked::LeaseExpired)]);
+}
+
+#[tokio::test]
+async fn an_end_that_nobody_told_of_is_found_in_the_store() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
+    let sent = stream.jobs(1).await.remove(0);
+    let lease = LeaseRef { key: sent.job.key.clone(), token: sent.job.token };
+    let end = End::Ack { result: None, follow_ups: Vec::new() };
+    let settle = Settle { lease, owner: 0, end, deadline: None };
+    server.store.settle(vec![settle]).await.unwrap()[0].unwrap();
+    stream.nothing().await;
+    for _ in 0..32 {
+        server.clock.advance(SECOND);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let batch = stream.batch().await;
+    assert_eq!((batch.revocations.len(), batch.deliveries.len()), (0, 1), "it has not run out");
+}
