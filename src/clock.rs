@@ -29,6 +29,19 @@ pub struct SystemClock {
     ahead: Arc<AtomicI64>,
 }
 
+/// How a shard's clock stands to this replica's, and the only way from a time of the one to a time of the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skew {
+    /// Microseconds that the shard's clock is ahead.
+    ahead: i64,
+}
+
+/// The skew of a shard as it was measured last, for all who want to know it.
+#[derive(Debug, Default)]
+pub struct LastSkew {
+    ahead: AtomicI64,
+}
+
 /// A clock that tests move by hand; whoever sleeps on it wakes when it moves.
 #[derive(Clone, Debug)]
 pub struct ManualClock {
@@ -91,13 +104,6 @@ impl SystemClock {
     }
 }
 
-/// How far the shard's clock is ahead of this replica's, which said `before` and `after` around a
-/// call that was answered with `shard`. Clocks that agree as far as one can tell are the same.
-#[must_use]
-pub fn skew(before: Time, shard: Time, after: Time) -> i64 {
-    if (before..=after).contains(&shard) { 0 } else { shard.0.saturating_sub(after.0) }
-}
-
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 fn wall() -> Time {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -107,6 +113,46 @@ fn wall() -> Time {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
 fn monotonic() -> Instant {
     Instant::now()
+}
+
+// === impl Skew, LastSkew ===
+
+impl Skew {
+    /// Both clocks say the same.
+    pub const NONE: Skew = Skew { ahead: 0 };
+
+    /// By this replica's clock, which said `before` and `after` around a call that was answered with `shard`.
+    /// Clocks that agree as far as one can tell are the same.
+    #[must_use]
+    pub fn measured(before: Time, shard: Time, after: Time) -> Skew {
+        let agree = (before..=after).contains(&shard);
+        Skew { ahead: if agree { 0 } else { shard.0.saturating_sub(after.0) } }
+    }
+
+    /// A time of the shard, on this replica's clock.
+    #[must_use]
+    pub fn here(self, there: Time) -> Time {
+        Time(there.0.saturating_sub(self.ahead))
+    }
+
+    /// A time of this replica, on the shard's clock.
+    #[must_use]
+    pub fn there(self, here: Time) -> Time {
+        Time(here.0.saturating_add(self.ahead))
+    }
+}
+
+impl LastSkew {
+    /// As it was measured last; none before.
+    #[must_use]
+    pub fn get(&self) -> Skew {
+        Skew { ahead: self.ahead.load(Ordering::Relaxed) }
+    }
+
+    /// It was measured.
+    pub fn set(&self, skew: Skew) {
+        self.ahead.store(skew.ahead, Ordering::Relaxed);
+    }
 }
 
 // === impl ManualClock ===
@@ -155,8 +201,21 @@ mod tests {
 
     #[test]
     fn clocks_that_agree_are_the_same() {
-        assert_eq!(skew(Time(10), Time(12), Time(14)), 0);
-        assert_eq!(skew(Time(10), Time(9), Time(14)), -5);
-        assert_eq!(skew(Time(10), Time(20), Time(14)), 6);
+        let ahead = |shard| Skew::measured(Time(10), Time(shard), Time(14)).ahead;
+        assert_eq!((ahead(12), ahead(9), ahead(20)), (0, -5, 6));
+    }
+
+    #[test]
+    fn a_time_goes_there_and_comes_back() {
+        let ahead = Skew::measured(Time(10), Time(20), Time(14));
+        assert_eq!((ahead.here(Time(20)), ahead.there(Time(14))), (Time(14), Time(20)));
+        let last = LastSkew::default();
+        assert_eq!(last.get().here(Time(20)), Time(20), "not measured yet");
+        last.set(ahead);
+        assert_eq!(last.get(), ahead);
+        assert_eq!(
+            (ahead.here(Time(i64::MIN)), ahead.there(Time::MAX)),
+            (Time(i64::MIN), Time::MAX)
+        );
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::skew;
+use crate::clock::Skew;
 use crate::domain::{Time, TopicName, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
@@ -172,7 +172,7 @@ impl Feed {
 
     /// Sleeps until something happens.
     async fn rest(&mut self) {
-        let due = self.board.next_due().map(|at| Time(at.0.saturating_sub(self.skew())));
+        let due = self.board.next_due().map(|at| self.skew().here(at));
         let clock = self.scheduler.clock().clone();
         let mailbox = &self.streams.mailboxes[self.index];
         let event = tokio::select! {
@@ -217,7 +217,7 @@ impl Feed {
         self.hear_events();
         match result {
             Ok(claims) => {
-                self.streams.set_skew(self.index, skew(before, claims.now, now));
+                self.streams.set_skew(self.index, Skew::measured(before, claims.now, now));
                 let at = Origin { shard: self.index, now, skew: self.skew() };
                 let outcome = self.board.apply(plan, claims.topics, at);
                 self.finish(outcome);
@@ -298,10 +298,10 @@ impl Feed {
 
     /// What the shard's clock says, as far as known.
     fn shard_now(&self) -> Time {
-        Time(self.scheduler.clock().now().0.saturating_add(self.skew()))
+        self.skew().there(self.scheduler.clock().now())
     }
 
-    fn skew(&self) -> i64 {
+    fn skew(&self) -> Skew {
         self.streams.skew(self.index)
     }
 }

@@ -2,11 +2,12 @@
 //! hints go.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::clock::{LastSkew, Skew};
 use crate::domain::{ShardName, Time, Token};
 use crate::store::{Hint, Revoked};
 
@@ -28,8 +29,8 @@ pub(super) struct Streams {
     pub(super) returns: Vec<Arc<Returns>>,
     /// Of the feeds.
     pub(super) awake: Arc<Awake>,
-    /// By shard: microseconds that its clock is ahead of this replica's.
-    skews: Vec<AtomicI64>,
+    /// By shard: how its clock stands to this replica's.
+    skews: Vec<LastSkew>,
     /// By shard: hints may have been lost, so all its leases are to be looked up.
     doubts: Vec<AtomicBool>,
     /// When some stream needs a look at its deadlines.
@@ -58,7 +59,7 @@ impl Streams {
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
             returns: (0..shards).map(|_| Arc::default()).collect(),
             awake: Arc::new(Awake::new(shards)),
-            skews: (0..shards).map(|_| AtomicI64::new(0)).collect(),
+            skews: (0..shards).map(|_| LastSkew::default()).collect(),
             doubts: (0..shards).map(|_| AtomicBool::new(false)).collect(),
             alarm: Alarm::default(),
             turn: AtomicUsize::new(0),
@@ -144,8 +145,7 @@ impl Streams {
             Hint::Settled { stream, tokens } => self.settled(stream, &tokens),
             Hint::Revoked { stream, tokens, reason } => self.revoke(stream, &tokens, reason),
             Hint::Extended { stream, tokens, deadline } => {
-                let deadline = Time(deadline.0.saturating_sub(self.skew(shard)));
-                self.extended(stream, &tokens, deadline);
+                self.extended(stream, &tokens, self.skew(shard).here(deadline));
             }
         }
     }
@@ -198,14 +198,14 @@ impl Streams {
         self.doubts[shard].swap(false, Ordering::AcqRel)
     }
 
-    /// Microseconds that the shard's clock is ahead of this replica's.
-    pub(super) fn skew(&self, shard: usize) -> i64 {
-        self.skews[shard].load(Ordering::Relaxed)
+    /// How the shard's clock stands to this replica's.
+    pub(super) fn skew(&self, shard: usize) -> Skew {
+        self.skews[shard].get()
     }
 
     /// What the answer to a claim tells of the shard's clock.
-    pub(super) fn set_skew(&self, shard: usize, skew: i64) {
-        self.skews[shard].store(skew, Ordering::Relaxed);
+    pub(super) fn set_skew(&self, shard: usize, skew: Skew) {
+        self.skews[shard].set(skew);
     }
 
     fn freed(&self, stream: &Arc<Stream>, freed: Freed) {

@@ -1,6 +1,6 @@
 //! Upkeep: what the timers call. Each verb does a bounded piece and says when there is more.
 
-use crate::clock::skew;
+use crate::clock::Skew;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, limit};
 use crate::shards::{self, Shard};
@@ -12,18 +12,8 @@ use super::Scheduler;
 pub struct Due {
     /// By the shard's clock; `None`: before anything changes there is nothing.
     pub next: Option<Time>,
-    /// How far that clock is ahead of this replica's, in microseconds.
-    pub skew: i64,
-}
-
-// === impl Due ===
-
-impl Due {
-    /// A time of the shard by this replica's clock.
-    #[must_use]
-    pub fn here(&self, time: Time) -> Time {
-        Time(time.0.saturating_sub(self.skew))
-    }
+    /// How that clock stands to this replica's.
+    pub skew: Skew,
 }
 
 // === impl Scheduler ===
@@ -36,7 +26,7 @@ impl Scheduler {
     pub async fn reap(&self, shard: &Shard) -> shards::Result<Due> {
         let before = self.now();
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
-        let skew = skew(before, reaped.now, self.now());
+        let skew = Skew::measured(before, reaped.now, self.now());
         if !reaped.leases.is_empty() {
             let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?.here;
             if ended > 0 {
@@ -53,6 +43,6 @@ impl Scheduler {
     pub async fn prune(&self, shard: &Shard) -> shards::Result<Due> {
         let before = self.now();
         let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
-        Ok(Due { next: pruned.next, skew: skew(before, pruned.now, self.now()) })
+        Ok(Due { next: pruned.next, skew: Skew::measured(before, pruned.now, self.now()) })
     }
 }

@@ -89,7 +89,7 @@ async fn tend<F: Future<Output = shards::Result<Due>>, P: Future<Output = ()>>(
 async fn sleep(clock: &Clock, events: &mut Receiver<Event>, due: Due) -> Option<()> {
     let mut next = due.next.unwrap_or(Time::MAX);
     loop {
-        let alarm = clock.sleep_until(due.here(next));
+        let alarm = clock.sleep_until(due.skew.here(next));
         tokio::pin!(alarm);
         let earlier = loop {
             tokio::select! {
@@ -115,7 +115,7 @@ mod tests {
     use tokio::sync::broadcast;
 
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::clock::{ManualClock, Skew};
     use crate::domain::ShardName;
     use crate::scheduler::tests::lease;
     use crate::scheduler::tests::ring::{Ring, soon};
@@ -123,7 +123,7 @@ mod tests {
     use crate::shards::faulty::Fault;
 
     fn at(micros: i64) -> Due {
-        Due { next: Some(Time(micros)), skew: 0 }
+        Due { next: Some(Time(micros)), skew: Skew::NONE }
     }
 
     /// Runs `tend` over scripted answers, and says at which times it called.
@@ -204,14 +204,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn times_of_a_shard_are_by_its_clock() {
-        let ahead = Due { skew: 1_000, ..at(1_100) };
+        let shard_says = |micros| Skew::measured(Time(0), Time(micros), Time(0));
+        let ahead = Due { skew: shard_says(1_000), ..at(1_100) };
         let nothing = Due { next: None, ..ahead };
         let script = Script::start(vec![Ok(ahead), Ok(nothing)]).await;
         assert_eq!(script.at(99).await, [0]);
         assert_eq!(script.at(100).await, [0, 100]);
         script.events.send(Event::Upkeep { at: Time(1_050) }).unwrap();
         assert_eq!(script.at(101).await, [0, 100, 101], "that has passed already");
-        let behind = Due { skew: -1_000, ..at(100) };
+        let behind = Due { skew: shard_says(-1_000), ..at(100) };
         let script = Script::start(vec![Ok(behind)]).await;
         assert_eq!(script.at(1_099).await, [0]);
         assert_eq!(script.at(1_100).await, [0, 1_100]);

@@ -9,6 +9,7 @@ mod transport;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::clock::Skew;
 use crate::domain::credit::Credit;
 use crate::domain::{JobKey, Time, Token, limit};
 use crate::store::{LeaseRef, Leased, Revoked};
@@ -128,8 +129,8 @@ pub(super) struct Origin {
     pub(super) shard: usize,
     /// On the clock of this replica.
     pub(super) now: Time,
-    /// Microseconds that the store's clock is ahead of it.
-    pub(super) skew: i64,
+    /// How the clock of the shard stands to it.
+    pub(super) skew: Skew,
 }
 
 /// What a grant led to.
@@ -354,7 +355,7 @@ impl Share {
 
 impl Unsent {
     fn new(job: Leased, at: Origin) -> Unsent {
-        let deadline = Time(job.deadline.0.saturating_sub(at.skew));
+        let deadline = at.skew.here(job.deadline);
         let stale_at = at.now.plus(deadline.since(at.now) / 3);
         let bytes = job.spec.bytes() as u64;
         Unsent { job, shard: at.shard, bytes, deadline, stale_at }

@@ -2,7 +2,7 @@ use super::*;
 use crate::domain::{JobId, Payload, Spec, TopicName};
 
 const NOW: Time = Time(0);
-const AT: Origin = Origin { shard: 0, now: NOW, skew: 0 };
+const AT: Origin = Origin { shard: 0, now: NOW, skew: Skew::NONE };
 
 fn seconds(n: i64) -> Time {
     Time(n * 1_000_000)
@@ -255,7 +255,8 @@ fn a_pull_is_served_once() {
 fn deadlines_are_kept_on_the_clock_of_the_replica() {
     let mut ledger = ledger(10);
     let share = ledger.reserve(0, all).unwrap();
-    let at = Origin { shard: 0, now: seconds(100), skew: -seconds(100).0 };
+    let skew = Skew::measured(seconds(100), seconds(0), seconds(100));
+    let at = Origin { shard: 0, now: seconds(100), skew };
     ledger.grant(share, vec![job(1, 10)], at);
     let taken = ledger.take(seconds(100), 1);
     assert_eq!(taken.jobs[0].left(seconds(101)), Duration::from_secs(29));

@@ -7,13 +7,13 @@ use super::super::ledger::{Harvest, Mode, Origin};
 use super::super::stream::Home;
 use super::super::{StreamOptions, TopicPattern};
 use super::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, Skew};
 use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Token};
 use crate::metrics::Metrics;
 use crate::store::{Claimed, Leased, Rest};
 
 const NOW: Time = Time(1_000_000);
-const AT: Origin = Origin { shard: 0, now: NOW, skew: 0 };
+const AT: Origin = Origin { shard: 0, now: NOW, skew: Skew::NONE };
 
 fn name(topic: &str) -> TopicName {
     TopicName::stored(topic)
