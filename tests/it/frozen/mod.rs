@@ -23,7 +23,7 @@ use crate::conformance::{Backend, Fixture};
 use crate::harness::Redis;
 
 /// The formats that builds have written and this one reads.
-const FORMATS: [u32; 1] = [3];
+const FORMATS: [u32; 2] = [2, 3];
 const DUMP: &str = include_str!("dump.lua");
 /// Every job of the store that is left, and its state.
 const STATES: [(&str, State); 23] = [
@@ -233,6 +233,8 @@ async fn what_every_format_left_is_read_as_it_was_and_goes_on() {
         }
         assert_same(&seen(&frozen).await, &seen(&fresh).await);
         assert_same(&go_on(&frozen).await, &go_on(&fresh).await);
+        let newest = FORMATS.last().unwrap().to_string();
+        assert_eq!(one.command(&["HGET", "ringq:shard", "format"]).await, newest, "it is raised");
     }
 }
 
