@@ -189,6 +189,48 @@ mod tests {
 
     use super::*;
 
+    /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
+    /// a client asks for nothing.
+    const UNPUBLISHED: [&str; 15] = [
+        "SHARD_NAME_BYTES_MAX",
+        "CONFIRMED_CALLS_MAX",
+        "STREAM_CREDIT_DEFAULT",
+        "STREAM_BATCH_DEFAULT",
+        "LIST_JOBS_PAGE_DEFAULT",
+        "LIST_TOPICS_PAGE_DEFAULT",
+        "CALL_JOBS_MAX",
+        "CALL_BYTES_MAX",
+        "PREFETCH_BYTES_MAX",
+        "EXTEND_BEFORE_BREAK",
+        "HEARTBEAT_DEFAULT",
+        "PULL_WAIT_DEFAULT",
+        "PULL_DEADLINE_MARGIN",
+        "REPLICA_HEARTBEAT",
+        "REPLICA_SILENCE_MAX",
+    ];
+
+    /// A published name is that of its constant, with the unit of a duration in it.
+    #[test]
+    fn every_limit_is_published_or_said_not_to_be() {
+        let source = include_str!("limit.rs");
+        let constants = source.lines().filter_map(|line| line.strip_prefix("pub const "));
+        let mut constants: Vec<_> =
+            constants.filter_map(|constant| constant.split(':').next()).collect();
+        let entries = source.lines().filter_map(|line| line.trim().strip_prefix("(\""));
+        let entries = entries.filter_map(|entry| entry.strip_suffix(")),")?.split_once("\", "));
+        let published = entries.filter_map(|(name, value)| Some((name, value.split_once('(')?.1)));
+        let published: Vec<_> = published.collect();
+        assert_eq!(published.len(), all().len());
+        for (name, constant) in &published {
+            assert_eq!(name.replace("_ms", ""), constant.to_lowercase());
+        }
+        let told = published.into_iter().map(|(_, constant)| constant);
+        let mut told: Vec<_> = told.chain(UNPUBLISHED).collect();
+        told.sort_unstable();
+        constants.sort_unstable();
+        assert_eq!(told, constants, "each is in all() or in UNPUBLISHED");
+    }
+
     /// What `GetServerInfo` says of its limits: the name tells the unit, and all others are counts.
     #[test]
     fn a_published_name_tells_its_unit() {
