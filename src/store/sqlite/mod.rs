@@ -16,6 +16,7 @@ mod fault;
 mod finish;
 mod generation;
 mod get;
+mod heal;
 mod info;
 mod leases;
 mod lifecycle;

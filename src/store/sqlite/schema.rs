@@ -7,6 +7,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use crate::domain::{ShardName, Time};
 
 use super::OpenError;
+use super::heal::heal;
 
 /// The migrations, in order; the file's `user_version` counts those it has seen. One that has
 /// landed is never edited.
@@ -23,14 +24,6 @@ const BUSY_TIMEOUT_MS: u32 = 2_000;
 const CHECKPOINT_PAGES: u32 = 4_096;
 /// Prepared statements kept per connection; there are fewer.
 const STATEMENTS_MAX: usize = 64;
-
-/// A job enqueued without a delay never depends on the clock: after the clock went back, those
-/// written before are due now. A newest record of the future tells that it did; that is not always the one with
-/// the greatest key, which one that moved to another topic may have.
-const CLOCK_WENT_BACK: &str = "SELECT 1 FROM (SELECT created FROM jobs ORDER BY key DESC LIMIT 10000) \
-     WHERE created > ?1";
-const HEAL: &str =
-    "UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failures = 0";
 
 /// All tables, and those that only a shard has: the first migration makes them at once.
 const TABLES: &str = "SELECT count(*), coalesce(sum(name = 'shard'), 0) FROM sqlite_schema \
@@ -83,11 +76,7 @@ pub(super) fn prepare(
 ) -> Result<(), OpenError> {
     migrate(connection)?;
     check_name(connection, name)?;
-    if connection.prepare(CLOCK_WENT_BACK)?.exists(params![now.0])? {
-        let healed = connection.execute(HEAL, params![now.0])?;
-        tracing::warn!(shard = %name, healed, "the clock went back; undelayed jobs are due now");
-    }
-    Ok(())
+    Ok(heal(connection, name, now)?)
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
@@ -122,13 +111,14 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 15] = [
+    const FILES: [&str; 16] = [
         include_str!("beat.sql"),
         include_str!("change.sql"),
         include_str!("claim.sql"),
         include_str!("enqueue.sql"),
         include_str!("finish.sql"),
         include_str!("generation.sql"),
+        include_str!("heal.sql"),
         include_str!("info.sql"),
         include_str!("leases.sql"),
         include_str!("lifecycle.sql"),
@@ -140,8 +130,9 @@ mod tests {
         include_str!("upkeep.sql"),
     ];
 
-    /// The statement that may look at many rows: the list of what runs, which credit bounds.
-    const MAY_SCAN: [&str; 1] = ["list_running"];
+    /// The statements that may look at many rows: the list of what runs, which credit bounds, and those that
+    /// run once, when a file is opened.
+    const MAY_SCAN: [&str; 3] = ["list_running", "went_back", "heal"];
 
     /// The plan of one statement, a line per step.
     fn plan(connection: &Connection, sql: &str) -> String {
