@@ -1,10 +1,34 @@
 //! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
 //! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
-//! precondition, moves the job, and answers what it found. Scripts live in `.lua` files, listed in `script.rs`; the
-//! keys are described in `keys.rs`, what lies under them in `record.rs`, where each field is in `layout.rs`.
+//! precondition, moves the job, and answers what it found. The keys are described in `keys.rs`, what lies under them
+//! in `record.rs`, where each field is in `layout.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
+//!
+//! | file | verbs | scripts that it calls |
+//! |---|---|---|
+//! | `beat.rs` | `beat`, `set_state` | `beat`, `set_state` |
+//! | `change.rs` | `delete`, `reschedule`, `redrive` | `delete`, `reschedule`, `redrive` |
+//! | `claim.rs` | `claim` | `claim` |
+//! | `enqueue.rs` | `enqueue` | `enqueue`, `again` where it may be a repeat |
+//! | `get.rs` | `get` | `get` |
+//! | `info.rs` | `info` | `info`, `kept` |
+//! | `leases.rs` | `leases`, `extend`, `detach` | `extend`, `detach`; leases are read as jobs are |
+//! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
+//! | `settle.rs` | `settle` | `settle` |
+//! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
+//! | `unclaim.rs` | `unclaim` | `unclaim` |
+//! | `upkeep.rs` | `reap`, `prune`, `orphans` | `reap`, `prune`, `running` |
+//!
+//! | script of `lib/` | what others include it for |
+//! |---|---|
+//! | `clock` | the time, first of all |
+//! | `line`, `record` | a job in its order and its record, read and written; nobody else knows how they lie |
+//! | `lifecycle`, `recall` | a job that ends, waits again or is forgotten, and what is recalled of it |
+//! | `arrive` | a new job meets what has its id |
+//! | `tell` | other replicas hear what became of their leases |
+//! | `claim_general` | a claim that is not the commonest one |
 
 mod actions;
 mod address;
@@ -36,6 +60,8 @@ mod sentinel;
 mod settle;
 mod shard;
 mod stored;
+#[cfg(test)]
+mod tests;
 mod unclaim;
 mod upkeep;
 
