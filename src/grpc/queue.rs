@@ -91,10 +91,9 @@ impl QueueService for Queue {
     }
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteResponse> {
-        let request = request.into_inner();
-        let key = job::delete(&request)?;
+        let (key, allow_missing) = job::delete(&request.into_inner())?;
         let previous = self.scheduler.delete(key.clone()).await?;
-        if previous.is_none() && !request.allow_missing {
+        if previous.is_none() && !allow_missing {
             return Err(Failure::job_not_found(&key).into());
         }
         let previous = previous.map_or(pb::JobState::Unspecified, enums::to_job_state);

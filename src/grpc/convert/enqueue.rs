@@ -21,9 +21,10 @@ pub(in crate::grpc) fn enqueue(
     context: Context<'_>,
 ) -> Result<(Draft, Option<Durability>), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
-    let terms = terms(&mut checks, request.on_conflict, &request.request_id);
-    let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
-    let draft = match request.job {
+    let pb::EnqueueRequest { job, on_conflict, request_id, durability } = request;
+    let terms = terms(&mut checks, on_conflict, &request_id);
+    let durability = enums::durability(&mut checks, root.field("durability"), durability);
+    let draft = match job {
         Some(spec) => draft(&mut checks, root.field("job"), spec, terms, context),
         None => {
             checks.invalid(root.field("job"), "must be given");
@@ -39,9 +40,10 @@ pub(in crate::grpc) fn batch_enqueue(
     context: Context<'_>,
 ) -> Result<Batch, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
-    checks.one_to(root.field("jobs"), request.jobs.len(), limit::BATCH_JOBS_MAX);
-    let terms = terms(&mut checks, request.on_conflict, &request.request_id);
-    let durability = enums::durability(&mut checks, root.field("durability"), request.durability);
+    let pb::BatchEnqueueRequest { jobs, on_conflict, request_id, durability } = request;
+    checks.one_to(root.field("jobs"), jobs.len(), limit::BATCH_JOBS_MAX);
+    let terms = terms(&mut checks, on_conflict, &request_id);
+    let durability = enums::durability(&mut checks, root.field("durability"), durability);
     checks.finish(Some(()))?;
     let one = |(index, spec)| {
         let mut checks = Checks::default();
@@ -49,7 +51,7 @@ pub(in crate::grpc) fn batch_enqueue(
         let draft = draft(&mut checks, Path::ROOT, spec, terms, context);
         checks.finish(draft)
     };
-    let drafts = request.jobs.into_iter().enumerate().map(one).collect();
+    let drafts = jobs.into_iter().enumerate().map(one).collect();
     Ok(Batch { drafts, durability })
 }
 

@@ -11,16 +11,18 @@ use super::{Checks, Invalid, Path, names, payload, retry};
 /// The job that is to be read, and how much of it.
 pub(in crate::grpc) fn get(request: &pb::GetRequest) -> Result<(JobKey, View), Invalid> {
     let mut checks = Checks::default();
-    let key = names::key(&mut checks, &request.topic, &request.id);
-    let view = enums::view(&mut checks, Path::ROOT.field("view"), request.view, View::Full);
+    let pb::GetRequest { topic, id, view } = request;
+    let key = names::key(&mut checks, topic, id);
+    let view = enums::view(&mut checks, Path::ROOT.field("view"), *view, View::Full);
     checks.finish(key.zip(view))
 }
 
-/// The job that is to be deleted.
-pub(in crate::grpc) fn delete(request: &pb::DeleteRequest) -> Result<JobKey, Invalid> {
+/// The job that is to be deleted, and whether it may be missing.
+pub(in crate::grpc) fn delete(request: &pb::DeleteRequest) -> Result<(JobKey, bool), Invalid> {
     let mut checks = Checks::default();
-    let key = names::key(&mut checks, &request.topic, &request.id);
-    checks.finish(key)
+    let pb::DeleteRequest { topic, id, allow_missing } = request;
+    let key = names::key(&mut checks, topic, id);
+    checks.finish(key.map(|key| (key, *allow_missing)))
 }
 
 /// As much of a job as is asked for.

@@ -29,13 +29,14 @@ pub(in crate::grpc) fn list_jobs(
 ) -> Result<(ListJobs, View), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
-    let topic = names::topic(c, root.field("topic"), &request.topic);
-    let state = enums::job_state(c, root.field("state"), request.state);
-    no_filter(c, &request.filter);
-    let view = enums::view(c, root.field("view"), request.view, View::Basic);
+    let pb::ListJobsRequest { topic, state, filter, page_size, page_token, view } = request;
+    let topic = names::topic(c, root.field("topic"), topic);
+    let state = enums::job_state(c, root.field("state"), *state);
+    no_filter(c, filter);
+    let view = enums::view(c, root.field("view"), *view, View::Basic);
     let (default, max) = (limit::LIST_JOBS_PAGE_DEFAULT, limit::LIST_JOBS_PAGE_MAX);
-    let limit = size(c, request.page_size, default, max);
-    let after = token(c, &request.page_token, jobs_query(request), places);
+    let limit = size(c, *page_size, default, max);
+    let after = token(c, page_token, jobs_query(request), places);
     let after = after.unwrap_or_default();
     let list = topic.zip(state).zip(view).map(|((topic, state), view)| {
         (ListJobs { topic, state, full: view == View::Full, limit, after }, view)
@@ -74,12 +75,13 @@ pub(in crate::grpc) fn jobs_query(request: &pb::ListJobsRequest) -> u64 {
 pub(in crate::grpc) fn list_topics(request: &pb::ListTopicsRequest) -> Result<TopicsPage, Invalid> {
     let mut checks = Checks::default();
     let (default, max) = (limit::LIST_TOPICS_PAGE_DEFAULT, limit::LIST_TOPICS_PAGE_MAX);
-    let limit = size(&mut checks, request.page_size, default, max);
-    let query = topics_query(&request.prefix);
-    let after = token(&mut checks, &request.page_token, query, |place| {
+    let pb::ListTopicsRequest { prefix, page_size, page_token } = request;
+    let limit = size(&mut checks, *page_size, default, max);
+    let query = topics_query(prefix);
+    let after = token(&mut checks, page_token, query, |place| {
         TopicName::try_new(std::str::from_utf8(place).ok()?).ok()
     });
-    checks.finish(Some(TopicsPage { prefix: request.prefix.clone(), after, limit }))
+    checks.finish(Some(TopicsPage { prefix: prefix.clone(), after, limit }))
 }
 
 /// The token of the page after the topic `last`.

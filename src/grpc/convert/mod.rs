@@ -3,7 +3,8 @@
 //! module nothing has to be checked again.
 //!
 //! A conversion notes every violation of its message in [`Checks`] and goes on, so that a client
-//! hears of all of them at once.
+//! hears of all of them at once. It takes the message apart field by field: with a new one it does not compile until
+//! that is read, or refused.
 //!
 //! # Names
 //! - A whole request is read by a function with the name of its RPC: `enqueue`, `list_jobs`. It takes the

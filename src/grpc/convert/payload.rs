@@ -14,14 +14,13 @@ pub(in crate::grpc) fn payload(
     given: Option<pb::Payload>,
 ) -> Option<Payload> {
     use pb::payload::Kind;
-    let given = given?;
-    let (text, body) = match given.kind {
+    let pb::Payload { kind, content_type } = given?;
+    let (text, body) = match kind {
         Some(Kind::Text(text)) => (true, Bytes::from(text)),
         Some(Kind::Data(data)) => (false, data),
         None => (false, Bytes::new()),
     };
     checks.at_most_bytes(path, body.len(), limit::PAYLOAD_BYTES_MAX);
-    let content_type = given.content_type;
     let path = path.field("content_type");
     checks.at_most_bytes(path, content_type.len(), limit::CONTENT_TYPE_BYTES_MAX);
     Some(Payload { text, body, content_type })

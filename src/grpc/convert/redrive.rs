@@ -14,14 +14,16 @@ pub(in crate::grpc) fn redrive_jobs(
 ) -> Result<RedriveJobs, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
-    let topic = names::topic(c, root.field("topic"), &request.topic);
-    let ids = request.ids.iter().enumerate();
+    let pb::RedriveJobsRequest { topic, ids, filter, target_topic, max_rate, validate_only } =
+        request;
+    let topic = names::topic(c, root.field("topic"), topic);
+    let ids = ids.iter().enumerate();
     let ids = ids.filter_map(|(index, id)| names::id(c, root.item("ids", index), id)).collect();
-    list::no_filter(c, &request.filter);
-    let target = Some(request.target_topic.as_str()).filter(|name| !name.is_empty());
+    list::no_filter(c, filter);
+    let target = Some(target_topic.as_str()).filter(|name| !name.is_empty());
     let target = target.and_then(|name| names::topic(c, root.field("target_topic"), name));
-    let rate = rate(c, request.max_rate);
-    let dry_run = request.validate_only;
+    let rate = rate(c, *max_rate);
+    let dry_run = *validate_only;
     checks.finish(topic.map(|topic| RedriveJobs { topic, ids, target, rate, dry_run }))
 }
 

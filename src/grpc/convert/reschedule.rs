@@ -22,9 +22,10 @@ pub(in crate::grpc) fn reschedule(
     now: Time,
 ) -> Result<Reschedule, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
-    let key = names::key(&mut checks, &request.topic, &request.id);
-    let due = schedule::due(&mut checks, root, request.schedule.map(Into::into), now);
-    let priority = spec::priority(&mut checks, root.field("priority"), request.priority);
+    let pb::RescheduleRequest { topic, id, priority, schedule } = request;
+    let key = names::key(&mut checks, &topic, &id);
+    let due = schedule::due(&mut checks, root, schedule.map(Into::into), now);
+    let priority = spec::priority(&mut checks, root.field("priority"), priority);
     checks.finish(key.map(|key| Reschedule { key, due, priority }))
 }
 

@@ -34,23 +34,34 @@ pub(in crate::grpc) fn retry(
 
 /// What is said, as far as it has the form of what we have a type for.
 fn overrides(given: &pb::RetryPolicy, refused: &mut Vec<Refused>) -> RetryOverrides {
+    let pb::RetryPolicy {
+        max_attempts,
+        delays,
+        initial_delay,
+        multiplier,
+        max_delay,
+        jitter,
+        max_retry_duration,
+        ignore_expired_leases,
+        max_deliveries,
+    } = given;
     let mut wait = |given: Option<&prost_types::Duration>, what| {
         let duration = time::plain_duration(given?);
         duration.map_err(|why| refused.push((what, Some(why)))).ok()
     };
     // One more than a ladder may have: so it is seen that there are too many.
-    let rungs = given.delays.iter().take(limit::RETRY_DELAYS_MAX + 1).enumerate();
+    let rungs = delays.iter().take(limit::RETRY_DELAYS_MAX + 1).enumerate();
     let rung = |(index, rung)| wait(Some(rung), InvalidRetry::Delay(index)).unwrap_or_default();
     RetryOverrides {
         delays: rungs.map(rung).collect(),
-        max_attempts: Some(given.max_attempts).filter(|&count| count != 0),
-        initial_delay: wait(given.initial_delay.as_ref(), InvalidRetry::InitialDelay),
-        multiplier: Some(given.multiplier).filter(|&growth| growth != 0.0),
-        max_delay: wait(given.max_delay.as_ref(), InvalidRetry::MaxDelay),
-        jitter: given.jitter,
-        max_retry_duration: wait(given.max_retry_duration.as_ref(), InvalidRetry::MaxRetryDuration),
-        ignore_expired_leases: given.ignore_expired_leases,
-        max_deliveries: Some(given.max_deliveries).filter(|&count| count != 0),
+        max_attempts: Some(*max_attempts).filter(|&count| count != 0),
+        initial_delay: wait(initial_delay.as_ref(), InvalidRetry::InitialDelay),
+        multiplier: Some(*multiplier).filter(|&growth| growth != 0.0),
+        max_delay: wait(max_delay.as_ref(), InvalidRetry::MaxDelay),
+        jitter: *jitter,
+        max_retry_duration: wait(max_retry_duration.as_ref(), InvalidRetry::MaxRetryDuration),
+        ignore_expired_leases: *ignore_expired_leases,
+        max_deliveries: Some(*max_deliveries).filter(|&count| count != 0),
     }
 }
 

@@ -30,38 +30,42 @@ pub(in crate::grpc) fn ack(
     request: pb::AckRequest,
     context: Context<'_>,
 ) -> Result<Items<AckItem>, Invalid> {
-    items(request.items, |checks, path, item: pb::AckItem| {
-        let result = payload(checks, path.field("result"), item.result);
-        let follow_ups = follow_ups(checks, path, item.enqueue, context);
-        (item.receipt, move |receipt| AckItem { receipt, result, follow_ups })
+    let pb::AckRequest { items } = request;
+    self::items(items, |checks, path, item| {
+        let pb::AckItem { receipt, result, enqueue } = item;
+        let result = payload(checks, path.field("result"), result);
+        let follow_ups = follow_ups(checks, path, enqueue, context);
+        (receipt, move |receipt| AckItem { receipt, result, follow_ups })
     })
 }
 
 /// Jobs to be refused.
 pub(in crate::grpc) fn nack(request: pb::NackRequest) -> Result<Items<NackItem>, Invalid> {
-    items(request.items, |checks, path, item: pb::NackItem| {
-        let action = enums::nack_action(checks, path.field("action"), item.action);
-        let delay = time::duration(checks, path.field("delay"), item.delay.as_ref(), &DELAY);
-        let error = item.error;
+    let pb::NackRequest { items } = request;
+    self::items(items, |checks, path, item| {
+        let pb::NackItem { receipt, action, delay, error } = item;
+        let action = enums::nack_action(checks, path.field("action"), action);
+        let delay = time::duration(checks, path.field("delay"), delay.as_ref(), &DELAY);
         checks.at_most_bytes(path.field("error"), error.len(), limit::ERROR_BYTES_MAX);
         let cause = match action.unwrap_or_default() {
             pb::NackAction::Unspecified | pb::NackAction::Retry => Cause::Failed { delay, error },
             pb::NackAction::Release => Cause::Released { delay, error },
             pb::NackAction::DeadLetter => Cause::DeadLettered { error },
         };
-        (item.receipt, move |receipt| NackItem { receipt, cause })
+        (receipt, move |receipt| NackItem { receipt, cause })
     })
 }
 
 /// Leases to be extended.
 pub(in crate::grpc) fn extend(request: pb::ExtendRequest) -> Result<Items<ExtendItem>, Invalid> {
-    items(request.items, |checks, path, item: pb::ExtendItem| {
+    let pb::ExtendRequest { items } = request;
+    self::items(items, |checks, path, item| {
+        let pb::ExtendItem { receipt, lease_duration, progress } = item;
         let lease = path.field("lease_duration");
-        let duration = time::duration(checks, lease, item.lease_duration.as_ref(), &LEASE);
-        let note = item.progress;
-        checks.at_most_bytes(path.field("progress"), note.len(), limit::PROGRESS_BYTES_MAX);
-        let progress = Some(note).filter(|note| !note.is_empty());
-        (item.receipt, move |receipt| ExtendItem { receipt, duration, progress })
+        let duration = time::duration(checks, lease, lease_duration.as_ref(), &LEASE);
+        checks.at_most_bytes(path.field("progress"), progress.len(), limit::PROGRESS_BYTES_MAX);
+        let progress = Some(progress).filter(|note| !note.is_empty());
+        (receipt, move |receipt| ExtendItem { receipt, duration, progress })
     })
 }
 

@@ -7,9 +7,8 @@ use crate::pb;
 use crate::scheduler::Draft;
 
 use super::metadata::{TRACEPARENT, TRACESTATE, Trace};
-use super::payload::payload;
 use super::time::{self, LEASE, RETENTION};
-use super::{Checks, Path, names, retry, schedule};
+use super::{Checks, Path, names, payload, retry, schedule};
 
 /// What a spec is read with.
 #[derive(Clone, Copy, Debug)]
@@ -39,40 +38,38 @@ pub(in crate::grpc) fn draft(
     terms: CallTerms<'_>,
     context: Context<'_>,
 ) -> Option<Draft> {
-    // One that is new does not compile here: it is read below, or refused.
     let pb::JobSpec {
-        topic: _,
-        id: _,
-        payload: _,
-        headers: _,
-        schedule: _,
-        priority: _,
-        retry: _,
-        lease_duration: _,
-        expiration: _,
-        retention: _,
-        http_target: _,
-        group: _,
-    } = &spec;
-    refuse_features(checks, path, &spec);
-    let topic = names::topic(checks, path.field("topic"), &spec.topic);
-    let due = schedule::due(checks, path, spec.schedule.map(Into::into), context.now);
+        topic,
+        id,
+        payload,
+        headers,
+        schedule,
+        priority,
+        retry,
+        lease_duration,
+        expiration,
+        retention,
+        http_target,
+        group,
+    } = spec;
+    refuse_features(checks, path, http_target.as_ref(), &group);
+    let topic = names::topic(checks, path.field("topic"), &topic);
+    let due = schedule::due(checks, path, schedule.map(Into::into), context.now);
     let due = due.unwrap_or(When::Now);
-    let lease = path.field("lease_duration");
-    let retention = path.field("retention");
+    let (lease_at, retention_at) = (path.field("lease_duration"), path.field("retention"));
     Some(Draft {
-        id: id(checks, path.field("id"), &spec.id, terms),
+        id: self::id(checks, path.field("id"), &id, terms),
         request_id: terms.request_id.map(str::to_owned),
-        priority: priority(checks, path.field("priority"), spec.priority),
-        expire: schedule::expiration(checks, path, spec.expiration, due, context.now),
+        priority: self::priority(checks, path.field("priority"), priority),
+        expire: schedule::expiration(checks, path, expiration, due, context.now),
         due,
         on_conflict: terms.on_conflict,
         spec: Spec {
-            payload: payload(checks, path.field("payload"), spec.payload),
-            headers: headers(checks, path.field("headers"), spec.headers, context.trace),
-            retry: retry::retry(checks, path.field("retry"), spec.retry),
-            lease: time::duration(checks, lease, spec.lease_duration.as_ref(), &LEASE),
-            retention: time::duration(checks, retention, spec.retention.as_ref(), &RETENTION),
+            payload: payload::payload(checks, path.field("payload"), payload),
+            headers: self::headers(checks, path.field("headers"), headers, context.trace),
+            retry: retry::retry(checks, path.field("retry"), retry),
+            lease: time::duration(checks, lease_at, lease_duration.as_ref(), &LEASE),
+            retention: time::duration(checks, retention_at, retention.as_ref(), &RETENTION),
         },
         topic: topic?,
     })
@@ -80,11 +77,16 @@ pub(in crate::grpc) fn draft(
 
 /// Refuses the fields whose features this server does not have: ignored, they would be a promise
 /// that is not kept.
-fn refuse_features(checks: &mut Checks, path: Path<'_>, spec: &pb::JobSpec) {
-    if spec.http_target.is_some() {
+fn refuse_features(
+    checks: &mut Checks,
+    path: Path<'_>,
+    http_target: Option<&pb::HttpTarget>,
+    group: &str,
+) {
+    if http_target.is_some() {
         checks.unsupported(path.field("http_target"), "http_dispatch");
     }
-    if !spec.group.is_empty() {
+    if !group.is_empty() {
         checks.unsupported(path.field("group"), "groups");
     }
 }

@@ -19,46 +19,54 @@ pub(in crate::grpc) fn stream(
 ) -> Result<(StreamOptions, pb::StreamInfo), Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
-    if !request.topic_weights.is_empty() {
+    let pb::StreamRequest {
+        topics,
+        max_in_flight,
+        worker_id,
+        lease_duration,
+        max_batch,
+        heartbeat_interval,
+        max_jobs,
+        idle_timeout,
+        orphan_grace,
+        topic_weights,
+        max_in_flight_bytes,
+    } = request;
+    if !topic_weights.is_empty() {
         c.unsupported(root.field("topic_weights"), "topic_weights");
     }
-    let lease = lease(c, request.lease_duration.as_ref());
-    let grace = root.field("orphan_grace");
+    let lease = lease(c, lease_duration.as_ref());
+    let (idle, grace) = (root.field("idle_timeout"), root.field("orphan_grace"));
     let options = StreamOptions {
-        topics: topics(c, &request.topics),
+        topics: self::topics(c, &topics),
         max_in_flight: capped(
             c,
             root.field("max_in_flight"),
-            request.max_in_flight,
+            max_in_flight,
             limit::STREAM_CREDIT_DEFAULT,
             limit::STREAM_CREDIT_MAX,
         ),
         max_in_flight_bytes: or_zero(
             c,
             root.field("max_in_flight_bytes"),
-            request.max_in_flight_bytes,
+            max_in_flight_bytes,
             "the server's default",
         )
         .unwrap_or(limit::STREAM_BYTES_DEFAULT),
         max_batch: capped(
             c,
             root.field("max_batch"),
-            request.max_batch,
+            max_batch,
             limit::STREAM_BATCH_DEFAULT,
             limit::STREAM_BATCH_MAX,
         ),
         lease: lease.unwrap_or(limit::LEASE_DEFAULT),
-        heartbeat: heartbeat(c, request.heartbeat_interval.as_ref()),
-        max_jobs: or_zero(c, root.field("max_jobs"), request.max_jobs, "no limit"),
-        idle_timeout: time::duration(
-            c,
-            root.field("idle_timeout"),
-            request.idle_timeout.as_ref(),
-            &POSITIVE,
-        ),
-        orphan_grace: time::duration(c, grace, request.orphan_grace.as_ref(), &DELAY)
+        heartbeat: heartbeat(c, heartbeat_interval.as_ref()),
+        max_jobs: or_zero(c, root.field("max_jobs"), max_jobs, "no limit"),
+        idle_timeout: time::duration(c, idle, idle_timeout.as_ref(), &POSITIVE),
+        orphan_grace: time::duration(c, grace, orphan_grace.as_ref(), &DELAY)
             .unwrap_or(limit::ORPHAN_GRACE_DEFAULT),
-        worker_id: worker_id(c, request.worker_id),
+        worker_id: self::worker_id(c, worker_id),
         peer: caller.peer,
         user_agent: caller.user_agent,
     };
@@ -74,15 +82,16 @@ pub(in crate::grpc) fn pull(
 ) -> Result<PullOptions, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
-    let wait = time::duration(c, root.field("wait"), request.wait.as_ref(), &ANY);
+    let pb::PullRequest { topics, max_jobs, worker_id, lease_duration, wait } = request;
+    let wait = time::duration(c, root.field("wait"), wait.as_ref(), &ANY);
     let wait = wait.unwrap_or(limit::PULL_WAIT_DEFAULT).min(limit::PULL_WAIT_MAX);
     let left = left.map_or(Duration::MAX, |left| left.saturating_sub(limit::PULL_DEADLINE_MARGIN));
-    let lease = lease(c, request.lease_duration.as_ref());
+    let lease = lease(c, lease_duration.as_ref());
     let options = PullOptions {
-        topics: topics(c, &request.topics),
-        max_jobs: capped(c, root.field("max_jobs"), request.max_jobs, 1, limit::PULL_JOBS_MAX),
+        topics: self::topics(c, &topics),
+        max_jobs: capped(c, root.field("max_jobs"), max_jobs, 1, limit::PULL_JOBS_MAX),
         lease: lease.unwrap_or(limit::LEASE_DEFAULT),
-        worker_id: worker_id(c, request.worker_id),
+        worker_id: self::worker_id(c, worker_id),
         wait: wait.min(left),
         peer: caller.peer,
         user_agent: caller.user_agent,
