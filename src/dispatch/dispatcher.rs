@@ -35,7 +35,7 @@ impl Dispatcher {
         };
         let streams = Arc::new(Streams::new(home));
         let listening = Arc::clone(&streams);
-        scheduler.listen(Box::new(move |shard, hint| listening.apply_named(shard, hint)));
+        scheduler.listen(Box::new(move |shard, hint| listening.apply(shard.index(), hint)));
         Dispatcher { hub: Arc::new(Hub::spawn(scheduler, config, streams)) }
     }
 

@@ -18,6 +18,11 @@
 //! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
 //! - `detach`: what outlives its stream, because the server has ended it
 //!
+//! # How credit comes back
+//! What the scheduler has written of a settle it tells `streams` as a hint, as `hear` does what others wrote. `streams`
+//! finds the stream, which locks its `ledger`: that releases the lease from the credit, and says whether feeds wait
+//! for what is free now. Whoever settles knows nothing of credit, and whoever counts it nothing of settles.
+//!
 //! # Invariants
 //! - What is held and asked for on behalf of a stream never exceeds its credit.
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.

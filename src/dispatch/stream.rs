@@ -151,10 +151,10 @@ impl Stream {
 
     // --- for the registry
 
-    /// These leases are over; `ended` hears since when each was held.
-    pub(super) fn settle(&self, tokens: &[Token], ended: impl FnMut(Time)) -> Freed {
+    /// These leases are over; `ended` hears of each that was held.
+    pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(Held)) -> Freed {
         let mut ledger = self.ledger();
-        tokens.iter().filter_map(|&token| ledger.settle(token)).for_each(ended);
+        tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
         Freed::of(&mut ledger)
     }
 

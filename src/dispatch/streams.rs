@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::{LastSkew, Skew};
-use crate::domain::{ShardName, Time, Token};
+use crate::domain::{Time, Token};
 use crate::store::{Hint, Revoked};
 
 use super::alarm::Alarm;
@@ -150,26 +150,20 @@ impl Streams {
         }
     }
 
-    /// As [`Streams::apply`], with the shard's name.
-    pub(super) fn apply_named(&self, shard: &ShardName, hint: Hint) {
-        if let Some(shard) = self.home.shards.iter().position(|name| name == shard) {
-            self.apply(shard, hint);
-        }
-    }
-
     /// Workers have just settled these leases: how long they took is known.
     fn settled(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
             let Home { clock, metrics, .. } = &*self.home;
             let now = clock.now();
-            self.freed(&stream, stream.settle(tokens, |since| metrics.run(now.since(since))));
+            let freed = stream.release(tokens, |held| metrics.run(now.since(held.since)));
+            self.freed(&stream, freed);
         }
     }
 
     /// These leases have ended, some time ago.
     pub(super) fn ended(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.settle(tokens, drop));
+            self.freed(&stream, stream.release(tokens, drop));
         }
     }
 

@@ -73,7 +73,7 @@ pub struct Replica {
 
 /// Hears what this replica has done to its own leases on a shard, synchronously and without blocking. What
 /// others did to them comes as [`Event::Lease`](crate::store::Event::Lease).
-pub type Listener = Box<dyn Fn(&ShardName, Hint) + Send + Sync>;
+pub type Listener = Box<dyn Fn(&Shard, Hint) + Send + Sync>;
 
 // === impl Scheduler ===
 
@@ -151,7 +151,7 @@ impl Scheduler {
         if owner == self.inner.replica.nonce
             && let Some(listener) = self.inner.listener.get()
         {
-            listener(shard.name(), hint);
+            listener(shard, hint);
         }
     }
 

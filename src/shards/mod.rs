@@ -100,8 +100,8 @@ impl Shards {
     pub fn with(patience: Patience, members: Vec<Member>, metrics: &Metrics) -> Shards {
         assert!(!members.is_empty(), "a ring has at least one shard");
         let down = watch::Sender::new(0);
-        let shard = |member| Shard::new(member, &patience, &down, metrics);
-        let members: Vec<Shard> = members.into_iter().map(shard).collect();
+        let shard = |(index, member)| Shard::new(index, member, &patience, &down, metrics);
+        let members: Vec<Shard> = members.into_iter().enumerate().map(shard).collect();
         let (placement, council) = (Placement::new(members.len()), Council::new(&members, metrics));
         Shards { inner: Arc::new(Inner { members, council, placement, patience, down }) }
     }

@@ -29,6 +29,7 @@ pub struct Shard {
 
 struct Inner {
     store: Arc<dyn Store>,
+    index: usize,
     weight: u32,
     /// As the shard itself says, for all replicas; until it does, as configured.
     state: Mutex<ShardState>,
@@ -54,6 +55,7 @@ struct Others {
 
 impl Shard {
     pub(super) fn new(
+        index: usize,
         member: Member,
         patience: &Patience,
         down: &watch::Sender<usize>,
@@ -90,8 +92,19 @@ impl Shard {
         });
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
         let census = watch::Sender::new(None);
-        let inner =
-            Inner { store, weight, state, census, others, nudge, metrics, guard, enqueue, settle };
+        let inner = Inner {
+            store,
+            index,
+            weight,
+            state,
+            census,
+            others,
+            nudge,
+            metrics,
+            guard,
+            enqueue,
+            settle,
+        };
         Shard { inner: Arc::new(inner) }
     }
 
@@ -99,6 +112,12 @@ impl Shard {
     #[must_use]
     pub fn name(&self) -> &ShardName {
         self.inner.store.name()
+    }
+
+    /// Its place among [`Shards::all`](super::Shards::all).
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.inner.index
     }
 
     /// Its part of the jobs, compared with the others'.

@@ -280,11 +280,6 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The lease is over: its credit is free. Since when it was held, if it was.
-    pub(super) fn settle(&mut self, token: Token) -> Option<Time> {
-        self.release(token).map(|held| held.since)
-    }
-
     /// The lease was taken away: its credit is free, and a worker that has the job is told.
     pub(super) fn revoke(&mut self, token: Token, reason: Revoked) {
         if let Some(held) = self.release(token)
@@ -295,7 +290,9 @@ impl Ledger {
         }
     }
 
-    fn release(&mut self, token: Token) -> Option<Held> {
+    /// The lease is over: its credit is free, and a job that still waits for the transport does not go out. What
+    /// was held, if it was.
+    pub(super) fn release(&mut self, token: Token) -> Option<Held> {
         let held = self.credit.release(token)?;
         if !held.sent
             && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)

@@ -115,7 +115,7 @@ fn a_stream_of_so_many_jobs_claims_no_more_and_is_complete_when_they_are_sent() 
     assert!(!ledger.take(NOW, 64).complete);
     claim(&mut ledger, vec![job(2, 10)]);
     assert_eq!(ledger.want(), None);
-    ledger.settle(Token(1));
+    ledger.release(Token(1));
     assert_eq!(ledger.want(), None);
     assert!(ledger.take(NOW, 64).complete);
 }
@@ -178,7 +178,7 @@ fn a_feed_that_waits_for_room_is_told_whatever_it_is_granted_meanwhile() {
     assert!(ledger.doze(0, share, NOW).is_some());
     let granted = claim(&mut ledger, vec![job(2, 10)]);
     assert!(granted.hungry && granted.rouse.is_empty(), "it knows what it asks for itself");
-    ledger.settle(Token(1));
+    ledger.release(Token(1));
     assert!(ledger.rouse());
     assert!(!ledger.rouse(), "once");
 }
@@ -204,7 +204,7 @@ fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
         assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
         assert!(ledger.doze(feed, share, NOW).is_some(), "{feed}");
     }
-    ledger.settle(Token(1));
+    ledger.release(Token(1));
     assert!(ledger.rouse());
 }
 
@@ -282,7 +282,7 @@ fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_s
         now = look.next;
     }
     assert_eq!(asked, [1, 3, 7, 15, 31, 61, 91]);
-    ledger.settle(Token(1));
+    ledger.release(Token(1));
     assert!(ledger.rouse());
     assert!(ledger.look(seconds(200)).unsure.is_empty(), "there is credit again");
     let share = ledger.reserve(0, all).unwrap();

@@ -163,8 +163,8 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
     let token = found[0].leased[0][0].token;
     board.apply(plan, found, AT);
     assert!(board.plan().is_none());
-    assert!(one.settle(&[token], drop).rouse, "the feed waits to be told");
-    assert!(!one.settle(&[token], drop).rouse, "once");
+    assert!(one.release(&[token], drop).rouse, "the feed waits to be told");
+    assert!(!one.release(&[token], drop).rouse, "once");
     board.hear(&one);
     assert!(board.plan().is_some());
 }
@@ -228,7 +228,7 @@ fn a_job_too_large_for_a_share_is_asked_for_alone_and_then_waits_for_credit() {
     );
     apply(&mut board, plan, 0, Rest::More);
     assert!(board.plan().is_none(), "nothing is asked for again before something has changed");
-    assert!(one.settle(&[held], drop).rouse);
+    assert!(one.release(&[held], drop).rouse);
     board.hear(&one);
     let plan = board.plan().unwrap();
     assert!(plan.asks[0].takers[0].share.oversize, "nothing is held: it may come alone");
@@ -272,7 +272,7 @@ fn a_topic_that_waits_for_room_is_asked_again_whatever_others_gave_meanwhile() {
     let (_, found) = of_b(&plan, 10);
     assert!(board.apply(plan, found, AT).rouse.is_empty());
     assert!(board.plan().is_none());
-    assert!(one.settle(&[large], drop).rouse);
+    assert!(one.release(&[large], drop).rouse);
     board.hear(&one);
     assert_eq!(asked(&board.plan().unwrap())[0].0, "a");
 }

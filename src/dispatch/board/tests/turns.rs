@@ -14,7 +14,7 @@ fn topics_take_turns_when_the_credit_is_smaller_than_their_number() {
         let found = answer(&plan, 1, 10, Rest::More);
         let token = found[0].leased[0][0].token;
         board.apply(plan, found, AT);
-        one.settle(&[token], drop);
+        one.release(&[token], drop);
         board.hear(&one);
     }
     assert_eq!(order[..3], order[3..]);
