@@ -5,6 +5,10 @@
 //! - overtried: an attempt more than the policy allows.
 //! - miscounted: a failure that was answered OK, and the next attempt has no higher number.
 //! - forsaken: a dead letter that nobody asked for and that has attempts left; or that has no policy.
+//!
+//! That jobs which fail keep no others waiting is no rule here: one that waits may lie in a lease that reached nobody,
+//! for longer than all attempts of a failing job take, and nothing is wrong. The order of claims says it exactly, on
+//! each store (`it`, `conformance/claim.rs`, and the model), and here the bound within which everything is drained.
 
 use super::Verdict;
 use super::history::{Delivered, Nanos, Policy};
