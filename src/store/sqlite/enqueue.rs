@@ -7,7 +7,7 @@ use crate::domain::{Durability, Outcome, State, Time};
 use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
-use super::generation::{self, Body, Schedule, Successor, due_of, overwrite, rank_of, waits};
+use super::generation::{self, Schedule, StoredSpec, Successor, due_of, overwrite, rank_of, waits};
 use super::lifecycle;
 use super::row::{BY_ID, Row, micros, signed};
 use super::session::{Session, Total};
@@ -20,14 +20,14 @@ const INSERT: &str = statement(FILE, "insert");
 #[derive(Debug)]
 pub(super) struct Prepared {
     job: NewJob,
-    body: Body,
+    spec: StoredSpec,
 }
 
 // === impl Prepared ===
 
 impl Prepared {
     pub(super) fn new(job: NewJob) -> Prepared {
-        let body = Body {
+        let spec = StoredSpec {
             payload: job.spec.payload.as_ref().map(codec::encode_payload),
             terms: codec::encode_terms(&job.spec),
             bytes: i64::try_from(job.spec.bytes()).unwrap_or(i64::MAX),
@@ -35,7 +35,7 @@ impl Prepared {
             own_lease: job.spec.lease.map(micros),
             retention: job.spec.retention.map(micros),
         };
-        Prepared { job, body }
+        Prepared { job, spec }
     }
 
     /// The schedule at `now`; what the job leaves open is taken from `rank`.
@@ -111,7 +111,7 @@ fn insert_new(
     new: &Prepared,
     schedule: Schedule,
 ) -> Done<bool> {
-    let (job, body) = (&new.job, &new.body);
+    let (job, spec) = (&new.job, &new.spec);
     let inserted = insert.execute(params![
         topic,
         job.key.id.as_str(),
@@ -119,20 +119,20 @@ fn insert_new(
         schedule.due.0,
         session.now.0,
         schedule.expire.map(|expire| expire.0),
-        body.keep,
+        spec.keep,
         job.request.map(signed),
-        body.bytes,
-        body.is_large(),
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.inline(),
+        spec.bytes,
+        spec.is_large(),
+        spec.own_lease,
+        spec.retention,
+        spec.terms,
+        spec.inline(),
     ])?;
     if inserted == 0 {
         return Ok(false);
     }
     let key = session.connection.last_insert_rowid();
-    generation::put_body(session, key, false, body)?;
+    generation::put_body(session, key, false, spec)?;
     announce(session, topic, key, new, schedule)?;
     Ok(true)
 }
@@ -149,8 +149,8 @@ fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Do
         Action::Write(outcome) => {
             let schedule = new.fresh_schedule(session.now);
             let request = new.job.request.or(row.request);
-            let (body, created) = (&new.body, session.now);
-            let successor = Successor { body, schedule, created, request, raises: true };
+            let (spec, created) = (&new.spec, session.now);
+            let successor = Successor { spec, schedule, created, request, raises: true };
             overwrite(session, &row, &successor)?;
             announce(session, row.topic, row.key, new, schedule)?;
             Ok(answer(session, outcome, schedule))
@@ -200,13 +200,13 @@ fn defer(session: &mut Session<'_>, row: &Row, action: Action, new: &Prepared) -
         Action::DeferSame => {
             let schedule = new.schedule(session.now, row.rank);
             let same = Schedule { expire: None, ..schedule };
-            let body = generation::body_of(session, row)?;
-            generation::write_next(session, row, same, &body)?;
+            let spec = generation::stored_spec(session, row)?;
+            generation::write_next(session, row, same, &spec)?;
             same
         }
         _ => {
             let schedule = new.fresh_schedule(session.now);
-            generation::write_next(session, row, schedule, &new.body)?;
+            generation::write_next(session, row, schedule, &new.spec)?;
             schedule
         }
     };

@@ -25,7 +25,7 @@ const PAYLOAD: &str = statement(FILE, "payload");
 
 /// What is stored of a spec.
 #[derive(Debug)]
-pub(super) struct Body {
+pub(super) struct StoredSpec {
     pub(super) payload: Option<Vec<u8>>,
     pub(super) terms: Option<Vec<u8>>,
     pub(super) bytes: i64,
@@ -44,7 +44,7 @@ pub(super) struct Schedule {
 
 /// What takes the place of a job that is not running any more.
 pub(super) struct Successor<'a> {
-    pub(super) body: &'a Body,
+    pub(super) spec: &'a StoredSpec,
     pub(super) schedule: Schedule,
     pub(super) created: Time,
     pub(super) request: Option<u64>,
@@ -52,9 +52,9 @@ pub(super) struct Successor<'a> {
     pub(super) raises: bool,
 }
 
-// === impl Body ===
+// === impl StoredSpec ===
 
-impl Body {
+impl StoredSpec {
     pub(super) fn is_large(&self) -> bool {
         self.payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX)
     }
@@ -71,30 +71,35 @@ pub(super) fn overwrite(
     row: &Row,
     successor: &Successor<'_>,
 ) -> Done<()> {
-    let Successor { body, schedule, created, request, raises } = successor;
+    let Successor { spec, schedule, created, request, raises } = successor;
     session.prepare(OVERWRITE)?.execute(params![
         row.key,
         schedule.rank,
         schedule.due.0,
         created.0,
         schedule.expire.map(|expire| expire.0),
-        body.keep,
+        spec.keep,
         request.map(signed),
-        body.bytes,
-        body.is_large(),
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.inline(),
+        spec.bytes,
+        spec.is_large(),
+        spec.own_lease,
+        spec.retention,
+        spec.terms,
+        spec.inline(),
         raises,
     ])?;
-    put_body(session, row.key, row.large, body)
+    put_body(session, row.key, row.large, spec)
 }
 
 /// Brings the table of large payloads in line with what the row says now.
-pub(super) fn put_body(session: &Session<'_>, key: i64, was_large: bool, body: &Body) -> Done<()> {
-    if body.is_large() {
-        session.prepare(INSERT_BODY)?.execute(params![key, body.payload])?;
+pub(super) fn put_body(
+    session: &Session<'_>,
+    key: i64,
+    was_large: bool,
+    spec: &StoredSpec,
+) -> Done<()> {
+    if spec.is_large() {
+        session.prepare(INSERT_BODY)?.execute(params![key, spec.payload])?;
     } else if was_large {
         session.prepare(DELETE_BODY)?.execute(params![key])?;
     }
@@ -122,7 +127,7 @@ pub(super) fn write_next(
     session: &Session<'_>,
     row: &Row,
     schedule: Schedule,
-    body: &Body,
+    spec: &StoredSpec,
 ) -> Done<()> {
     session.prepare(DEFER)?.execute(params![
         row.key,
@@ -130,12 +135,12 @@ pub(super) fn write_next(
         schedule.due.0,
         session.now.0,
         schedule.expire.map(|expire| expire.0),
-        body.keep,
-        body.bytes,
-        body.own_lease,
-        body.retention,
-        body.terms,
-        body.payload,
+        spec.keep,
+        spec.bytes,
+        spec.own_lease,
+        spec.retention,
+        spec.terms,
+        spec.payload,
     ])?;
     Ok(())
 }
@@ -153,13 +158,13 @@ pub(super) fn deferred(session: &Session<'_>, row: &Row, request: Option<u64>) -
 }
 
 /// The spec of a stored job, as if it were enqueued again.
-pub(super) fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
+pub(super) fn stored_spec(session: &Session<'_>, row: &Row) -> Done<StoredSpec> {
     let payload: Option<Vec<u8>> = if row.large {
         row::body(session.connection, row.key)?
     } else {
         session.prepare(PAYLOAD)?.query_row(params![row.key], |found| found.get(0))?
     };
-    Ok(Body {
+    Ok(StoredSpec {
         payload,
         terms: row.terms.clone(),
         bytes: row.bytes,
@@ -172,13 +177,13 @@ pub(super) fn body_of(session: &Session<'_>, row: &Row) -> Done<Body> {
 /// Puts the waiting generation in the place of the one whose lease has just ended.
 pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<()> {
     let mut next = session.prepare(NEXT)?;
-    let (schedule, created, body) = next.query_row(params![row.key], |next| {
+    let (schedule, created, spec) = next.query_row(params![row.key], |next| {
         let schedule = Schedule {
             rank: next.get(0)?,
             due: Time(next.get(1)?),
             expire: next.get::<_, Option<i64>>(3)?.map(Time),
         };
-        let body = Body {
+        let spec = StoredSpec {
             keep: next.get(4)?,
             bytes: next.get(5)?,
             own_lease: next.get(6)?,
@@ -186,10 +191,10 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<()> {
             terms: next.get(8)?,
             payload: next.get(9)?,
         };
-        Ok((schedule, next.get::<_, i64>(2)?, body))
+        Ok((schedule, next.get::<_, i64>(2)?, spec))
     })?;
     let (request, raises) = (row.request, false);
-    let successor = Successor { body: &body, schedule, created: Time(created), request, raises };
+    let successor = Successor { spec: &spec, schedule, created: Time(created), request, raises };
     overwrite(session, row, &successor)?;
     session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
     let topic = session.topic_name(row.topic)?;
