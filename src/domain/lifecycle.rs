@@ -21,9 +21,9 @@ use super::job::{AttemptOutcome, State};
 use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
 
-/// What can happen to a job.
+/// What can happen to a job: a step in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum Transition {
     /// A worker gets it.
     Claim,
     /// The claim reached nobody and is undone.
@@ -46,23 +46,23 @@ pub enum Event {
     Redrive,
 }
 
-impl Event {
+impl Transition {
     /// All of them.
-    pub const ALL: [Event; 10] = [
-        Event::Claim,
-        Event::Unclaim,
-        Event::Ack,
-        Event::Retry,
-        Event::Release,
-        Event::DeadLetter,
-        Event::Expire,
-        Event::Delete,
-        Event::Reschedule,
-        Event::Redrive,
+    pub const ALL: [Transition; 10] = [
+        Transition::Claim,
+        Transition::Unclaim,
+        Transition::Ack,
+        Transition::Retry,
+        Transition::Release,
+        Transition::DeadLetter,
+        Transition::Expire,
+        Transition::Delete,
+        Transition::Reschedule,
+        Transition::Redrive,
     ];
 }
 
-/// Where an event leads.
+/// Where a transition leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Next {
     /// Waiting: SCHEDULED, READY or BACKOFF, by clock and failures.
@@ -73,7 +73,7 @@ pub enum Next {
     Forgotten,
 }
 
-/// The event cannot happen in this state.
+/// The transition cannot happen in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a job that is {} cannot take this step", .0.name())]
 pub struct Rejection(pub State);
@@ -81,19 +81,21 @@ pub struct Rejection(pub State);
 /// The transition table.
 ///
 /// # Errors
-/// [`Rejection`] when `event` cannot happen in `state`.
-pub fn next(state: State, event: Event) -> Result<Next, Rejection> {
+/// [`Rejection`] when `transition` cannot happen in `state`.
+pub fn next(state: State, transition: Transition) -> Result<Next, Rejection> {
     use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
-    match (state, event) {
-        (Ready, Event::Claim) => Ok(Next::State(Running)),
-        (Running, Event::Unclaim | Event::Retry | Event::Release) => Ok(Next::Waiting),
-        (Running, Event::Ack) => Ok(Next::State(Succeeded)),
-        (Running, Event::DeadLetter) => Ok(Next::State(Dead)),
-        (Scheduled | Ready | Backoff, Event::Expire) => Ok(Next::State(Expired)),
-        (Scheduled | Ready | Backoff | Running, Event::Delete) => Ok(Next::State(Cancelled)),
-        (Succeeded | Dead | Cancelled | Expired, Event::Delete) => Ok(Next::Forgotten),
-        (Scheduled | Ready | Backoff | Dead, Event::Reschedule) => Ok(Next::Waiting),
-        (Succeeded | Dead | Cancelled | Expired, Event::Redrive) => Ok(Next::Waiting),
+    match (state, transition) {
+        (Ready, Transition::Claim) => Ok(Next::State(Running)),
+        (Running, Transition::Unclaim | Transition::Retry | Transition::Release) => {
+            Ok(Next::Waiting)
+        }
+        (Running, Transition::Ack) => Ok(Next::State(Succeeded)),
+        (Running, Transition::DeadLetter) => Ok(Next::State(Dead)),
+        (Scheduled | Ready | Backoff, Transition::Expire) => Ok(Next::State(Expired)),
+        (Scheduled | Ready | Backoff | Running, Transition::Delete) => Ok(Next::State(Cancelled)),
+        (Succeeded | Dead | Cancelled | Expired, Transition::Delete) => Ok(Next::Forgotten),
+        (Scheduled | Ready | Backoff | Dead, Transition::Reschedule) => Ok(Next::Waiting),
+        (Succeeded | Dead | Cancelled | Expired, Transition::Redrive) => Ok(Next::Waiting),
         (state, _) => Err(Rejection(state)),
     }
 }
@@ -242,7 +244,7 @@ mod tests {
     /// The whole table as text, a row per state, so that a change of it shows as a diff.
     #[test]
     fn the_table() {
-        let cell = |state, event| match next(state, event) {
+        let cell = |state, transition| match next(state, transition) {
             Ok(Next::Waiting) => "wait",
             Ok(Next::Forgotten) => "gone",
             Ok(Next::State(state)) => state.name(),
@@ -251,7 +253,7 @@ mod tests {
         let rows: Vec<String> = State::ALL
             .iter()
             .map(|&state| {
-                let cells: Vec<_> = Event::ALL.iter().map(|&event| cell(state, event)).collect();
+                let cells: Vec<_> = Transition::ALL.iter().map(|&step| cell(state, step)).collect();
                 format!("{}: {}", state.name(), cells.join(" "))
             })
             .collect();

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::domain::lifecycle::{Event, next};
+use crate::domain::lifecycle::{Transition, next};
 use crate::domain::{State, Time, When, limit};
 use crate::store::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled, Result};
 
@@ -13,9 +13,12 @@ use super::stored::Stored;
 use super::{Lane, RedisStore};
 use deadpool_redis::redis::Value;
 
-/// In which states `event` can happen, as scripts read it: a 0 or 1 for each.
-fn states(event: Event) -> String {
-    State::ALL.iter().map(|&state| if next(state, event).is_ok() { '1' } else { '0' }).collect()
+/// In which states `transition` can happen, as scripts read it: a 0 or 1 for each.
+fn states(transition: Transition) -> String {
+    State::ALL
+        .iter()
+        .map(|&state| if next(state, transition).is_ok() { '1' } else { '0' })
+        .collect()
 }
 
 impl RedisStore {
@@ -43,7 +46,7 @@ impl RedisStore {
         let mut moved = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Reschedule);
-            call.arg(states(Event::Reschedule));
+            call.arg(states(Transition::Reschedule));
             for Reschedule { key, due, priority } in part {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
                 call.arg(due.map_or(String::new(), when));
@@ -76,7 +79,7 @@ impl RedisStore {
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
         for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Redrive);
-            call.arg(states(Event::Redrive)).arg(redrive.topic.as_str()).arg(target.as_str());
+            call.arg(states(Transition::Redrive)).arg(redrive.topic.as_str()).arg(target.as_str());
             call.arg(micros(redrive.delay)).arg(micros(redrive.spacing));
             call.arg(u8::from(redrive.dry_run)).arg(done.redriven);
             for id in part {

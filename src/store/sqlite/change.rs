@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rusqlite::params;
 
-use crate::domain::lifecycle::{Event, next};
+use crate::domain::lifecycle::{Transition, next};
 use crate::domain::{Job, State, TopicName};
 use crate::store::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 
@@ -70,7 +70,7 @@ fn reschedule_one(session: &mut Session<'_>, item: &Reschedule) -> Done<Reschedu
     let Some((row, state)) = lifecycle::find(session, &mut by_id, topic, id)? else {
         return Ok(Ok(None));
     };
-    if next(state, Event::Reschedule).is_err() {
+    if next(state, Transition::Reschedule).is_err() {
         return Ok(Err(state));
     }
     let revived = state == State::Dead;
@@ -138,7 +138,7 @@ fn selected(
 }
 
 fn can_redrive(row: &Row, state: State) -> bool {
-    next(state, Event::Redrive).is_ok() && !row.is_tombstone()
+    next(state, Transition::Redrive).is_ok() && !row.is_tombstone()
 }
 
 fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64) -> Done<bool> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringq::domain::conflict::Found;
-use ringq::domain::lifecycle::{Event, next};
+use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{OnConflict, State};
 
 const POLICIES: [OnConflict; 4] =
@@ -25,7 +25,7 @@ const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stal
 pub(crate) enum Seen {
     /// A cell of the `on_conflict` table: policy, found, whether the request was the same.
     Cell(String, bool),
-    /// A cell of the transition table: state and event.
+    /// A cell of the transition table: state and transition.
     Transition(State, String),
     /// How a lease ended, and whether a generation waited behind it.
     End(String, bool),
@@ -51,9 +51,11 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
             }
         }
     }
-    for (state, event) in State::ALL.iter().flat_map(|s| Event::ALL.iter().map(move |e| (*s, *e))) {
-        if next(state, event).is_ok() {
-            wanted.insert(Seen::Transition(state, format!("{event:?}")));
+    for (state, transition) in
+        State::ALL.iter().flat_map(|s| Transition::ALL.iter().map(move |e| (*s, *e)))
+    {
+        if next(state, transition).is_ok() {
+            wanted.insert(Seen::Transition(state, format!("{transition:?}")));
         }
     }
     for (end, waits) in ENDS.iter().flat_map(|end| [(end, false), (end, true)]) {

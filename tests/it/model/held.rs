@@ -1,9 +1,9 @@
-//! One record of the reference, and what each event makes of it.
+//! One record of the reference, and what each transition makes of it.
 
 use std::time::Duration;
 
 use ringq::domain::conflict::Found;
-use ringq::domain::lifecycle::{Event, LeaseEnd, Standing, Step};
+use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, Transition};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
 };
@@ -287,14 +287,16 @@ impl Held {
     }
 }
 
-/// The event of an end; a decided one by what follows from it.
-pub(super) fn event_of(end: &End) -> Event {
+/// The transition of an end; a decided one by what follows from it.
+pub(super) fn transition_of(end: &End) -> Transition {
     match end {
-        End::Ack { .. } => Event::Ack,
+        End::Ack { .. } => Transition::Ack,
         End::Decided { end, .. } => match (end.step, end.outcome) {
-            (Step::Die, _) => Event::DeadLetter,
-            (Step::Wait(_), AttemptOutcome::Released) => Event::Release,
-            (Step::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => Event::Retry,
+            (Step::Die, _) => Transition::DeadLetter,
+            (Step::Wait(_), AttemptOutcome::Released) => Transition::Release,
+            (Step::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => {
+                Transition::Retry
+            }
             (Step::Wait(_), AttemptOutcome::Succeeded | AttemptOutcome::Revoked) => {
                 panic!("{end:?} ends no lease like that")
             }

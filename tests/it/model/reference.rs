@@ -5,10 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringq::domain::conflict::{self, Action, Found};
-use ringq::domain::lifecycle::{Event, next};
+use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{
-    AttemptOutcome, Durability, Job, JobKey, Outcome, ShardName, State, Time, Token, TopicName,
-    limit,
+    AttemptOutcome, Durability, Outcome, Job, JobKey, ShardName, State, Time, Token,
+    TopicName, limit,
 };
 use ringq::store::{
     Ask, Claim, Claimed, Claims, Deleted, End, Enqueue, Extend, Lease, LeaseRef, Leased, NewJob,
@@ -17,7 +17,7 @@ use ringq::store::{
 };
 
 use super::coverage::Seen;
-use super::held::{Ending, Held, event_of, outcome_of};
+use super::held::{Ending, Held, outcome_of, transition_of};
 
 /// A shard.
 #[derive(Clone)]
@@ -170,8 +170,8 @@ impl Reference {
         count(self.topics.entry(topic.clone()).or_insert_with(fresh));
     }
 
-    fn saw(&mut self, state: State, event: Event) {
-        self.seen.insert(Seen::Transition(state, format!("{event:?}")));
+    fn saw(&mut self, state: State, transition: Transition) {
+        self.seen.insert(Seen::Transition(state, format!("{transition:?}")));
     }
 }
 
@@ -269,7 +269,7 @@ impl Reference {
             taker.bytes = taker.bytes.saturating_sub(bytes);
             taker.oversize = false;
             leased[index].push(held.lease(self.now, claim.owner, taker, token(&key)));
-            self.saw(State::Ready, Event::Claim);
+            self.saw(State::Ready, Transition::Claim);
         }
         Claimed { leased, rest }
     }
@@ -298,7 +298,7 @@ impl Reference {
             }
         };
         for key in &undone {
-            self.saw(State::Running, Event::Unclaim);
+            self.saw(State::Running, Transition::Unclaim);
             self.jobs.get_mut(key).unwrap().unclaim();
         }
         self.tick(self.now);
@@ -329,18 +329,20 @@ impl Reference {
             return Err(Refused::Stale);
         }
         let held = self.jobs.get_mut(key).unwrap();
-        let (event, waits) = (event_of(&settle.end), held.next.is_some());
+        let (transition, waits) = (transition_of(&settle.end), held.next.is_some());
         held.settle(&settle.end, now);
-        let end = format!("{:?} {:?}", event, outcome_of(&settle.end));
+        let end = format!("{:?} {:?}", transition, outcome_of(&settle.end));
         self.seen.insert(Seen::End(end, waits));
-        self.saw(State::Running, event);
-        match event {
-            Event::Ack => self.total(&key.topic, |stats| stats.succeeded_total += 1),
-            Event::DeadLetter if !waits => self.total(&key.topic, |stats| stats.dead_total += 1),
+        self.saw(State::Running, transition);
+        match transition {
+            Transition::Ack => self.total(&key.topic, |stats| stats.succeeded_total += 1),
+            Transition::DeadLetter if !waits => {
+                self.total(&key.topic, |stats| stats.dead_total += 1)
+            }
             _ => {}
         }
         self.tick(now);
-        let gone = if event == Event::Ack { State::Succeeded } else { State::Expired };
+        let gone = if transition == Transition::Ack { State::Succeeded } else { State::Expired };
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
         if let End::Ack { follow_ups, .. } = &settle.end {
             for job in follow_ups {
@@ -378,7 +380,7 @@ impl Reference {
         } else {
             held.finish(State::Cancelled, now);
         }
-        self.saw(previous, Event::Delete);
+        self.saw(previous, Transition::Delete);
         self.tick(now);
         Some(Deleted { previous, revoked })
     }
@@ -387,14 +389,14 @@ impl Reference {
         let now = self.now;
         let Some(held) = self.jobs.get_mut(&item.key) else { return Ok(None) };
         let state = held.state(now);
-        next(state, Event::Reschedule).map_err(|rejection| rejection.0)?;
+        next(state, Transition::Reschedule).map_err(|rejection| rejection.0)?;
         let due = item.due.map(|due| due.due(now));
         if state == State::Dead {
             held.revive(due.unwrap_or(now), item.priority, now);
         } else {
             held.shift(due.unwrap_or(held.job.due_time), item.priority);
         }
-        self.saw(state, Event::Reschedule);
+        self.saw(state, Transition::Reschedule);
         Ok(self.get(&item.key, false))
     }
 
@@ -419,7 +421,7 @@ impl Reference {
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
         let to = JobKey { topic: target.clone(), id: key.id.clone() };
         let (moves, taken) = (to != *key, self.jobs.contains_key(&to));
-        if next(state, Event::Redrive).is_err() || held.is_tombstone() {
+        if next(state, Transition::Redrive).is_err() || held.is_tombstone() {
             return false;
         }
         self.seen.insert(Seen::Redrive { moves, taken: moves && taken });
@@ -429,7 +431,7 @@ impl Reference {
         if redrive.dry_run {
             return true;
         }
-        self.saw(state, Event::Redrive);
+        self.saw(state, Transition::Redrive);
         self.total(target, |_| ());
         let mut held = self.jobs.remove(key).unwrap();
         let nth = u32::try_from(nth).unwrap();
