@@ -18,7 +18,7 @@ pub enum OnConflict {
 
 /// What an enqueue did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum EnqueueOutcome {
     /// A new job, or a new generation of a finished one.
     Created,
     /// The waiting job was replaced.
@@ -45,12 +45,12 @@ pub enum Found {
 /// What the store has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Leave everything as it is and answer [`Outcome::Unchanged`].
+    /// Leave everything as it is and answer [`EnqueueOutcome::Unchanged`].
     Leave,
     /// Answer ALREADY_EXISTS.
     Refuse,
     /// Write the new job in place of whatever is there, with fresh counters, and answer so.
-    Write(Outcome),
+    Write(EnqueueOutcome),
     /// Move due time and priority of the waiting job.
     Move,
     /// Make the dead job wait again with counters at zero, its due time and priority moved.
@@ -70,22 +70,22 @@ pub fn resolve(policy: OnConflict, found: Found, same_request: bool) -> Action {
     use OnConflict::{Keep, Reject, Replace, Reschedule};
     use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
     let state = match found {
-        Found::Nothing => return Action::Write(Outcome::Created),
+        Found::Nothing => return Action::Write(EnqueueOutcome::Created),
         _ if same_request => return Action::Leave,
-        Found::Job(Cancelled) => return Action::Write(Outcome::Created),
+        Found::Job(Cancelled) => return Action::Write(EnqueueOutcome::Created),
         Found::RunningWithNext => Running,
         Found::Job(state) => state,
     };
     match (policy, state) {
         (Keep, _) => Action::Leave,
         (Reject, _) => Action::Refuse,
-        (Replace, Scheduled | Ready | Backoff | Dead) => Action::Write(Outcome::Replaced),
+        (Replace, Scheduled | Ready | Backoff | Dead) => Action::Write(EnqueueOutcome::Replaced),
         (Reschedule, Scheduled | Ready | Backoff) => Action::Move,
         (Replace, Running) => Action::Defer,
         (Reschedule, Running) if found == Found::RunningWithNext => Action::MoveNext,
         (Reschedule, Running) => Action::DeferSame,
         (Reschedule, Dead) => Action::Revive,
-        (_, Succeeded | Expired | Cancelled) => Action::Write(Outcome::Created),
+        (_, Succeeded | Expired | Cancelled) => Action::Write(EnqueueOutcome::Created),
     }
 }
 
@@ -94,29 +94,29 @@ pub fn resolve(policy: OnConflict, found: Found, same_request: bool) -> Action {
 impl Action {
     /// What the reply says; `None` is ALREADY_EXISTS.
     #[must_use]
-    pub fn outcome(self) -> Option<Outcome> {
+    pub fn outcome(self) -> Option<EnqueueOutcome> {
         match self {
-            Action::Leave => Some(Outcome::Unchanged),
+            Action::Leave => Some(EnqueueOutcome::Unchanged),
             Action::Refuse => None,
             Action::Write(outcome) => Some(outcome),
-            Action::Move | Action::Revive => Some(Outcome::Rescheduled),
-            Action::Defer | Action::DeferSame | Action::MoveNext => Some(Outcome::Deferred),
+            Action::Move | Action::Revive => Some(EnqueueOutcome::Rescheduled),
+            Action::Defer | Action::DeferSame | Action::MoveNext => Some(EnqueueOutcome::Deferred),
         }
     }
 }
 
-// === impl Outcome ===
+// === impl EnqueueOutcome ===
 
-impl Outcome {
+impl EnqueueOutcome {
     /// Lowercase name, as in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Outcome::Created => "created",
-            Outcome::Replaced => "replaced",
-            Outcome::Unchanged => "unchanged",
-            Outcome::Deferred => "deferred",
-            Outcome::Rescheduled => "rescheduled",
+            EnqueueOutcome::Created => "created",
+            EnqueueOutcome::Replaced => "replaced",
+            EnqueueOutcome::Unchanged => "unchanged",
+            EnqueueOutcome::Deferred => "deferred",
+            EnqueueOutcome::Rescheduled => "rescheduled",
         }
     }
 }

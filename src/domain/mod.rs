@@ -24,7 +24,7 @@ pub mod ring;
 pub mod rings;
 pub mod time;
 
-pub use conflict::{OnConflict, Outcome};
+pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};
 pub use name::{ShardName, TopicName};

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::{
-    Durability, JobId, JobKey, OnConflict, Outcome, ShardName, Spec, State, Time, TopicName, When,
-    limit,
+    Durability, EnqueueOutcome, JobId, JobKey, OnConflict, ShardName, Spec, State, Time, TopicName,
+    When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
 use crate::store::{NewJob, Prior};
@@ -43,7 +43,7 @@ pub struct Enqueued {
     /// Its id.
     pub id: JobId,
     /// What the enqueue did.
-    pub outcome: Outcome,
+    pub outcome: EnqueueOutcome,
     /// When it becomes ready.
     pub due: Time,
     /// What the write has reached.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::domain::{
-    Job, JobId, JobKey, Keep, OnConflict, Outcome, ShardName, State, TopicName, When, limit,
+    EnqueueOutcome, Job, JobId, JobKey, Keep, OnConflict, ShardName, State, TopicName, When, limit,
 };
 use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
@@ -263,7 +263,7 @@ impl Work<'_> {
                 moved
             });
             let written = owner.enqueue(moved.collect()).await?;
-            written.into_iter().map(|job| job.outcome == Some(Outcome::Created)).collect()
+            written.into_iter().map(|job| job.outcome == Some(EnqueueOutcome::Created)).collect()
         };
         let gone: Vec<_> = old.into_iter().zip(&free).filter(|(_, free)| **free).collect();
         let moved = gone.len() as u64;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::{Durability, JobKey, OnConflict, Outcome, ShardName};
+use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
 use crate::pauses::Pauses;
 use crate::shards::{Shard, ShardError};
 use crate::store::{self, Enqueue, NewJob, Prior};
@@ -171,10 +171,10 @@ impl Scheduler {
         for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
             let (key, written) = &same[0];
             let outcome = written.outcome.filter(|_| !written.unsure);
-            let name = outcome.map_or("refused", Outcome::name);
+            let name = outcome.map_or("refused", EnqueueOutcome::name);
             let count = same.len() as u64;
             self.inner.metrics.enqueued(key.topic.as_str(), name, count);
-            if !matches!(outcome, None | Some(Outcome::Unchanged)) {
+            if !matches!(outcome, None | Some(EnqueueOutcome::Unchanged)) {
                 self.inner.rates.enqueued(&key.topic, count, self.now());
             }
         }
@@ -226,8 +226,8 @@ async fn in_time<T>(
 
 /// A repeat found a job under an id that nobody else has: it was this call that created it.
 fn own_up(written: &mut Enqueue) {
-    if written.outcome == Some(Outcome::Unchanged) && !written.unsure {
-        written.outcome = Some(Outcome::Created);
+    if written.outcome == Some(EnqueueOutcome::Unchanged) && !written.unsure {
+        written.outcome = Some(EnqueueOutcome::Created);
     }
 }
 

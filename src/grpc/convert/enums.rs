@@ -1,7 +1,7 @@
 //! Enumerations: numbers that this server does not know are refused, not guessed at.
 
 use crate::domain::ring::ShardState;
-use crate::domain::{AttemptOutcome, Durability, OnConflict, Outcome, State};
+use crate::domain::{AttemptOutcome, Durability, EnqueueOutcome, OnConflict, State};
 use crate::pb;
 use crate::scheduler::Revoked;
 
@@ -138,13 +138,13 @@ pub(in crate::grpc) fn to_shard_state(state: ShardState) -> pb::ShardState {
 }
 
 /// What an enqueue did.
-pub(in crate::grpc) fn to_enqueue_outcome(outcome: Outcome) -> pb::EnqueueOutcome {
+pub(in crate::grpc) fn to_enqueue_outcome(outcome: EnqueueOutcome) -> pb::EnqueueOutcome {
     match outcome {
-        Outcome::Created => pb::EnqueueOutcome::Created,
-        Outcome::Replaced => pb::EnqueueOutcome::Replaced,
-        Outcome::Unchanged => pb::EnqueueOutcome::Unchanged,
-        Outcome::Deferred => pb::EnqueueOutcome::Deferred,
-        Outcome::Rescheduled => pb::EnqueueOutcome::Rescheduled,
+        EnqueueOutcome::Created => pb::EnqueueOutcome::Created,
+        EnqueueOutcome::Replaced => pb::EnqueueOutcome::Replaced,
+        EnqueueOutcome::Unchanged => pb::EnqueueOutcome::Unchanged,
+        EnqueueOutcome::Deferred => pb::EnqueueOutcome::Deferred,
+        EnqueueOutcome::Rescheduled => pb::EnqueueOutcome::Rescheduled,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::ring::{Ring, draft, key, named, soon};
 use crate::domain::ring::ShardState;
-use crate::domain::{OnConflict, Outcome, State, When};
+use crate::domain::{EnqueueOutcome, OnConflict, State, When};
 use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::ShardError;
 use crate::shards::faulty::{Fault, Faulty};
@@ -26,7 +26,7 @@ async fn is_where_it_was(ring: &Ring, jobs: &[Enqueued]) {
     let again = jobs.iter().map(|job| named("t", job.id.as_str())).collect();
     for (before, after) in jobs.iter().zip(ring.accept(again).await) {
         let seen = (&after.shard, after.outcome);
-        assert_eq!(seen, (&before.shard, Outcome::Unchanged), "{}", after.id);
+        assert_eq!(seen, (&before.shard, EnqueueOutcome::Unchanged), "{}", after.id);
         let found = ring.scheduler.get(key("t", after.id.as_str()), false).await.unwrap();
         assert!(found.is_some(), "{}", after.id);
     }
@@ -66,7 +66,7 @@ async fn a_shard_is_added_and_every_old_id_is_found() {
     let replace =
         Draft { on_conflict: OnConflict::Replace, ..named("t", moved.last().unwrap().id.as_str()) };
     let replaced = after.accept(vec![replace]).await.remove(0);
-    assert_eq!(replaced.outcome, Outcome::Replaced);
+    assert_eq!(replaced.outcome, EnqueueOutcome::Replaced);
     assert_eq!(replaced.shard, moved.last().unwrap().shard, "where it lies");
 }
 

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::domain::ring::ShardState;
-use crate::domain::{Outcome, Receipt};
+use crate::domain::{EnqueueOutcome, Receipt};
 use crate::shards::faulty::Fault;
 use crate::shards::{RUN_MAX, ShardError};
 use crate::store::{self, Ask, Claim, Store as _, Taker};
@@ -99,7 +99,7 @@ async fn chosen_ids_go_where_the_ring_says_and_answers_come_in_order() {
     }
     assert!(per_shard(&jobs).values().all(|&count| count > 60), "{:?}", per_shard(&jobs));
     let again = ring.accept(drafts).await;
-    assert!(again.iter().all(|job| job.outcome == Outcome::Unchanged));
+    assert!(again.iter().all(|job| job.outcome == EnqueueOutcome::Unchanged));
 }
 
 #[tokio::test]
@@ -224,10 +224,14 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         ring.stores[0].set(Fault::None);
     });
-    assert_eq!(answer.unwrap().outcome, Outcome::Created, "that the repeat found it is our affair");
+    assert_eq!(
+        answer.unwrap().outcome,
+        EnqueueOutcome::Created,
+        "that the repeat found it is our affair"
+    );
     assert_eq!(ring.stats("u").await[0].enqueued_total, 1);
     let again = ring.enqueue(vec![named_by_server(&id)]).await.remove(0).unwrap();
-    assert_eq!(again.outcome, Outcome::Unchanged);
+    assert_eq!(again.outcome, EnqueueOutcome::Unchanged);
 }
 
 #[tokio::test]

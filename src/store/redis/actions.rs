@@ -1,7 +1,7 @@
 //! What an enqueue does to what it finds, as scripts and their replies say it.
 
 use crate::domain::conflict::{self, Action, Found};
-use crate::domain::{OnConflict, Outcome, State};
+use crate::domain::{EnqueueOutcome, OnConflict, State};
 use crate::store::Result;
 
 use super::reply::unexpected;
@@ -29,7 +29,7 @@ fn letter(action: Action) -> char {
     match action {
         Action::Leave => 'L',
         Action::Refuse => 'R',
-        Action::Write(Outcome::Replaced) => 'P',
+        Action::Write(EnqueueOutcome::Replaced) => 'P',
         Action::Write(_) => 'C',
         Action::Move => 'M',
         Action::Revive => 'V',
@@ -40,14 +40,14 @@ fn letter(action: Action) -> char {
 }
 
 /// What the letter of a reply says.
-pub(super) fn outcome(letter: u8) -> Result<Option<Outcome>> {
+pub(super) fn outcome(letter: u8) -> Result<Option<EnqueueOutcome>> {
     Ok(match letter {
-        b'L' => Some(Outcome::Unchanged),
+        b'L' => Some(EnqueueOutcome::Unchanged),
         b'R' => None,
-        b'P' => Some(Outcome::Replaced),
-        b'C' => Some(Outcome::Created),
-        b'M' | b'V' => Some(Outcome::Rescheduled),
-        b'D' | b'S' | b'N' => Some(Outcome::Deferred),
+        b'P' => Some(EnqueueOutcome::Replaced),
+        b'C' => Some(EnqueueOutcome::Created),
+        b'M' | b'V' => Some(EnqueueOutcome::Rescheduled),
+        b'D' | b'S' | b'N' => Some(EnqueueOutcome::Deferred),
         _ => return Err(unexpected("an action")),
     })
 }

@@ -10,7 +10,7 @@ use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
-use crate::domain::{JobId, JobKey, Outcome, State, TopicName, When, limit};
+use crate::domain::{EnqueueOutcome, JobId, JobKey, State, TopicName, When, limit};
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
 use super::actions::{POLICIES, outcome};
@@ -226,7 +226,13 @@ impl RedisStore {
         let created = |job: &NewJob| {
             let due = job.due.due(now);
             let state = State::waiting(due, 0, now);
-            Enqueue { outcome: Some(Outcome::Created), state, due, durability, unsure: false }
+            Enqueue {
+                outcome: Some(EnqueueOutcome::Created),
+                state,
+                due,
+                durability,
+                unsure: false,
+            }
         };
         let mut answers: Vec<_> = jobs.iter().map(created).collect();
         while !reply.is_empty() {

@@ -3,7 +3,7 @@
 use rusqlite::{CachedStatement, params};
 
 use crate::domain::conflict::{self, Action};
-use crate::domain::{Durability, Outcome, State, Time};
+use crate::domain::{Durability, EnqueueOutcome, State, Time};
 use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
@@ -71,7 +71,7 @@ fn enqueue_one(
         return Ok(answer);
     }
     if insert_new(session, insert, topic, new, schedule)? {
-        return Ok(answer(session, Outcome::Created, schedule));
+        return Ok(answer(session, EnqueueOutcome::Created, schedule));
     }
     let mut by_id = session.prepare(BY_ID)?;
     let id = new.job.key.id.as_str();
@@ -80,7 +80,7 @@ fn enqueue_one(
         // What was there had been kept long enough and is gone now.
         None => {
             insert_new(session, insert, topic, new, schedule)?;
-            Ok(answer(session, Outcome::Created, schedule))
+            Ok(answer(session, EnqueueOutcome::Created, schedule))
         }
     }
 }
@@ -95,7 +95,7 @@ fn recalled(session: &mut Session<'_>, topic: i64, new: &Prepared) -> Done<Optio
     let is_done = session.recalls(topic, id.as_str());
     let unsure = !is_done && session.may_have_known(id);
     Ok((is_done || unsure).then_some(Enqueue {
-        outcome: Some(Outcome::Unchanged),
+        outcome: Some(EnqueueOutcome::Unchanged),
         state: State::Succeeded,
         due: session.now,
         durability: Durability::Memory,
@@ -227,7 +227,7 @@ fn announce(
 }
 
 /// The reply to a job that now waits and never failed.
-fn answer(session: &Session<'_>, outcome: Outcome, schedule: Schedule) -> Enqueue {
+fn answer(session: &Session<'_>, outcome: EnqueueOutcome, schedule: Schedule) -> Enqueue {
     let expired = schedule.expire.is_some_and(|expire| expire <= session.now);
     let waiting = State::waiting(schedule.due, 0, session.now);
     let state = if expired { State::Expired } else { waiting };

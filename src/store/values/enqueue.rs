@@ -1,6 +1,8 @@
 //! What a write of jobs asks for and answers.
 
-use crate::domain::{Durability, JobKey, Keep, OnConflict, Outcome, Spec, State, Time, When};
+use crate::domain::{
+    Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Spec, State, Time, When,
+};
 
 /// A job to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +46,7 @@ pub enum Prior {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enqueue {
     /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<EnqueueOutcome>,
     /// The state found (unchanged, deferred, refused) or made.
     pub state: State,
     /// When the job (or, deferred, its next generation) becomes ready.

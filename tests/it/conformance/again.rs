@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::Records;
-use ringq::domain::{JobId, Keep, Outcome, State, limit};
+use ringq::domain::{EnqueueOutcome, JobId, Keep, State, limit};
 use ringq::store::{Beat, NewJob, Prior, Taker};
 
 use super::fixture::Fixture;
@@ -22,19 +22,19 @@ fn again(job: &NewJob) -> NewJob {
 }
 
 /// What a repeat finds.
-async fn repeat(q: &Fixture, job: &NewJob) -> (Option<Outcome>, State) {
+async fn repeat(q: &Fixture, job: &NewJob) -> (Option<EnqueueOutcome>, State) {
     let found = q.put(again(job)).await;
     (found.outcome, found.state)
 }
 
-const DONE: (Option<Outcome>, State) = (Some(Outcome::Unchanged), State::Succeeded);
+const DONE: (Option<EnqueueOutcome>, State) = (Some(EnqueueOutcome::Unchanged), State::Succeeded);
 
 pub(crate) async fn a_job_that_was_never_written_is_created(q: Fixture) {
     let job = made(&q, 1);
-    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Created), State::Ready));
-    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Unchanged), State::Ready));
+    assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Created), State::Ready));
+    assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     assert_eq!(q.claim_ids().await, [job.key.id.as_str()]);
-    assert_eq!(repeat(&q, &job).await, (Some(Outcome::Unchanged), State::Running));
+    assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Unchanged), State::Running));
 }
 
 pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
@@ -60,7 +60,7 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
     let mixed = vec![again(&jobs[0]), fresh[0].clone(), again(&fresh[1]), again(&jobs[4])];
     let found = q.store.enqueue(mixed).await.unwrap();
     let outcomes: Vec<_> = found.iter().map(|found| found.outcome.unwrap()).collect();
-    use Outcome::{Created, Unchanged};
+    use EnqueueOutcome::{Created, Unchanged};
     assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
 }
 
@@ -85,7 +85,7 @@ pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     ];
     let found = q.store.enqueue(jobs.clone()).await.unwrap();
     let outcomes: Vec<_> = found.iter().map(|found| found.outcome.unwrap()).collect();
-    use Outcome::{Created, Unchanged};
+    use EnqueueOutcome::{Created, Unchanged};
     assert_eq!(outcomes, [Created, Created, Unchanged, Created, Unchanged, Created, Created]);
     assert_eq!(q.put(fresh("fresh", 6)).await.outcome, Some(Created), "alone");
     for (topic, count) in [("fresh", 4), ("mixed", 3), ("chosen", 1)] {
@@ -103,24 +103,28 @@ pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     let elsewhere = NewJob { key: key("other", job.key.id.as_str()), ..job.clone() };
     assert_eq!(
         repeat(&q, &elsewhere).await.0,
-        Some(Outcome::Created),
+        Some(EnqueueOutcome::Created),
         "the next step of a pipeline"
     );
     assert_eq!(
         q.put(job.clone()).await.outcome,
-        Some(Outcome::Created),
+        Some(EnqueueOutcome::Created),
         "it was not said to be again"
     );
     assert_eq!(
         repeat(&q, &job).await,
-        (Some(Outcome::Unchanged), State::Ready),
+        (Some(EnqueueOutcome::Unchanged), State::Ready),
         "there is one now"
     );
     q.delete(job.key.id.as_str()).await;
     let deleted = made(&q, 2);
     q.put(deleted.clone()).await;
     q.delete(deleted.key.id.as_str()).await;
-    assert_eq!(repeat(&q, &deleted).await.0, Some(Outcome::Created), "a deleted one may come anew");
+    assert_eq!(
+        repeat(&q, &deleted).await.0,
+        Some(EnqueueOutcome::Created),
+        "a deleted one may come anew"
+    );
 }
 
 pub(crate) async fn a_job_is_recalled_also_after_a_short_retention(q: Fixture) {
@@ -154,7 +158,7 @@ pub(crate) async fn it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten
     q.sleep((limit::TOMBSTONE + Duration::from_secs(1)).as_secs());
     turn().await;
     finish(&made(&q, 3)).await;
-    assert_eq!(repeat(&q, &job).await.0, Some(Outcome::Created));
+    assert_eq!(repeat(&q, &job).await.0, Some(EnqueueOutcome::Created));
     assert_eq!(repeat(&q, &other).await, DONE);
 }
 
@@ -174,7 +178,7 @@ pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixt
     q.reopen().await;
     let found = q.put(again(&ran)).await;
     assert!(found.unsure || (found.outcome, found.state) == DONE, "{found:?}");
-    assert_eq!(repeat(&q, &waits).await, (Some(Outcome::Unchanged), State::Ready));
+    assert_eq!(repeat(&q, &waits).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     assert_eq!(q.claim_ids().await, [waits.key.id.as_str()], "the other one does not run again");
     // What is made from now on is known.
     let id =

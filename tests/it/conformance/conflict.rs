@@ -1,7 +1,7 @@
 //! Every cell of the `on_conflict` table: what is found × policy × the same or another request. What
 //! becomes of a deferred generation is in `generations`.
 
-use ringq::domain::{Job, Keep, OnConflict, Outcome, Spec, State, Time, limit};
+use ringq::domain::{EnqueueOutcome, Job, Keep, OnConflict, Spec, State, Time, limit};
 use ringq::store::{Enqueue, Leased, NewJob};
 
 use super::fixture::Fixture;
@@ -147,9 +147,9 @@ pub(super) async fn take(q: &Fixture, job: NewJob) -> Leased {
 impl Meeting {
     fn check(&self, cell: Cell, found: Found) {
         match cell {
-            Cell::Created => self.check_fresh(Outcome::Created),
-            Cell::Replaced => self.check_fresh(Outcome::Replaced),
-            Cell::Unchanged => self.check_same(Some(Outcome::Unchanged), found),
+            Cell::Created => self.check_fresh(EnqueueOutcome::Created),
+            Cell::Replaced => self.check_fresh(EnqueueOutcome::Replaced),
+            Cell::Unchanged => self.check_same(Some(EnqueueOutcome::Unchanged), found),
             Cell::Refused => self.check_same(None, found),
             Cell::Rescheduled => self.check_moved(found == Found::Dead),
             Cell::Deferred => self.check_deferred(),
@@ -157,7 +157,7 @@ impl Meeting {
     }
 
     /// The new job as if it were the first, but for its generation.
-    fn check_fresh(&self, outcome: Outcome) {
+    fn check_fresh(&self, outcome: EnqueueOutcome) {
         let due = plus(self.now, LATER);
         assert_eq!(self.put.outcome, Some(outcome));
         assert_eq!((self.put.state, self.put.due), (State::Scheduled, due));
@@ -185,7 +185,7 @@ impl Meeting {
     }
 
     /// Nothing has changed.
-    fn check_same(&self, outcome: Option<Outcome>, found: Found) {
+    fn check_same(&self, outcome: Option<EnqueueOutcome>, found: Found) {
         let before = self.before.as_ref().unwrap();
         assert_eq!(self.put.outcome, outcome);
         assert_eq!(self.put.state, before.state);
@@ -197,7 +197,7 @@ impl Meeting {
     /// The same job with another due time and priority; a dead one with counters at zero.
     fn check_moved(&self, revived: bool) {
         let before = self.before.clone().unwrap();
-        assert_eq!(self.put.outcome, Some(Outcome::Rescheduled));
+        assert_eq!(self.put.outcome, Some(EnqueueOutcome::Rescheduled));
         assert_eq!((self.put.state, self.put.due), (self.after.state, plus(self.now, LATER)));
         let failures = if revived { 0 } else { before.failures };
         let deliveries = if revived { 0 } else { before.deliveries };
@@ -214,7 +214,7 @@ impl Meeting {
     /// The running job, with another generation.
     fn check_deferred(&self) {
         let before = self.before.clone().unwrap();
-        assert_eq!(self.put.outcome, Some(Outcome::Deferred));
+        assert_eq!(self.put.outcome, Some(EnqueueOutcome::Deferred));
         assert_eq!((self.put.state, self.put.due), (State::Running, plus(self.now, LATER)));
         let expected = Job { generation: before.generation + 1, ..before };
         assert_eq!(self.after, expected);
@@ -279,50 +279,50 @@ pub(crate) async fn a_dead_job_found(q: Fixture) {
 pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
     let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
     q.put(replace(Some(1))).await;
-    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(Outcome::Replaced));
-    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(Outcome::Unchanged));
-    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(Outcome::Replaced));
+    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(EnqueueOutcome::Replaced));
+    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(EnqueueOutcome::Unchanged));
+    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(EnqueueOutcome::Replaced));
 }
 
 pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixture) {
     let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
     q.put(replace(Some(1))).await;
-    assert_eq!(q.put(replace(None)).await.outcome, Some(Outcome::Replaced));
-    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(Outcome::Unchanged));
+    assert_eq!(q.put(replace(None)).await.outcome, Some(EnqueueOutcome::Replaced));
+    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(EnqueueOutcome::Unchanged));
 }
 
 pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {
     let replace = || NewJob { on_conflict: OnConflict::Replace, request: None, ..new_job("a") };
     q.put(replace()).await;
-    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Replaced));
+    assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Replaced));
 }
 
 pub(crate) async fn a_repeated_reschedule_does_not_move_the_job_again(q: Fixture) {
     q.put(new_job("a")).await;
     let debounce = || NewJob { on_conflict: OnConflict::Reschedule, ..second("a") };
     let put = q.put(debounce()).await;
-    assert_eq!(put.outcome, Some(Outcome::Rescheduled));
+    assert_eq!(put.outcome, Some(EnqueueOutcome::Rescheduled));
     q.sleep(5);
     let repeat = q.put(debounce()).await;
-    assert_eq!((repeat.outcome, repeat.due), (Some(Outcome::Unchanged), put.due));
+    assert_eq!((repeat.outcome, repeat.due), (Some(EnqueueOutcome::Unchanged), put.due));
 }
 
 pub(crate) async fn a_repeated_deferral_is_recognized(q: Fixture) {
     let running = take(&q, first("a")).await;
     let defer = || NewJob { on_conflict: OnConflict::Replace, ..second("a") };
-    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Deferred));
-    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Unchanged));
+    assert_eq!(q.put(defer()).await.outcome, Some(EnqueueOutcome::Deferred));
+    assert_eq!(q.put(defer()).await.outcome, Some(EnqueueOutcome::Unchanged));
     q.ack(&running).await;
-    assert_eq!(q.put(defer()).await.outcome, Some(Outcome::Unchanged), "after it started");
+    assert_eq!(q.put(defer()).await.outcome, Some(EnqueueOutcome::Unchanged), "after it started");
 }
 
 pub(crate) async fn a_request_is_remembered_by_the_tombstone(q: Fixture) {
     let replace = || NewJob { on_conflict: OnConflict::Replace, ..first("a") };
     let running = take(&q, replace()).await;
     q.ack(&running).await;
-    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Unchanged));
+    assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Unchanged));
     q.sleep(60);
-    assert_eq!(q.put(replace()).await.outcome, Some(Outcome::Created));
+    assert_eq!(q.put(replace()).await.outcome, Some(EnqueueOutcome::Created));
 }
 
 // === tombstones and generations ===
@@ -333,10 +333,10 @@ pub(crate) async fn a_repeat_within_the_tombstone_is_unchanged_and_after_it_crea
     let forgotten = q.now().plus(limit::TOMBSTONE);
     q.until_just_before(forgotten);
     let put = q.put(new_job("a")).await;
-    assert_eq!((put.outcome, put.state), (Some(Outcome::Unchanged), State::Succeeded));
+    assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Unchanged), State::Succeeded));
     q.until(forgotten);
     let put = q.put(new_job("a")).await;
-    assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Ready));
+    assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Created), State::Ready));
     assert_eq!(q.job("a").await.generation, 1);
 }
 

@@ -1,6 +1,6 @@
 //! Delete: waiting and running jobs become CANCELLED, finished and dead ones are forgotten.
 
-use ringq::domain::{AttemptOutcome, Keep, OnConflict, Outcome, State, limit};
+use ringq::domain::{AttemptOutcome, EnqueueOutcome, Keep, OnConflict, State, limit};
 use ringq::store::{Delete, Deleted, NewJob, Refused};
 
 use super::fixture::Fixture;
@@ -98,7 +98,7 @@ pub(crate) async fn finished_dead_cancelled_and_expired_jobs_are_forgotten(q: Fi
         assert_eq!(q.delete(id).await, Some(previous));
         assert_eq!(q.get(id).await, None);
         assert_eq!(q.delete(id).await, None);
-        assert_eq!(q.put(new_job(id)).await.outcome, Some(Outcome::Created));
+        assert_eq!(q.put(new_job(id)).await.outcome, Some(EnqueueOutcome::Created));
         assert_eq!(q.job(id).await.generation, 1, "{id}");
     }
 }

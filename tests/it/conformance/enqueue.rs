@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Job, Keep, Outcome, Payload, RetryOverrides, Spec, State, When};
+use ringq::domain::{EnqueueOutcome, Job, Keep, Payload, RetryOverrides, Spec, State, When};
 use ringq::store::{Enqueue, NewJob};
 
 use super::fixture::Fixture;
@@ -13,7 +13,7 @@ pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
     let put = q.put(new_job("a")).await;
     let durability = q.store.reach().plain;
     let expected = Enqueue {
-        outcome: Some(Outcome::Created),
+        outcome: Some(EnqueueOutcome::Created),
         state: State::Ready,
         due: q.now(),
         durability,
@@ -130,7 +130,7 @@ pub(crate) async fn every_field_of_a_spec_comes_back_as_it_was_sent(q: Fixture) 
 pub(crate) async fn one_id_in_two_topics_is_two_jobs(q: Fixture) {
     let jobs = vec![job_in("t", "a"), job_in("u", "a")];
     let created = q.store.enqueue(jobs).await.unwrap();
-    assert!(created.iter().all(|put| put.outcome == Some(Outcome::Created)));
+    assert!(created.iter().all(|put| put.outcome == Some(EnqueueOutcome::Created)));
     let leased = q.claim_one().await;
     q.ack(&leased).await;
     assert_eq!(q.get_in("u", "a").await.unwrap().state, State::Ready);
@@ -141,7 +141,7 @@ pub(crate) async fn a_batch_is_answered_in_its_order(q: Fixture) {
     let answers = q.store.enqueue(jobs.collect()).await.unwrap();
     for (n, put) in (0..).zip(&answers) {
         let repeat = n >= 997;
-        let outcome = if repeat { Outcome::Unchanged } else { Outcome::Created };
+        let outcome = if repeat { EnqueueOutcome::Unchanged } else { EnqueueOutcome::Created };
         assert_eq!(put.outcome, Some(outcome), "job {n}");
         assert_eq!(put.due, plus(q.now(), n % 997), "job {n}");
     }
@@ -156,9 +156,9 @@ pub(crate) async fn an_empty_batch_is_answered_with_nothing(q: Fixture) {
 pub(crate) async fn an_id_twice_in_one_call_meets_itself(q: Fixture) {
     use ringq::domain::OnConflict::{Keep, Reject, Replace, Reschedule};
     let policies = [
-        (Keep, Some(Outcome::Unchanged), 1, "first"),
-        (Replace, Some(Outcome::Replaced), 2, "second"),
-        (Reschedule, Some(Outcome::Rescheduled), 1, "first"),
+        (Keep, Some(EnqueueOutcome::Unchanged), 1, "first"),
+        (Replace, Some(EnqueueOutcome::Replaced), 2, "second"),
+        (Reschedule, Some(EnqueueOutcome::Rescheduled), 1, "first"),
         (Reject, None, 1, "first"),
     ];
     for (on_conflict, outcome, generation, body) in policies {
@@ -168,7 +168,7 @@ pub(crate) async fn an_id_twice_in_one_call_meets_itself(q: Fixture) {
             NewJob { spec, on_conflict, ..new_job(&id) }
         };
         let answers = q.store.enqueue(vec![job("first"), job("second")]).await.unwrap();
-        assert_eq!(answers[0].outcome, Some(Outcome::Created), "{id}");
+        assert_eq!(answers[0].outcome, Some(EnqueueOutcome::Created), "{id}");
         assert_eq!(answers[1].outcome, outcome, "{id}");
         let found = q.job(&id).await;
         assert_eq!((found.generation, found.spec.payload), (generation, Some(text(body))), "{id}");
@@ -193,7 +193,7 @@ pub(crate) async fn a_job_is_expired_from_its_expire_time_on(q: Fixture) {
 pub(crate) async fn a_job_that_is_past_its_expire_time_when_it_comes_is_expired(q: Fixture) {
     let ago = |seconds| When::At(q.now().minus(Duration::from_secs(seconds)));
     let put = q.put(NewJob { due: ago(2), expire: Some(ago(1)), ..new_job("a") }).await;
-    assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Expired));
+    assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Created), State::Expired));
     assert_eq!(q.state("a").await, Some(State::Expired));
     assert!(q.claim_ids().await.is_empty());
 }
@@ -203,6 +203,6 @@ pub(crate) async fn a_job_that_expires_unkept_is_gone_at_once(q: Fixture) {
     q.sleep(10);
     assert_eq!(q.get("a").await, None);
     let again = one(q.store.enqueue(vec![new_job("a")]).await.unwrap());
-    assert_eq!(again.outcome, Some(Outcome::Created));
+    assert_eq!(again.outcome, Some(EnqueueOutcome::Created));
     assert_eq!(q.job("a").await.generation, 1);
 }

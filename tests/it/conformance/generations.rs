@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Keep, OnConflict, Outcome, State, limit};
+use ringq::domain::{EnqueueOutcome, Keep, OnConflict, State, limit};
 use ringq::store::{Leased, NewJob, Redrive, Refused, Settled};
 
 use super::conflict::{LATER, POLICIES, URGENT, first, second, take};
@@ -117,7 +117,7 @@ pub(crate) async fn a_rescheduling_deferral_moves_the_waiting_one(q: Fixture) {
     q.put(NewJob { on_conflict: OnConflict::Replace, ..second("a") }).await;
     let again = NewJob { on_conflict: OnConflict::Reschedule, due: after(2), ..new_job("a") };
     let put = q.put(NewJob { request: Some(3), ..again }).await;
-    assert_eq!((put.outcome, put.due), (Some(Outcome::Deferred), plus(q.now(), 2)));
+    assert_eq!((put.outcome, put.due), (Some(EnqueueOutcome::Deferred), plus(q.now(), 2)));
     q.ack(&running).await;
     let job = q.job("a").await;
     assert_eq!((job.spec, job.generation), (second("").spec, 3));
@@ -196,7 +196,7 @@ pub(crate) async fn a_repeated_ack_is_success_after_the_id_was_enqueued_over(q: 
         let old = take(&q, NewJob { keep, ..first(&id) }).await;
         q.ack(&old).await;
         let over = NewJob { on_conflict: policy, due: after(0), keep, ..second(&id) };
-        assert_eq!(q.put(over).await.outcome, Some(Outcome::Created), "{id}");
+        assert_eq!(q.put(over).await.outcome, Some(EnqueueOutcome::Created), "{id}");
         assert_eq!(q.settle(ack(&old)).await.unwrap().state, State::Ready, "{id}");
         let running = q.claim_one().await;
         let repeat = q.settle(ack(&old)).await.unwrap();
@@ -245,7 +245,7 @@ pub(crate) async fn an_id_is_free_after_both_its_generations_were_deleted(q: Fix
         q.put(NewJob { on_conflict: OnConflict::Replace, ..second(&id) }).await;
         q.delete(&id).await;
         let put = q.put(NewJob { on_conflict: policy, priority: Some(9), ..new_job(&id) }).await;
-        assert_eq!((put.outcome, put.state), (Some(Outcome::Created), State::Ready), "{id}");
+        assert_eq!((put.outcome, put.state), (Some(EnqueueOutcome::Created), State::Ready), "{id}");
         assert_eq!(q.claim_one().await.key.id.as_str(), id);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{JobId, OnConflict, Outcome, State, Time};
+use ringq::domain::{EnqueueOutcome, JobId, OnConflict, State, Time};
 use ringq::store::{Error, NewJob, Redrive};
 
 use super::fixture::Fixture;
@@ -127,7 +127,7 @@ pub(crate) async fn a_repeat_over_a_restart_is_recognized(q: Fixture) {
         || NewJob { request: Some(u64::MAX), on_conflict: OnConflict::Replace, ..new_job("a") };
     q.put(job()).await;
     q.reopen().await;
-    assert_eq!(q.put(job()).await.outcome, Some(Outcome::Unchanged));
+    assert_eq!(q.put(job()).await.outcome, Some(EnqueueOutcome::Unchanged));
 }
 
 pub(crate) async fn a_shard_is_refused_under_another_name(q: Fixture) {

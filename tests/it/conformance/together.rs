@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use futures::future::join_all;
-use ringq::domain::{OnConflict, Outcome, State};
+use ringq::domain::{EnqueueOutcome, OnConflict, State};
 use ringq::store::NewJob;
 
 use super::fixture::Fixture;
@@ -13,8 +13,9 @@ const CALLERS: usize = 50;
 
 pub(crate) async fn of_many_enqueues_of_one_id_one_creates_it(q: Fixture) {
     let puts = join_all((0..CALLERS).map(|_| q.put(new_job("a")))).await;
-    let created = puts.iter().filter(|put| put.outcome == Some(Outcome::Created)).count();
-    let unchanged = puts.iter().filter(|put| put.outcome == Some(Outcome::Unchanged)).count();
+    let created = puts.iter().filter(|put| put.outcome == Some(EnqueueOutcome::Created)).count();
+    let unchanged =
+        puts.iter().filter(|put| put.outcome == Some(EnqueueOutcome::Unchanged)).count();
     assert_eq!((created, unchanged), (1, CALLERS - 1));
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{JobId, JobKey, Outcome, State, Token, When};
+use ringq::domain::{EnqueueOutcome, JobId, JobKey, State, Token, When};
 use ringq::store::{
     Ask, Claim, End, Lease, LeaseRef, Leased, List, Prior, Redrive, Reschedule, Settle,
 };
@@ -163,7 +163,7 @@ async fn go_on(q: &Fixture) -> Vec<String> {
     let mut said = settle_all(q).await;
     // What is written again is known.
     for job in [fill::asked(), new_job("tombstone"), fill::made(Prior::Itself)] {
-        assert_eq!(q.put(job).await.outcome, Some(Outcome::Unchanged));
+        assert_eq!(q.put(job).await.outcome, Some(EnqueueOutcome::Unchanged));
     }
     // The claim that was given up takes nothing, whenever it arrives.
     let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];

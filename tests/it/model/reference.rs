@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringq::domain::conflict::{self, Action, Found};
 use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{
-    AttemptOutcome, Durability, Outcome, Job, JobKey, ShardName, State, Time, Token,
+    AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
     TopicName, limit,
 };
 use ringq::store::{
@@ -222,7 +222,7 @@ impl Reference {
             }
         }
         self.tick(now);
-        let deferred = outcome == Some(Outcome::Deferred);
+        let deferred = outcome == Some(EnqueueOutcome::Deferred);
         answer(if deferred { State::Running } else { self.state_of(&new.key) }, due)
     }
 
