@@ -42,7 +42,6 @@ pub(super) struct Feed {
     scheduler: Scheduler,
     shard: Shard,
     streams: Arc<Streams>,
-    index: usize,
     board: Board,
     events: Receiver<Event>,
     /// Whether the shard still sends events.
@@ -63,23 +62,21 @@ pub(super) struct Feed {
 // === impl Feed ===
 
 impl Feed {
-    /// The feed of the shard with that index.
+    /// The feed of the shard.
     pub(super) fn new(
         scheduler: Scheduler,
         shard: Shard,
         streams: Arc<Streams>,
-        index: usize,
         stop: CancellationToken,
     ) -> Feed {
         Feed {
-            board: Board::new(index, Arc::clone(&streams.awake)).lossy(shard.is_shared()),
+            board: Board::new(shard.index(), Arc::clone(&streams.awake)).lossy(shard.is_shared()),
             reminder: Reminder::new(scheduler.clock(), ASK_EVERY),
             asked: 0,
             events: shard.events(About::Jobs),
             scheduler,
             shard,
             streams,
-            index,
             live: true,
             lost: None,
             unread: false,
@@ -121,7 +118,7 @@ impl Feed {
     }
 
     fn mailbox(&self) -> &Mailbox {
-        &self.streams.mailboxes[self.index]
+        &self.streams.mailboxes[self.shard.index()]
     }
 
     fn hear_streams(&mut self) {
@@ -174,7 +171,7 @@ impl Feed {
     async fn rest(&mut self) {
         let due = self.board.next_due().map(|at| self.skew().here(at));
         let clock = self.scheduler.clock().clone();
-        let mailbox = &self.streams.mailboxes[self.index];
+        let mailbox = &self.streams.mailboxes[self.shard.index()];
         let event = tokio::select! {
             () = self.stop.cancelled() => return,
             () = mailbox.arrived() => return,
@@ -201,7 +198,7 @@ impl Feed {
             tokio::select! {
                 () = &mut pause => break,
                 () = stop.cancelled() => break,
-                () = self.streams.mailboxes[self.index].arrived() => self.hear_streams(),
+                () = self.streams.mailboxes[shard.index()].arrived() => self.hear_streams(),
             }
         }
         self.board.rise();
@@ -217,14 +214,14 @@ impl Feed {
         self.hear_events();
         match result {
             Ok(claims) => {
-                self.streams.set_skew(self.index, Skew::measured(before, claims.now, now));
-                let at = Origin { shard: self.index, now, skew: self.skew() };
+                self.streams.set_skew(self.shard.index(), Skew::measured(before, claims.now, now));
+                let at = Origin { shard: self.shard.index(), now, skew: self.skew() };
                 let outcome = self.board.apply(plan, claims.topics, at);
                 self.finish(outcome);
                 Ok(())
             }
             Err(error) => {
-                let at = Origin { shard: self.index, now, skew: self.skew() };
+                let at = Origin { shard: self.shard.index(), now, skew: self.skew() };
                 let outcome = self.board.fail(plan, at);
                 self.finish(outcome);
                 self.lost = error.outcome_unknown().then_some(nonce);
@@ -302,6 +299,6 @@ impl Feed {
     }
 
     fn skew(&self) -> Skew {
-        self.streams.skew(self.index)
+        self.streams.skew(self.shard.index())
     }
 }

@@ -12,13 +12,8 @@ use crate::store::{About, Event};
 
 use super::streams::Streams;
 
-/// Hears the shard of that index, until `stop` or its end.
-pub(super) async fn run(
-    shard: Shard,
-    streams: Arc<Streams>,
-    index: usize,
-    stop: CancellationToken,
-) {
+/// Hears the shard, until `stop` or its end.
+pub(super) async fn run(shard: Shard, streams: Arc<Streams>, stop: CancellationToken) {
     let mut events = shard.events(About::Leases);
     loop {
         let event = tokio::select! {
@@ -26,11 +21,11 @@ pub(super) async fn run(
             event = events.recv() => event,
         };
         match event {
-            Ok(Event::Lease(hint)) => streams.apply(index, hint),
+            Ok(Event::Lease(hint)) => streams.apply(shard.index(), hint),
             // A store of which nobody else knows has nothing to say about leases.
             Ok(Event::Missed) | Err(RecvError::Lagged(_)) if shard.is_shared() => {
                 tracing::info!(shard = %shard.name(), "hints may be lost, all leases are looked up");
-                streams.doubt(index);
+                streams.doubt(shard.index());
             }
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,

@@ -129,16 +129,16 @@ impl Hub {
 
     fn spawn_tasks(&self) {
         let (claiming, returning) = (&self.claiming, &self.returning);
-        for (index, shard) in self.scheduler.shards().all().iter().enumerate() {
+        for shard in self.scheduler.shards().all() {
             let (streams, stop) = (Arc::clone(&self.streams), claiming.stop.clone());
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
-            let hearing = hear::run(shard.clone(), Arc::clone(&streams), index, stop.clone());
+            let hearing = hear::run(shard.clone(), Arc::clone(&streams), stop.clone());
             claiming.tracker.spawn(hearing);
-            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, index, stop.clone());
+            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, stop.clone());
             claiming.tracker.spawn(feed.run());
             claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop));
-            let (waiting, stop) =
-                (Arc::clone(&self.streams.returns[index]), returning.stop.clone());
+            let waiting = Arc::clone(&self.streams.returns[shard.index()]);
+            let stop = returning.stop.clone();
             returning.tracker.spawn(returns::run(scheduler, shard, waiting, stop));
         }
         let (scheduler, streams) = (self.scheduler.clone(), Arc::clone(&self.streams));
