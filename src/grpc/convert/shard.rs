@@ -16,8 +16,9 @@ pub(in crate::grpc) fn set_shard_state(
     request: &pb::SetShardStateRequest,
 ) -> Result<(ShardName, ShardState), Invalid> {
     let mut checks = Checks::default();
-    let name = checks.take(Path::ROOT.field("name"), ShardName::try_new(&request.name));
-    let state = shard_state(&mut checks, Path::ROOT.field("state"), request.state);
+    let pb::SetShardStateRequest { name, state } = request;
+    let name = checks.take(Path::ROOT.field("name"), ShardName::try_new(name));
+    let state = shard_state(&mut checks, Path::ROOT.field("state"), *state);
     checks.finish(name.zip(state))
 }
 

@@ -57,14 +57,16 @@ fn distinct_names(topics: &[TopicPattern]) -> Option<HashSet<TopicName>> {
 
 /// The topic that is meant.
 pub(in crate::grpc) fn get_topic(request: &pb::GetTopicRequest) -> Result<TopicName, Invalid> {
-    named(&request.name)
+    let pb::GetTopicRequest { name } = request;
+    named(name)
 }
 
 /// The topic whose numbers are meant.
 pub(in crate::grpc) fn get_topic_stats(
     request: &pb::GetTopicStatsRequest,
 ) -> Result<TopicName, Invalid> {
-    named(&request.name)
+    let pb::GetTopicStatsRequest { name } = request;
+    named(name)
 }
 
 fn named(name: &str) -> Result<TopicName, Invalid> {

@@ -12,11 +12,12 @@ use super::{Checks, Invalid, Path, names};
 pub(in crate::grpc) fn list_workers(
     request: &pb::ListWorkersRequest,
 ) -> Result<Option<TopicName>, Invalid> {
-    if request.topic.is_empty() {
+    let pb::ListWorkersRequest { topic } = request;
+    if topic.is_empty() {
         return Ok(None);
     }
     let mut checks = Checks::default();
-    let topic = names::topic(&mut checks, Path::ROOT.field("topic"), &request.topic);
+    let topic = names::topic(&mut checks, Path::ROOT.field("topic"), topic);
     checks.finish(topic.map(Some))
 }
 
