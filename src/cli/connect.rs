@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 use tonic::{IntoRequest, Request, Response, Status};
 
 use super::exit::{self, Failure};
@@ -187,7 +188,7 @@ pub(super) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
     })
 }
 
-/// Runs a client command that looks after Ctrl-C itself.
+/// Runs a client command that looks after signals itself.
 pub(super) fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     // One thread: a command waits for a server and does little else.
     let runtime =
@@ -196,6 +197,22 @@ pub(super) fn block_on(command: impl Future<Output = Result<(), Failure>>) -> Re
     // Whatever is still blocked, such as a read of stdin, ends with the process.
     runtime.shutdown_background();
     result
+}
+
+/// Ends when somebody presses Ctrl-C or sends SIGTERM: the exit code.
+pub(super) async fn asked_to_end() -> u8 {
+    tokio::select! {
+        () = interrupted() => exit::INTERRUPTED,
+        () = terminated() => exit::TERMINATED,
+    }
+}
+
+async fn terminated() {
+    match signal(SignalKind::terminate()) {
+        Ok(mut terminate) => _ = terminate.recv().await,
+        // The system's own handler ends the process.
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Ends when somebody presses Ctrl-C.

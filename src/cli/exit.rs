@@ -19,6 +19,8 @@ pub(super) const NOT_FOUND: u8 = 3;
 pub(super) const UNAVAILABLE: u8 = 4;
 /// Ended by Ctrl-C.
 pub(super) const INTERRUPTED: u8 = 130;
+/// Ended by SIGTERM, after some last words: what a shell says of a process that has none.
+pub(super) const TERMINATED: u8 = 143;
 
 /// Why a command ended badly.
 #[derive(Debug)]
@@ -66,6 +68,11 @@ impl Failure {
     pub(super) fn or_hint(mut self, hint: impl FnOnce() -> String) -> Failure {
         self.hint.get_or_insert_with(hint);
         self
+    }
+
+    /// What failed, and why: the middle of a sentence about it.
+    pub(super) fn problem(&self) -> String {
+        self.problems.join("; ")
     }
 
     /// Its exit code.

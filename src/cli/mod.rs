@@ -67,7 +67,8 @@ Exit codes:
   2    wrong usage or configuration; nothing was sent
   3    no such job, topic or shard
   4    server or shard unavailable, or no answer in time
-  130  interrupted";
+  130  interrupted
+  143  ended by SIGTERM, but for serve and work: 0";
 
 /// Task scheduling over gRPC: a server, and the commands that talk to one.
 #[derive(Debug, Parser)]

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::Identity;
+use super::again::{Again, quoted};
 use super::ledger::{Ledger, Lines, Place};
 use crate::pb::ConflictPolicy;
 
@@ -30,6 +31,8 @@ pub(super) struct Account<'a> {
     /// The file; None: stdin.
     pub(super) file: Option<&'a str>,
     pub(super) repeat: Repeat,
+    /// How this command was called.
+    pub(super) again: Again,
     /// The whole input was read and sent.
     pub(super) all_sent: bool,
     /// How long the ids that the server has named are surely known there; None: no longer.
@@ -98,7 +101,7 @@ impl Account<'_> {
         {
             let lines = ledger.lines(places);
             if !lines.is_empty() {
-                parts.push(format!("{words}: lines {}", ranges(&lines)));
+                parts.push(format!("{words}: {}", named(&lines)));
             }
         }
         if !self.all_sent {
@@ -133,9 +136,9 @@ impl Account<'_> {
         let lines = self.ledger.lines(places);
         (!lines.is_empty()).then(|| {
             format!(
-                "lines {} would run twice if they are enqueued: look for them first, as with \
-                 `ringq job list {}`; in a run with --request-id they could be repeated",
-                ranges(&lines),
+                "{} would run twice if enqueued already: look first, as with `ringq job list {}`; \
+                 a run with --request-id could be repeated",
+                named(&lines),
                 quoted(self.topic)
             )
         })
@@ -159,10 +162,10 @@ impl Account<'_> {
         (!ids.is_empty()).then(|| {
             format!(
                 "those whose ids are known are not doubled for {}s from now, later look first:\n\
-                 while read -r n id; do {line} | tr -d '\\n' | ringq enqueue {} - --id \"$id\" …; \
-                 done <<'END'\n{list}END",
+                 while read -r n id; do {line} | tr -d '\\n' | {}; done <<'END'\n\
+                 {list}END",
                 live.as_secs(),
-                quoted(self.topic)
+                self.again.with_one()
             )
         })
     }
@@ -174,8 +177,7 @@ impl Account<'_> {
             Repeat::HarmlessByNumber => script(&complement(parts), "g", "sed"),
             _ => script(parts, "p", "sed -n"),
         };
-        let (lines, topic) = (self.piped(&sed), quoted(self.topic));
-        format!("{lines} | ringq enqueue {topic} --lines - …")
+        format!("{} | {}", self.piped(&sed), self.again.with_lines())
     }
 
     /// The input as this command gives it on.
@@ -214,21 +216,18 @@ fn complement(parts: &[Part]) -> Vec<Part> {
     others
 }
 
+/// `line 7`, `lines 1-500, 777`.
+fn named(lines: &[Lines]) -> String {
+    let is_one = matches!(lines, [(first, last)] if first == last);
+    format!("{} {}", if is_one { "line" } else { "lines" }, ranges(lines))
+}
+
 /// Line numbers as people write them: `1-500, 777`.
 fn ranges(lines: &[Lines]) -> String {
     let range = |&(first, last): &Lines| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
     lines.iter().map(range).collect::<Vec<_>>().join(", ")
-}
-
-/// A word as the shell wants it.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=%+,@".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// A file's name, which no program takes for a flag.
@@ -261,7 +260,8 @@ mod tests {
         all_sent: bool,
     ) -> Account<'a> {
         let ids_live = Some(Duration::from_secs(40));
-        Account { ledger, topic: "t", file, repeat, all_sent, ids_live }
+        let again = Again::of(["t", "--lines", "-", "-q"].map(str::to_owned));
+        Account { ledger, topic: "t", file, repeat, again, all_sent, ids_live }
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         let repeat = Repeat::Doubles;
         let mut account = account(&ledger, repeat, None, true);
         let state = "surely enqueued: 4 lines (1-4, 9, but for refused ones); refused: 1; \
-                     may be enqueued: lines 6-7, 10-12; not enqueued: lines 8";
+                     may be enqueued: lines 6-7, 10-12; not enqueued: line 8";
         assert_eq!(account.state(), state);
         account.all_sent = false;
         assert_eq!(account.state(), format!("{state}; not sent: from line 13 on"));
@@ -281,14 +281,14 @@ mod tests {
         let ledger = ledger();
         let hints = |repeat, file, all_sent| account(&ledger, repeat, file, all_sent).hints();
         let doubles = hints(Repeat::Doubles, Some("my jobs"), false);
-        let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - …";
+        let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - -q";
         assert_eq!(doubles[0], format!("to send exactly the rest: {sed}"));
         assert!(doubles[1].starts_with("lines 6-7, 10-12 would run twice"), "{doubles:?}");
         assert!(doubles[1].contains("`ringq job list t`") && !doubles[1].contains("sed"));
         let by_id = hints(Repeat::DoublesWithoutId, Some("my jobs"), true);
         assert!(by_id[1].starts_with("lines 7, 10-12 would run twice"), "{by_id:?}");
         let line = r#"sed -n "${n}{s/$(printf '\r')\$//;p;}" 'my jobs' | tr -d '\n'"#;
-        let pipe = format!("{line} | ringq enqueue t - --id \"$id\" …");
+        let pipe = format!("{line} | ringq enqueue t --id \"$id\" -q -");
         let wanted = format!(":\nwhile read -r n id; do {pipe}; done <<'END'\n6 s0~a\nEND");
         assert!(by_id[2].ends_with(&wanted), "{by_id:?}");
         assert!(by_id[2].contains("not doubled for 40s from now"), "{by_id:?}");

@@ -8,18 +8,19 @@ use tonic::Code;
 use crate::client::{Enqueued, Error, Producer};
 use crate::pb::{EnqueueResult, ItemError, JobSpec};
 
-/// Sends jobs in one call, and waits no longer than that.
+/// Sends jobs in one call, and waits no longer than that. `repeats` hears why they are sent again.
 pub(super) async fn answers(
     producer: &Producer,
     jobs: Vec<JobSpec>,
     longest: Duration,
     no_more: &CancellationToken,
+    repeats: &(dyn Fn(&Error) + Send + Sync),
 ) -> Vec<Result<Enqueued, Error>> {
     let count = jobs.len();
     if count == 0 {
         return Vec::new();
     }
-    let batch = producer.enqueue_batch_until(jobs, no_more);
+    let batch = producer.enqueue_batch_until(jobs, no_more, repeats);
     let answers = tokio::time::timeout(longest, batch).await;
     answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
 }

@@ -7,10 +7,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::Enqueue;
 use super::account::{Account, Repeat, summary};
+use super::again::Again;
 use super::answer::{answers, is_in_doubt, is_of_the_line, no_answer, too_long};
 use super::connect::{self, Connection};
 use super::exit::{self, Failure, complain, note};
@@ -21,6 +23,7 @@ use super::progress::Progress;
 use super::stop::Stop;
 use super::times::remark_past;
 use crate::client::{Enqueued, Error, Producer};
+use crate::config::show_duration;
 use crate::domain::limit;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
@@ -29,7 +32,7 @@ const CALLS: usize = 8;
 /// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
 /// the server finds out what a shard has done, and only then says it of each line.
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
-/// How long answers are waited for after Ctrl-C.
+/// How long answers are waited for after Ctrl-C or SIGTERM.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Enqueues each line.
@@ -42,7 +45,7 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
     }
     tokio::select! {
         result = reach(&connection) => result?,
-        () = connect::interrupted() => return Err(Failure::told(exit::INTERRUPTED)),
+        code = connect::asked_to_end() => return Err(Failure::told(code)),
     }
     let producer = connection.client().producer();
     let producer = producer
@@ -54,6 +57,8 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         Some(request_id) => producer.request_id(request_id),
         None => producer,
     };
+    // Only the first is told.
+    let (repeats, repeated) = mpsc::channel(1);
     let import = Import {
         enqueue,
         connection,
@@ -66,8 +71,9 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         progress: Progress::new(source.size, !enqueue.quiet),
         printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
         stop: Stop::new(CALLS),
+        repeats,
     };
-    import.run(source).await
+    import.run(source, repeated).await
 }
 
 /// Fails at once where no server answers, instead of repeating the first batch for long.
@@ -113,22 +119,29 @@ struct Import<'a> {
     progress: Progress,
     printer: Printer,
     stop: Stop,
+    /// Hears why lines are sent again.
+    repeats: mpsc::Sender<Error>,
 }
 
 // === impl Import ===
 
 impl Import<'_> {
-    async fn run(mut self, source: Source) -> Result<(), Failure> {
+    async fn run(
+        mut self,
+        source: Source,
+        mut repeated: mpsc::Receiver<Error>,
+    ) -> Result<(), Failure> {
         let mut batches = source.batches();
         let mut calls = FuturesUnordered::new();
         let (mut all_read, mut unreadable) = (false, false);
-        let interrupted = connect::interrupted();
-        tokio::pin!(interrupted);
+        let mut told_of_repeats = self.enqueue.quiet;
+        let asked_to_end = connect::asked_to_end();
+        tokio::pin!(asked_to_end);
         // What is under way is waited for also after a failure: it may be in.
         while !calls.is_empty() || (!self.stop.is_decided() && !all_read) {
             tokio::select! {
-                () = &mut interrupted => {
-                    self.interrupt();
+                code = &mut asked_to_end => {
+                    self.interrupt(code);
                     let last = async {
                         while let Some((number, answered)) = calls.next().await {
                             self.answered(number, answered);
@@ -138,6 +151,10 @@ impl Import<'_> {
                     break;
                 }
                 Some((number, answered)) = calls.next() => self.answered(number, answered),
+                Some(why) = repeated.recv(), if !told_of_repeats => {
+                    told_of_repeats = true;
+                    self.tell_of_repeats(&why);
+                }
                 batch = batches.recv(), if self.takes_more(all_read) => match batch {
                     Some(Ok(batch)) => calls.push(self.send(batch)),
                     Some(Err(problem)) => {
@@ -158,11 +175,18 @@ impl Import<'_> {
         !all_read && !self.stop.is_decided() && self.under_way.len() < CALLS
     }
 
-    fn interrupt(&mut self) {
-        // The exit code is that of the interrupt, and why it had stopped before is not lost.
-        if let Some(failure) = self.stop.interrupt() {
+    fn interrupt(&mut self, code: u8) {
+        // The exit code is that of the signal, and why it had stopped before is not lost.
+        if let Some(failure) = self.stop.interrupt(code) {
             self.progress.suspend(|| failure.tell());
         }
+    }
+
+    /// Somebody who sees nothing happen wants to know why.
+    fn tell_of_repeats(&self, why: &Error) {
+        let why = self.connection.failure("not all lines are in yet", why).problem();
+        let limit = show_duration(self.connection.timeout());
+        self.progress.suspend(|| note(&format!("ringq: {why}; trying again for up to {limit}")));
     }
 
     /// What cannot be read is wrong usage only as long as nothing was sent.
@@ -185,9 +209,11 @@ impl Import<'_> {
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
         let (producer, longest) = (self.producer.clone(), self.longest());
-        let no_more = self.stop.no_more();
+        let (no_more, repeats) = (self.stop.no_more(), self.repeats.clone());
+        let repeats = move |why: &Error| _ = repeats.try_send(why.clone());
         Box::pin(async move {
-            let mut answers = answers(&producer, jobs, longest, &no_more).await.into_iter();
+            let answers = answers(&producer, jobs, longest, &no_more, &repeats).await;
+            let mut answers = answers.into_iter();
             let answer = |is_short| match is_short {
                 true => answers.next().unwrap_or_else(|| Err(no_answer())),
                 false => Err(too_long()),
@@ -279,7 +305,11 @@ impl Import<'_> {
                 self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
             }
         } else if !self.stop.is_decided() {
-            let what = format!("stopped at {what}");
+            let what = match error.reason() {
+                // What lies behind it may well be in: it is for other shards.
+                "SHARD_UNAVAILABLE" => format!("{what} is not enqueued"),
+                _ => format!("stopped at {what}"),
+            };
             self.stop.halt(self.connection.failure(&what, error));
         }
     }
@@ -319,6 +349,7 @@ impl Import<'_> {
             topic: &self.enqueue.topic,
             file: self.file.as_deref(),
             repeat: Repeat::of(&self.enqueue.identity),
+            again: Again::of_this_process(),
             all_sent,
         };
         complain(&account.state());

@@ -1,6 +1,7 @@
 //! `ringq enqueue`: one job, or one for each line.
 
 mod account;
+mod again;
 mod answer;
 mod input;
 mod ledger;
@@ -40,9 +41,10 @@ theirs. Without PAYLOAD the job has none; if something is piped in all the same,
 are skipped and a final CR is cut off. A line that the server refuses is told by its number and the
 others go on; the exit code is then 1. What may be in, as its shard did not say, is repeated for
 --timeout under the id that the server gave it, and the others go on; what stays unknown is told at
-the end (exit code 4), with how to repeat it. When the server goes away, the command repeats for
---timeout what cannot be doubled by that, then stops (exit code 4), tells which lines are in and which
-may be, and how to send exactly the rest. With --request-id the same command can be run again, and doubles
+the end (exit code 4), with how to repeat it. When the server or a shard goes away,
+the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then,
+and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command
+that sends exactly the rest. With --request-id the same command can be run again, and doubles
 nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
 
 Examples:
@@ -162,7 +164,7 @@ impl Identity {
 impl Enqueue {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.lines {
-            // It looks after Ctrl-C itself, to tell how far it came.
+            // It looks after signals itself, to tell how far it came.
             Some(file) => connect::block_on(lines::run(self, file)),
             None => connect::run(async { self.one(self.payload().await?).await }),
         }

@@ -46,10 +46,11 @@ impl Stop {
         self.failure.get_or_insert(failure);
     }
 
-    /// Somebody has pressed Ctrl-C; why it had stopped before.
-    pub(super) fn interrupt(&mut self) -> Option<Failure> {
+    /// Somebody wants it to end, with this exit code; why it had stopped before.
+    pub(super) fn interrupt(&mut self, code: u8) -> Option<Failure> {
         let before = self.failure.take();
-        self.halt(Failure::new(exit::INTERRUPTED, "interrupted"));
+        let how = if code == exit::TERMINATED { "terminated" } else { "interrupted" };
+        self.halt(Failure::new(code, how));
         before
     }
 

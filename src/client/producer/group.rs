@@ -25,6 +25,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// The pauses between repeats.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// What is over sooner nobody has to be told of.
+const LONG: Duration = Duration::from_millis(500);
 
 /// Jobs that go out together, each with a key by which its answer finds its way.
 pub(super) struct Group<K> {
@@ -148,19 +150,26 @@ impl<K> Group<K> {
         Sent { answers, again }
     }
 
-    /// Calls until all have their answer, or until `stop`: nothing is sent after that.
+    /// Calls until all have their answer, or until `stop`: nothing is sent after that. `repeats` hears why it
+    /// takes long.
     pub(super) async fn send_all(
         mut self,
         client: &Client,
         terms: &Terms,
         stop: &CancellationToken,
+        repeats: &(dyn Fn(&Error) + Send + Sync),
     ) -> Vec<(K, Answer)> {
+        let begin = Instant::now();
         let mut all = Vec::with_capacity(self.items.len());
         while !stop.is_cancelled() {
             let Sent { answers, again } = self.send(client, terms).await;
             all.extend(answers);
             let Some((rest, pause)) = again else { return all };
             self = rest;
+            let why = self.items.iter().find_map(|item| item.error.as_ref());
+            if let Some(error) = why.filter(|_| begin.elapsed() + pause >= LONG) {
+                repeats(error);
+            }
             stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
         all.extend(self.give_up(|_| true));

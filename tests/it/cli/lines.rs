@@ -193,25 +193,28 @@ async fn a_restart_of_the_server_is_lived_through() {
     within("the id", ids.next_line()).await.unwrap().unwrap();
     drop(stdin);
     let ran = finish(child).await;
-    assert_eq!((ran.code, ran.stderr.as_str()), (0, "2 enqueued\n"));
+    // It may have taken so long that it was told.
+    assert_eq!((ran.code, ran.stderr.lines().last()), (0, Some("2 enqueued")), "{}", ran.stderr);
 }
 
 #[tokio::test]
-async fn ctrl_c_tells_how_far_it_came() {
+async fn a_signal_is_answered_by_how_far_it_came() {
     let server = Server::start().await;
-    let mut command = command(server.grpc, &["enqueue", "mail", "--lines", "-"]);
-    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let mut ids = BufReader::new(child.stdout.take().unwrap()).lines();
-    stdin.write_all(b"a\nb\n").await.unwrap();
-    for _ in 0..2 {
-        within("the id", ids.next_line()).await.unwrap().unwrap();
+    for (signal, code, how) in [("INT", 130, "interrupted"), ("TERM", 143, "terminated")] {
+        let mut command = command(server.grpc, &["enqueue", "mail", "--lines", "-"]);
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let mut ids = BufReader::new(child.stdout.take().unwrap()).lines();
+        stdin.write_all(b"a\nb\n").await.unwrap();
+        for _ in 0..2 {
+            within("the id", ids.next_line()).await.unwrap().unwrap();
+        }
+        let script = format!("kill -{signal} {}", child.id().unwrap());
+        assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        let how = format!("ringq: {how}\n");
+        let says = [&how, "surely enqueued: 2 lines (1-2)", "… | sed -n '3,$p' | ringq"];
+        finish(child).await.fails(code, &says);
     }
-    let script = format!("kill -INT {}", child.id().unwrap());
-    assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
-    let says =
-        ["ringq: interrupted", "surely enqueued: 2 lines (1-2)", "… | sed -n '3,$p' | ringq"];
-    finish(child).await.fails(130, &says);
 }
 
 /// The number that the first job of a call has as its payload.
@@ -248,7 +251,7 @@ fn taken(fake: &Fake) -> Vec<u64> {
 /// What the command that is told after `label` gives to `ringq enqueue`: numbers and places of lines.
 fn told(ran: &Ran, label: &str) -> Vec<(u64, usize)> {
     let (_, rest) = ran.stderr.split_once(label).expect(label);
-    let (command, _) = rest.split_once(" | ringq enqueue mail --lines - …").expect(rest);
+    let (command, _) = rest.split_once(" | ringq enqueue mail ").expect(rest);
     let output = std::process::Command::new("sh").args(["-c", command]).output().unwrap();
     let output = String::from_utf8(output.stdout).unwrap();
     let lines = output.lines().enumerate().filter(|(_, line)| !line.is_empty());
@@ -434,6 +437,58 @@ async fn doubting(
     (fake, client.url().trim_start_matches("http://").parse().unwrap())
 }
 
+/// What a command does that was told, word for word, in a shell.
+async fn paste(address: SocketAddr, told: &str) -> Ran {
+    let ringq = Path::new(env!("CARGO_BIN_EXE_ringq")).parent().unwrap();
+    let path = format!("{}:{}", ringq.display(), std::env::var("PATH").unwrap());
+    let mut shell = tokio::process::Command::new("sh");
+    shell.args(["-c", told]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.env("PATH", path).env("RINGQ_SERVER", format!("http://{address}"));
+    finish(shell.spawn().unwrap()).await
+}
+
+/// A shard is away and all others take their lines: somebody who waits hears why, once and while it lasts, and
+/// at the end what is where. The command that is told sends what is missing, under all flags of this one.
+#[tokio::test]
+async fn a_shard_that_is_away_is_told_in_time_and_with_the_way_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 10);
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    let (fake, client) = Fake::start(Script::without(move |job| {
+        let line = std::str::from_utf8(job.payload.as_ref().unwrap().bytes()).unwrap();
+        away.load(Ordering::SeqCst) && ["2", "4", "6"].contains(&line)
+    }))
+    .await;
+    let address = client.url().trim_start_matches("http://").parse().unwrap();
+    let args = ["enqueue", "mail", "--timeout", "5s", "--id-from-payload", "--lines", &file];
+    let begin = Instant::now();
+    let mut child = command(address, &args).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = within("a word", stderr.next_line()).await.unwrap().unwrap();
+    assert!(begin.elapsed() < millis(3_000), "{:?}: {first}", begin.elapsed());
+    assert!(first.starts_with("ringq: not all lines are in yet: "), "{first}");
+    assert!(first.ends_with("; trying again for up to 5s"), "{first}");
+    let mut rest = Vec::new();
+    while let Some(line) = within("the end", stderr.next_line()).await.unwrap() {
+        rest.push(line);
+    }
+    assert_eq!(finish(child).await.code, 4);
+    assert!(rest[0].starts_with(&format!("ringq: line 2 of {file} is not enqueued: ")), "{rest:?}");
+    let state =
+        "ringq: surely enqueued: 7 lines (all others up to 10); not enqueued: lines 2, 4, 6";
+    assert!(rest.contains(&state.to_owned()), "{rest:?}");
+    assert!(!rest.iter().any(|line| line.contains("trying again")), "once: {rest:?}");
+
+    is_away.store(false, Ordering::SeqCst);
+    let told = rest.iter().find_map(|line| line.strip_prefix("  to send exactly the rest: "));
+    let pasted = paste(address, told.unwrap()).await;
+    assert_eq!((pasted.code, pasted.stderr.as_str()), (0, "3 enqueued\n"));
+    assert_eq!(taken(&fake), (1..=10).collect::<Vec<_>>());
+    let ids = fake.0.jobs.lock().unwrap().iter().filter(|job| job.id.len() == 64).count();
+    assert_eq!(ids, 10, "--id-from-payload is among the flags");
+}
+
 /// A shard that does not answer holds up the lines that it may have, and no others. They are named, and
 /// what is told to be done with them doubles none.
 #[tokio::test]
@@ -457,14 +512,8 @@ async fn lines_in_doubt_are_named_and_the_others_go_on() {
 
     unsure.store(false, Ordering::SeqCst);
     let (_, told) = ran.stderr.split_once("while read").expect("a loop for the shell");
-    let repeat = format!("while read{}", told.replace(" …; done", "; done"));
-    let ringq = Path::new(env!("CARGO_BIN_EXE_ringq")).parent().unwrap();
-    let path = format!("{}:{}", ringq.display(), std::env::var("PATH").unwrap());
-    let mut shell = tokio::process::Command::new("sh");
-    shell.args(["-c", &repeat]).env("PATH", path).env("RINGQ_SERVER", format!("http://{address}"));
-    let output = within("the loop", shell.output()).await.unwrap();
-    let ids = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(ids.lines().count(), 65, "{}", String::from_utf8_lossy(&output.stderr));
+    let pasted = paste(address, &format!("while read{told}")).await;
+    assert_eq!(pasted.stdout.lines().count(), 65, "{}", pasted.stderr);
     assert_eq!(taken(&fake), all, "none is doubled");
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Script {
     pub(super) verdict: Option<Verdict>,
     /// With this, jobs get ids. The ones in doubt are accepted, and the answer is OUTCOME_UNKNOWN.
     pub(super) doubt: Option<Doubt>,
+    /// Jobs whose shard is away, as long as it is.
+    pub(super) away: Option<Doubt>,
     /// Items whose topic or receipt is `down` fail with UNAVAILABLE.
     pub(super) down: AtomicBool,
     /// The first stream brings jobs with these receipts.
@@ -72,6 +74,11 @@ impl Script {
     /// Jobs get ids, and what became of those that are in doubt is not told.
     pub(crate) fn doubting(doubt: impl Fn(&JobSpec) -> bool + Send + Sync + 'static) -> Script {
         Script { doubt: Some(Box::new(doubt)), ..Script::default() }
+    }
+
+    /// The shard of these jobs is unavailable.
+    pub(crate) fn without(away: impl Fn(&JobSpec) -> bool + Send + Sync + 'static) -> Script {
+        Script { away: Some(Box::new(away)), ..Script::default() }
     }
 }
 
@@ -121,6 +128,7 @@ impl Fake {
         }
         let reason = match job.topic.as_str() {
             topic if self.is_down(topic) => "SHARD_UNAVAILABLE",
+            _ if self.0.away.as_ref().is_some_and(|away| away(&job)) => "SHARD_UNAVAILABLE",
             "unknown" => "OUTCOME_UNKNOWN",
             _ => {
                 self.0.jobs.lock().unwrap().push(job.clone());
