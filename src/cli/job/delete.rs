@@ -5,16 +5,15 @@ use serde_json::json;
 
 use super::connect::{Connect, Connection};
 use super::exit::{self, Failure};
-use super::look_around;
 use super::output::{JsonList, Out, OutputArgs};
+use super::{OF_A_SHARD, look_around};
 use super::{values, view};
-use crate::client::Error;
 use crate::pb::{DeleteRequest, JobState};
 
 /// Which jobs.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A job that waits or runs turns CANCELLED; one that has ended, a dead letter too, is forgotten at
+A job that waits or runs turns CANCELLED; one that has ended, a dead letter too, is forgotten at \
 once. What cannot be removed is told, the others are removed all the same.
 
 Examples:
@@ -43,9 +42,6 @@ struct Refused {
     /// The next one would fare no better.
     for_all: bool,
 }
-
-/// What is wrong with a shard; others lie elsewhere.
-const OF_A_SHARD: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
 
 // === impl Delete ===
 
@@ -82,12 +78,14 @@ impl Delete {
         let request = DeleteRequest { topic, id, allow_missing: self.allow_missing };
         let mut queue = connection.client().queue();
         let answer = connection.ask(queue.delete(connection.request(request))).await;
-        let refused = |error: Error| {
-            let of_shard = OF_A_SHARD.contains(&error.reason());
-            let failure = look_around(connection.failure(&what, &error), &self.topic);
-            Refused { for_all: failure.code() == exit::UNAVAILABLE && !of_shard, failure }
+        let error = match answer {
+            Ok(answer) => return Ok(answer.previous_state()),
+            Err(error) => error,
         };
-        Ok(answer.map_err(refused)?.previous_state())
+        let of_shard = OF_A_SHARD.contains(&error.reason());
+        let failure = connection.failure(&what, &error);
+        let for_all = failure.code() == exit::UNAVAILABLE && !of_shard;
+        Err(Refused { failure: look_around(connection, failure, &self.topic).await, for_all })
     }
 
     fn say(

@@ -35,8 +35,10 @@ impl Get {
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
         let what = format!("cannot read job {}/{}", self.topic, self.id);
         let answer = connection.call(&what, connection.client().queue().get(request)).await;
-        let job = answer.map_err(|failure| look_around(failure, &self.topic))?;
-        let job = job.job.unwrap_or_default();
+        let job = match answer {
+            Ok(answer) => answer.job.unwrap_or_default(),
+            Err(failure) => return Err(look_around(&connection, failure, &self.topic).await),
+        };
         let mut out = Out::new();
         if self.output.is_json() {
             return print_json(&mut out, &job);

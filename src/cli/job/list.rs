@@ -21,14 +21,14 @@ const ERROR_CHARS: usize = 60;
 /// Which jobs, and how to print them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Within a state the order is that of the due times. Payloads, results and attempts are left out:
-see --full and `ringq job get`.
+Within a state the order is that of the due times. Payloads, results and attempts are left out; \
+--full and `ringq job get` have them.
 
 Examples:
   ringq job list emails
   ringq job list emails --state dead,backoff
   ringq job list emails --state dead --limit 0 -o json | jq -r '.[].spec.id'
-  ringq job list reports --state succeeded --full -o json | jq -r '.[].result.text'")]
+  ringq job list mail --state succeeded --full -o json | jq -r '.[].result.text'")]
 pub(in crate::cli) struct List {
     /// The topic
     #[arg(value_parser = values::some_text)]
@@ -37,7 +37,7 @@ pub(in crate::cli) struct List {
     #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
     state: Vec<State>,
     /// Jobs at most; 0: all of them
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = values::number)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, allow_negative_numbers = true, value_parser = values::number)]
     limit: usize,
     /// With -o json: payloads, results and attempts, too
     #[arg(long)]

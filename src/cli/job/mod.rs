@@ -9,8 +9,10 @@ mod view;
 
 use clap::Subcommand;
 
+use super::connect::Connection;
 use super::exit::{self, Failure};
 use super::{connect, info, output, text, times, topic, values};
+use crate::pb::GetTopicRequest;
 
 /// What about jobs.
 #[derive(Debug, Subcommand)]
@@ -44,10 +46,20 @@ impl Job {
     }
 }
 
+/// What is wrong with a shard; others lie elsewhere.
+const OF_A_SHARD: [&str; 2] = ["SHARD_UNAVAILABLE", "OUTCOME_UNKNOWN"];
+
 /// What to do about a job that is not there.
-fn look_around(failure: Failure, topic: &str) -> Failure {
+async fn look_around(connection: &Connection, failure: Failure, topic: &str) -> Failure {
     if failure.code() != exit::NOT_FOUND {
         return failure;
+    }
+    let request = connection.request(GetTopicRequest { name: topic.to_owned() });
+    let asked = connection.ask(connection.client().topics().get_topic(request)).await;
+    if asked.is_err_and(|error| error.reason() == "TOPIC_NOT_FOUND") {
+        let hint =
+            format!("there is no topic {topic}: `ringq topic list` names those that are there");
+        return failure.hint(hint);
     }
     failure.or_hint(|| format!("`ringq job list {topic}` shows those that are there"))
 }

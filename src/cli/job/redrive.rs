@@ -5,20 +5,24 @@ use futures::{StreamExt as _, stream};
 
 use super::connect::{Connect, Connection};
 use super::exit::{self, Failure, complain};
-use super::look_around;
 use super::output::{Out, OutputArgs, print_json};
 use super::topic;
+use super::{OF_A_SHARD, look_around};
 use super::{values, view};
+use crate::client::Error;
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
 /// Jobs that are read at the same time.
 const READS: usize = 16;
 
+/// A named job that is no dead letter, with its state; none: there is no such job.
+type Unfit<'a> = (&'a str, Option<JobState>);
+
 /// Which dead letters, and where to.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A call that ran out of time has moved a part: the same command again goes on with the rest. So it does
-with what lies on a shard that did not answer; the exit code is then 4. Of jobs that were named and could
+A call that ran out of time has moved a part: the same command again goes on with the rest. So it does \
+with what lies on a shard that did not answer; the exit code is then 4. Of jobs that were named and could \
 not be put back is told why; the exit code is then 1, or 3 if there are no such jobs.
 
 Examples:
@@ -61,7 +65,8 @@ impl Redrive {
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let connection = self.connect.connection()?;
         // Before the call: after it a job that was put back looks like one that was never dead.
-        let unfit = self.unfit(&connection).await;
+        let before = self.read(&connection, &self.ids).await;
+        let unfit: Vec<_> = before.iter().filter_map(unfit).collect();
         let request = connection.request(RedriveJobsRequest {
             topic: self.topic.clone(),
             ids: self.ids.clone(),
@@ -70,9 +75,18 @@ impl Redrive {
             validate_only: self.dry_run,
             ..Default::default()
         });
-        let what = format!("cannot redrive the dead letters of {}", self.topic);
         let mut admin = connection.client().admin();
-        let answer = connection.call(&what, admin.redrive_jobs(request)).await?;
+        let answer = match connection.ask(admin.redrive_jobs(request)).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                if OF_A_SHARD.contains(&error.reason()) {
+                    self.tell_unfit(&unfit);
+                    self.tell_unreached(&connection, &unfit).await;
+                }
+                let what = format!("cannot redrive the dead letters of {}", self.topic);
+                return Err(connection.failure(&what, &error));
+            }
+        };
         let mut out = Out::new();
         if self.output.is_json() {
             print_json(&mut out, &answer)?;
@@ -80,36 +94,43 @@ impl Redrive {
             out.line(&self.sentence(&answer))?;
             out.flush()?;
         }
-        if !self.ids.is_empty() && answer.skipped_count > 0 {
-            let left = self.left(&unfit, answer.skipped_count);
-            if answer.unreachable_shards.is_empty() {
-                return Err(left);
+        let left = match answer.skipped_count {
+            count if count > 0 && !self.ids.is_empty() => {
+                Some(look_around(&connection, self.left(&unfit, count), &self.topic).await)
             }
+            _ => None,
+        };
+        if answer.unreachable_shards.is_empty() {
+            return left.map_or(Ok(()), Err);
+        }
+        if let Some(left) = left {
             left.tell();
         }
+        self.tell_unreached(&connection, &unfit).await;
         topic::partial(answer.unreachable_shards.iter())
     }
 
-    /// The named jobs that are not dead letters, with their state; none: there is no such job. What
-    /// cannot be read is left out.
-    async fn unfit(&self, connection: &Connection) -> Vec<(&str, Option<JobState>)> {
-        let states = stream::iter(&self.ids).map(async |id| {
+    /// Named jobs as they are; None: there is no such job.
+    async fn read<'a>(
+        &self,
+        connection: &Connection,
+        ids: impl IntoIterator<Item = &'a String>,
+    ) -> Vec<(&'a str, Result<Option<JobState>, Error>)> {
+        let states = stream::iter(ids).map(async |id| {
             let (topic, id_text) = (self.topic.clone(), id.clone());
             let view = JobView::Basic.into();
             let request = connection.request(GetRequest { topic, id: id_text, view });
-            match connection.ask(connection.client().queue().get(request)).await {
-                Ok(answer) => Some((id.as_str(), answer.job.map(|job| job.state()))),
-                Err(error) if error.is_not_found() => Some((id.as_str(), None)),
-                Err(_) => None,
-            }
+            let state = match connection.ask(connection.client().queue().get(request)).await {
+                Ok(answer) => Ok(answer.job.map(|job| job.state())),
+                Err(error) if error.is_not_found() => Ok(None),
+                Err(error) => Err(error),
+            };
+            (id.as_str(), state)
         });
-        let states: Vec<_> = states.buffered(READS).collect().await;
-        let is_unfit = |state: &(_, Option<JobState>)| state.1 != Some(JobState::Dead);
-        states.into_iter().flatten().filter(is_unfit).collect()
+        states.buffered(READS).collect().await
     }
 
-    /// Tells why jobs that were named were left, as far as that is known.
-    fn left(&self, unfit: &[(&str, Option<JobState>)], skipped: i64) -> Failure {
+    fn tell_unfit(&self, unfit: &[Unfit]) {
         let topic = &self.topic;
         for (id, state) in unfit {
             complain(&match state {
@@ -117,11 +138,35 @@ impl Redrive {
                 None => format!("no job {topic}/{id}"),
             });
         }
+    }
+
+    /// Tells which jobs were left, or may have been, because of a shard that does not answer. Read after the call,
+    /// as a shard may have come back before it.
+    async fn tell_unreached(&self, connection: &Connection, unfit: &[Unfit<'_>]) {
+        let others = |id: &&String| unfit.iter().all(|(known, _)| known != id);
+        let topic = &self.topic;
+        for (id, state) in self.read(connection, self.ids.iter().filter(others)).await {
+            match state {
+                Err(error) => {
+                    let what = format!("cannot redrive job {topic}/{id}");
+                    complain(&connection.failure(&what, &error).problem());
+                }
+                Ok(Some(JobState::Dead)) if !self.dry_run => {
+                    complain(&format!("{topic}/{id} is still DEAD: a shard did not answer"));
+                }
+                Ok(_) => (),
+            }
+        }
+    }
+
+    /// Tells why jobs that were named were left, as far as that is known.
+    fn left(&self, unfit: &[Unfit], skipped: i64) -> Failure {
+        let topic = &self.topic;
+        self.tell_unfit(unfit);
         let others = usize::try_from(skipped).unwrap_or(0).saturating_sub(unfit.len());
         if others == 0 {
             let all_missing = unfit.iter().all(|(_, state)| state.is_none());
-            let failure = Failure::told(if all_missing { exit::NOT_FOUND } else { exit::FAILED });
-            return look_around(failure, topic);
+            return Failure::told(if all_missing { exit::NOT_FOUND } else { exit::FAILED });
         }
         let problem = format!("{others} of the jobs named were left");
         let hint = match &self.to {
@@ -133,12 +178,21 @@ impl Redrive {
         Failure::new(exit::FAILED, problem).hint(hint)
     }
 
+    /// Of jobs that were named all are counted, also those on a shard that did not answer.
     fn sentence(&self, answer: &RedriveJobsResponse) -> String {
         let done = if self.dry_run { "would be put back to work" } else { "put back to work" };
-        let mut text = format!("{} {done}", answer.redriven_count);
-        if answer.skipped_count > 0 {
-            text.push_str(&format!(", {} not", answer.skipped_count));
-        }
-        text
+        let redriven = answer.redriven_count;
+        let left = match i64::try_from(self.ids.len()) {
+            Ok(named) if named > 0 => named - redriven,
+            _ => answer.skipped_count,
+        };
+        let left = if left > 0 { format!(", {left} not") } else { String::new() };
+        format!("{redriven} {done}{left}")
     }
+}
+
+/// A job that is no dead letter.
+fn unfit<'a>((id, state): &(&'a str, Result<Option<JobState>, Error>)) -> Option<Unfit<'a>> {
+    let state = state.as_ref().ok()?;
+    (*state != Some(JobState::Dead)).then_some((id, *state))
 }

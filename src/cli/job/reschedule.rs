@@ -62,9 +62,13 @@ impl Reschedule {
         let request = connection.request(RescheduleRequest { topic, id, schedule, priority });
         let mut queue = connection.client().queue();
         let answer = connection.ask(queue.reschedule(request)).await;
-        let job =
-            answer.map_err(|error| self.refused(&error, connection.failure(&what, &error)))?;
-        let job = job.job.unwrap_or_default();
+        let job = match answer {
+            Ok(answer) => answer.job.unwrap_or_default(),
+            Err(error) => {
+                let failure = self.refused(&error, connection.failure(&what, &error));
+                return Err(look_around(&connection, failure, &self.topic).await);
+            }
+        };
         remark_past(self.at);
         let mut out = Out::new();
         if self.output.is_json() {
@@ -80,7 +84,7 @@ impl Reschedule {
         if error.reason() == "WRONG_JOB_STATE" {
             return failure.hint(format!("`ringq job get {} {}` prints it", self.topic, self.id));
         }
-        look_around(failure, &self.topic)
+        failure
     }
 
     fn schedule(&self) -> Option<Schedule> {

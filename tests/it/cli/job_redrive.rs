@@ -1,7 +1,7 @@
 use ringq::pb::NackAction;
 
 use super::ringq;
-use crate::harness::{Client, Server, job, nack};
+use crate::harness::{Client, Server, Setup, eventually, job, nack};
 
 async fn dead(client: &Client, ids: &[&str]) {
     for id in ids {
@@ -51,6 +51,37 @@ async fn why_a_named_job_was_left_is_told() {
     client.enqueue(job("post").with_id("b")).await;
     redrive(&["b", "--to", "post"]).await.fails(1, &["1 of the jobs", "are taken in post"]);
     redrive(&["b", "--to", ""]).await.fails(2, &["is a variable not set?"]);
+}
+
+/// Each job that was named is put back or told, whatever shard it lies on.
+#[tokio::test]
+async fn a_shard_that_does_not_answer_leaves_no_job_untold() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    let ids: Vec<String> = (0..12).map(|n| format!("n{n}")).collect();
+    let all: Vec<&str> = ids.iter().map(String::as_str).collect();
+    dead(&client, &all).await;
+    let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    eventually("the shard is left alone", async || {
+        let _ = ringq(&server, &["shard", "drain", "s1"]).await;
+        (ringq(&server, &["shard", "list"]).await.code == 4).then_some(())
+    })
+    .await;
+    let missing: Vec<String> = (0..12).map(|n| format!("nope{n}")).collect();
+    let args = ["job", "redrive", "mail"].into_iter().chain(all);
+    let args: Vec<&str> = args.chain(missing.iter().map(String::as_str)).collect();
+    let ran = ringq(&server, &args).await.fails(4, &["do not answer: s1", "`ringq shard list`"]);
+    let back: usize = ran.stdout.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(ran.stdout, format!("{back} put back to work, {} not\n", 24 - back));
+    assert!(back > 0 && back < 12, "{ran:?}");
+    let is_told = |id: &&String| {
+        let unreached = format!("ringq: cannot redrive job mail/{id}: shard s1 ");
+        let missing = format!("ringq: no job mail/{id}");
+        ran.stderr.lines().any(|line| line.starts_with(&unreached) || line == missing)
+    };
+    assert_eq!(ids.iter().filter(is_told).count(), 12 - back, "{ran:?}");
+    assert_eq!(missing.iter().filter(is_told).count(), 12, "{ran:?}");
 }
 
 #[tokio::test]

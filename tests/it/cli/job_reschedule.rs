@@ -26,7 +26,7 @@ async fn what_cannot_be_moved_is_told() {
     let args = ["job", "reschedule", "mail", "a", "--now"];
     ringq(&server, &args)
         .await
-        .fails(3, &["cannot reschedule job mail/a", "`ringq job list mail`"]);
+        .fails(3, &["cannot reschedule job mail/a", "there is no topic mail: `ringq topic list`"]);
     client.enqueue(job("mail").with_id("a")).await;
     client.pull_one("mail").await;
     let says = ["cannot reschedule job mail/a", "that is running", "`ringq job get mail a`"];
