@@ -72,6 +72,7 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
         stop: Stop::new(CALLS),
         repeats,
+        told_of_json: enqueue.quiet,
     };
     import.run(source, repeated).await
 }
@@ -121,6 +122,8 @@ struct Import<'a> {
     stop: Stop,
     /// Hears why lines are sent again.
     repeats: mpsc::Sender<Error>,
+    /// That a line is no JSON which looks like it.
+    told_of_json: bool,
 }
 
 // === impl Import ===
@@ -247,8 +250,9 @@ impl Import<'_> {
     }
 
     /// The job of a line that is not too long.
-    fn job(&self, line: Line) -> Option<JobSpec> {
+    fn job(&mut self, line: Line) -> Option<JobSpec> {
         let payload: Payload = payload(line.bytes?);
+        self.tell_of_broken_json(line.number, &payload);
         let identity = &self.enqueue.identity;
         let id = match &identity.request_id {
             _ if identity.id_from_payload => digest(payload.bytes()),
@@ -258,6 +262,18 @@ impl Import<'_> {
         };
         let payload = Some(self.enqueue.spec.typed(payload));
         Some(JobSpec { id, payload, ..self.template.clone() })
+    }
+
+    /// Once: what is wrong with one line is likely wrong with many.
+    fn tell_of_broken_json(&mut self, number: u64, payload: &Payload) {
+        if self.told_of_json {
+            return;
+        }
+        if let Some(what) = self.enqueue.spec.broken_json(payload) {
+            self.told_of_json = true;
+            let line = format!("ringq: line {number} of {} {what}", self.name);
+            self.progress.suspend(|| note(&line));
+        }
     }
 
     fn take(&mut self, answered: Answered) {

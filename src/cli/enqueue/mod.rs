@@ -33,23 +33,23 @@ use crate::pb::{
 use spec::SpecArgs;
 
 const AFTER_HELP: &str = "\
-The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep
-theirs. Without PAYLOAD the job has none; if something is piped in all the same, the command fails
+The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep \
+theirs. Without PAYLOAD the job has none; if something is piped in all the same, the command fails \
 (exit code 2) rather than lose it.
 
---lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines
-are skipped and a final CR is cut off. A line that the server refuses is told by its number and the
-others go on; the exit code is then 1. What may be in, as its shard did not say, is repeated for
---timeout under the id that the server gave it, and the others go on; what stays unknown is told at
-the end (exit code 4), with how to repeat it. When the server or a shard goes away,
-the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then,
-and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command
-that sends exactly the rest. With --request-id the same command can be run again, and doubles
+--lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines \
+are skipped and a final CR is cut off. A line that the server refuses is told by its number and the \
+others go on; the exit code is then 1. What may be in, as its shard did not say, is repeated for \
+--timeout under the id that the server gave it, and the others go on; what stays unknown is told at \
+the end (exit code 4), with how to repeat it. When the server or a shard goes away, \
+the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then, \
+and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command \
+that sends exactly the rest. With --request-id the same command can be run again, and doubles \
 nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
 
 Examples:
   ringq enqueue emails '{\"to\":\"ada@example.org\"}'
-  ringq enqueue emails --delay 5m --retry-delays 60s,180s,300s --max-attempts 4 'later'
+  ringq enqueue emails --delay 5m --retry-delays 60s,180s,300s 'later'
   ringq enqueue images - --id cat.jpg --on-conflict replace < cat.jpg
   ringq enqueue reports '{\"month\":3}' --wait --retention 1h > report.json
   find . -type f | ringq enqueue hash --lines - --id-from-payload --quiet";
@@ -202,6 +202,10 @@ impl Enqueue {
         let connection = self.connect.connection()?;
         let mut job = self.template()?;
         job.id = self.id(payload.as_ref());
+        let broken = payload.as_ref().and_then(|payload| self.spec.broken_json(payload));
+        if let Some(what) = broken.filter(|_| !self.quiet) {
+            note(&format!("ringq: the payload {what}"));
+        }
         job.payload = payload.map(|payload| self.spec.typed(payload));
         let answer = self.send(&connection, job).await?;
         if !self.quiet && answer.outcome() != EnqueueOutcome::Unchanged {

@@ -4,12 +4,17 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use serde::de::IgnoredAny;
 
 use super::exit::Failure;
 use super::values;
 use crate::client::proto;
 use crate::pb::job_spec::{Expiration, Schedule};
+use crate::pb::payload::Kind;
 use crate::pb::{JobSpec, Payload, RetryPolicy};
+
+/// What text is that is no JSON.
+const PLAIN_TEXT: &str = "text/plain";
 
 /// What a job asks for; the defaults are those of the server, and a topic may have its own.
 #[derive(Debug, Args)]
@@ -28,8 +33,8 @@ pub(super) struct SpecArgs {
     /// A header for the worker; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = values::header)]
     header: Vec<(String, String)>,
-    /// The media type of the payload [default: application/json for text, else
-    /// application/octet-stream]
+    /// The media type of the payload, which is not checked [default: application/json for text that
+    /// is JSON, text/plain for other text, else application/octet-stream]
     #[arg(long, value_name = "TYPE", value_parser = values::some_text)]
     content_type: Option<String>,
     /// Failures allowed; 1: no retry, -1: no limit [default: 25]
@@ -84,9 +89,20 @@ impl SpecArgs {
         self.at
     }
 
-    /// The payload with its media type.
+    /// The payload with its media type. By default the contract takes text for JSON.
     pub(super) fn typed(&self, payload: Payload) -> Payload {
-        Payload { content_type: self.content_type.clone().unwrap_or_default(), ..payload }
+        let by_default = || if no_json(&payload).is_some() { PLAIN_TEXT } else { "" }.to_owned();
+        Payload { content_type: self.content_type.clone().unwrap_or_else(by_default), ..payload }
+    }
+
+    /// What is wrong with a payload that looks like JSON, and goes as plain text because it is none.
+    pub(super) fn broken_json(&self, payload: &Payload) -> Option<String> {
+        let looks_like_it = payload.bytes().trim_ascii_start().starts_with(b"{");
+        if self.content_type.is_some() || !looks_like_it {
+            return None;
+        }
+        let error = no_json(payload)?;
+        Some(format!("is no JSON ({error}) and goes as {PLAIN_TEXT}"))
     }
 
     fn headers(&self) -> Result<HashMap<String, String>, Failure> {
@@ -107,6 +123,14 @@ impl SpecArgs {
             ..Default::default()
         };
         Some(retry).filter(|retry| *retry != RetryPolicy::default())
+    }
+}
+
+/// Why a text is no JSON.
+fn no_json(payload: &Payload) -> Option<serde_json::Error> {
+    match &payload.kind {
+        Some(Kind::Text(text)) => serde_json::from_str::<IgnoredAny>(text).err(),
+        _ => None,
     }
 }
 

@@ -63,6 +63,44 @@ async fn waits_may_be_written_with_blanks() {
     assert_eq!(delays, [Duration::from_secs(1), Duration::from_secs(120)]);
 }
 
+/// JSON by default only where it is some; what was meant to be is told. What is asked for is not checked.
+#[tokio::test]
+async fn text_is_of_the_type_that_it_is() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let is =
+        async |id: &str| client.get("mail", id).await.spec.unwrap().payload.unwrap().content_type;
+    for (id, payload, flags, content_type, is_told) in [
+        ("json", r#" {"a":1}"#, &[][..], "", false),
+        ("number", "12", &[], "", false),
+        ("word", "hello", &[], "text/plain", false),
+        ("log", "[12:00] hello", &[], "text/plain", false),
+        ("broken", r#"{"a":"#, &[], "text/plain", true),
+        ("quiet", r#"{"a":"#, &["-q"], "text/plain", false),
+        ("asked", r#"{"a":"#, &["--content-type", "application/json"], "application/json", false),
+    ] {
+        let args = ["enqueue", "mail", payload, "--id", id];
+        let args: Vec<_> = args.iter().chain(flags).copied().collect();
+        let ran = ringq(&server, &args).await;
+        assert_eq!((ran.code, is(id).await.as_str()), (0, content_type), "{payload}");
+        let told = "ringq: the payload is no JSON (EOF while parsing a value at line 1 column 5) and \
+                    goes as text/plain\n";
+        assert_eq!(ran.stderr, if is_told { told } else { "" });
+    }
+    piped(&server, &["enqueue", "mail", "-", "--id", "piped"], b"hello\n").await.ok();
+    piped(&server, &["enqueue", "mail", "-", "--id", "bytes"], b"{\xff").await.ok();
+    assert_eq!((is("piped").await.as_str(), is("bytes").await.as_str()), ("text/plain", ""));
+    let lines = b"{\"a\":1}\n{oh\n{no\nplain\n";
+    let ran =
+        piped(&server, &["enqueue", "mail", "--lines", "-", "--request-id", "r"], lines).await;
+    let told: Vec<&str> = ran.stderr.lines().collect();
+    assert!(told[0].starts_with("ringq: line 2 of standard input is no JSON ("), "{told:?}");
+    assert_eq!((ran.code, &told[1..]), (0, &["4 enqueued"][..]), "once");
+    for (line, content_type) in [(1, ""), (2, "text/plain"), (4, "text/plain")] {
+        assert_eq!(is(&format!("r:r:{line}")).await, content_type);
+    }
+}
+
 #[tokio::test]
 async fn a_time_with_an_offset_is_taken() {
     let server = Server::start().await;
