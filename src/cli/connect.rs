@@ -27,7 +27,7 @@ const ANSWER_GRACE: Duration = Duration::from_millis(500);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub(super) struct Connect {
-    /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT or HOST [env: RINGQ_SERVER]
+    /// The server: http://HOST:PORT, https://HOST:PORT, HOST:PORT, HOST or :PORT [env: RINGQ_SERVER]
     /// [default: http://127.0.0.1:7700]
     #[arg(long, value_name = "URL", value_parser = values::some_text)]
     server: Option<String>,
@@ -74,13 +74,16 @@ impl Connect {
     }
 }
 
-/// A host alone is asked at the port of ringq, not at that of HTTP.
+/// A host alone is asked at the port of ringq, not at that of HTTP; a port alone is one of this machine.
 fn url(server: &str) -> String {
     if server.contains("://") {
         return server.to_owned();
     }
     if server.parse::<Ipv6Addr>().is_ok() {
         return format!("http://[{server}]:{PORT_DEFAULT}");
+    }
+    if server.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        return format!("http://127.0.0.1{server}");
     }
     let is_alone = !server.contains(':') || (server.starts_with('[') && server.ends_with(']'));
     if is_alone && !server.is_empty() {
@@ -139,7 +142,7 @@ impl Connection {
                 self.client.url(),
                 show_duration(self.timeout)
             );
-            let hint = "wait longer with --timeout; a change may have been made all the same";
+            let hint = "wait longer with --timeout; what it was to change may be changed already";
             return Failure::new(exit::UNAVAILABLE, problem).hint(hint);
         }
         if error.is_no_grpc() {
@@ -232,6 +235,7 @@ mod tests {
         for (server, want) in [
             ("localhost", "http://localhost:7700"),
             ("localhost:1", "http://localhost:1"),
+            (":7701", "http://127.0.0.1:7701"),
             ("::1", "http://[::1]:7700"),
             ("[::1]", "http://[::1]:7700"),
             ("[::1]:1", "http://[::1]:1"),

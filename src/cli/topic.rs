@@ -30,7 +30,7 @@ pub(super) enum Topic {
 Examples:
   ringq topic list
   ringq topic list billing.
-  ringq topic list -o json | jq '.[] | select(.stats.dead != null) | .topic.name'")]
+  ringq topic list -o json | jq '.[] | select(.stats.dead != null).topic.name'")]
 pub(super) struct List {
     /// Only names that begin with this
     prefix: Option<String>,

@@ -1,5 +1,6 @@
 //! From the text of a flag to its value. An error is shown by clap after the flag's name.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
@@ -64,7 +65,19 @@ pub(super) fn priority(text: &str) -> Result<i32, String> {
 
 /// A whole number, 0 included.
 pub(super) fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it is no whole number".to_owned())
+    text.parse().map_err(|_| "it is no whole number from 0 on".to_owned())
+}
+
+/// A whole number in this range.
+pub(super) fn whole<T: TryFrom<i64>>(
+    range: RangeInclusive<i64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            format!("it is no whole number from {} to {}", range.start(), range.end())
+        })
+    }
 }
 
 /// `10/s`, `600/m`, `1000/h`, or a number: that many per second.
@@ -117,6 +130,11 @@ mod tests {
             assert!(priority(bad).is_err(), "{bad:?}");
         }
         assert_eq!(number("0"), Ok(0));
+        let few = whole::<u16>(1..=10_000);
+        assert_eq!((few("1"), few("10000")), (Ok(1), Ok(10_000)));
+        for bad in ["", "0", "10001", "99999999999999999999", "abc", "1.0"] {
+            assert_eq!(few(bad).unwrap_err(), "it is no whole number from 1 to 10000", "{bad:?}");
+        }
         assert!(number("-1").is_err() && number("all").is_err() && some_text("").is_err());
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::Args;
 
 use super::books::JOBS_MAX;
 use super::plan::{Amount, BODY_BYTES_MIN, Durability, Phases, Plan};
@@ -24,12 +24,12 @@ Examples:
   ringq bench idle --rate 1000/s                latency under a steady load
   ringq bench delayed --spread 30s -o json
 
-Dispatch is the time from the start of the enqueue call to the delivery. With a rate, dispatch and
-the enqueue call count from the slot that the call has in the schedule. The schedule does not wait
+Dispatch is the time from the start of the enqueue call to the delivery. With a rate, dispatch and \
+the enqueue call count from the slot that the call has in the schedule. The schedule does not wait \
 for answers: a call that is held up by slow ones is late, and no slot is left out.
 
-Every job carries its number and a checksum. At the end the jobs that were enqueued, delivered and
-acked are compared one by one, and with the server's own numbers. A job that was lost, doubled,
+Every job carries its number and a checksum. At the end the jobs that were enqueued, delivered and \
+acked are compared one by one, and with the server's own numbers. A job that was lost, doubled, \
 damaged or early makes the exit code 1.";
 
 /// `ringq bench`.
@@ -52,7 +52,7 @@ pub(in crate::cli) struct Bench {
 #[command(next_help_heading = "Load")]
 pub(super) struct LoadFlags {
     /// Enqueue this many jobs per round
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=i64::from(JOBS_MAX)))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=i64::from(JOBS_MAX)))]
     pub(super) jobs: Option<u32>,
     /// Enqueue for this long per round instead
     #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "jobs")]
@@ -61,20 +61,20 @@ pub(super) struct LoadFlags {
     #[arg(long, value_enum)]
     pub(super) phases: Option<Phases>,
     /// Producers
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=10_000))]
     pub(super) producers: Option<u32>,
     /// Calls that each producer has under way
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=10_000))]
     pub(super) in_flight: Option<u32>,
     /// Jobs per call
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=BATCH_JOBS_MAX as i64))]
+    #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=BATCH_JOBS_MAX as i64))]
     pub(super) batch: Option<u32>,
     /// Enqueue this many jobs per second, all producers together, as in 200/s; latencies then
     /// count from the slot that a call has in this schedule, however late it begins
     #[arg(long, value_name = "RATE", value_parser = values::rate)]
     pub(super) rate: Option<f64>,
     /// Bytes of each body
-    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(BODY_BYTES_MIN..=PAYLOAD_BYTES_MAX as i64))]
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = values::whole::<u32>(BODY_BYTES_MIN..=PAYLOAD_BYTES_MAX as i64))]
     pub(super) body: Option<u32>,
     /// Ask for this durability
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -86,25 +86,25 @@ pub(super) struct LoadFlags {
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(super) spread: Option<Duration>,
     /// Workers, a stream each
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=1000))]
     pub(super) workers: Option<u32>,
     /// Credit of each stream
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=i64::from(STREAM_CREDIT_MAX)))]
+    #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=i64::from(STREAM_CREDIT_MAX)))]
     pub(super) credit: Option<u32>,
     /// Jobs per ack call; what waited 5 ms for others goes anyway
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(1..=SETTLE_ITEMS_MAX as i64))]
+    #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=SETTLE_ITEMS_MAX as i64))]
     pub(super) ack_batch: Option<u32>,
     /// Jobs before the first round, not measured but checked [default: a twentieth of the jobs]
-    #[arg(long, value_name = "JOBS", value_parser = value_parser!(u32).range(0..=i64::from(JOBS_MAX)))]
+    #[arg(long, value_name = "JOBS", allow_negative_numbers = true, value_parser = values::whole::<u32>(0..=i64::from(JOBS_MAX)))]
     pub(super) warm_up: Option<u32>,
     /// Rounds; the median counts
-    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=1000))]
     pub(super) rounds: u32,
     /// Connections, which producers and workers share in turns
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=1000))]
     pub(super) connections: Option<u32>,
     /// Threads of this program
-    #[arg(long, value_name = "NUMBER", value_parser = value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = values::whole::<u32>(1..=256))]
     pub(super) threads: Option<u32>,
     /// The topic [default: one of its own, bench-<random>]
     #[arg(long, value_name = "TOPIC")]

@@ -13,13 +13,13 @@ use crate::pb::{self, ListShardsRequest};
 /// How to print.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished
-one is forgotten: a draining shard is empty after both, once workers have seen to the rest. A shard
+LAST DUE is when the last delayed or retried job is due, KEPT UNTIL when the last dead or finished \
+one is forgotten: a draining shard is empty after both, once workers have seen to the rest. A shard \
 that is ACTIVE, refusing serves the jobs that it has and takes no new ones; why follows the table.
 
 Examples:
   ringq shard list
-  ringq shard list -o json | jq -r '.[] | select(.role == \"SHARD_STATE_DRAINING\") | .name'
+  ringq shard list -o json | jq -r '.[] | select(.role|test(\"DRAIN\")).name'
 
 Exit code 4 if one of them does not answer.")]
 pub(in crate::cli) struct List {

@@ -2,7 +2,7 @@
 
 mod list;
 mod set;
-mod view;
+pub(super) mod view;
 mod wait;
 
 use clap::Subcommand;
@@ -28,6 +28,8 @@ impl Shard {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match self {
             Shard::List(list) => connect::run(list.run()),
+            // It looks after signals itself while it waits.
+            Shard::Drain(drain) if drain.waits() => connect::block_on(drain.run()),
             Shard::Drain(drain) => connect::run(drain.run()),
             Shard::Activate(activate) => connect::run(activate.run()),
         }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::connect::{Connect, Connection};
+use super::connect::{Connect, Connection, asked_to_end};
 use super::exit::Failure;
 use super::output::{Out, OutputArgs, print_json};
 use super::text::one_line;
@@ -14,7 +14,7 @@ use crate::pb::{SetShardStateRequest, Shard, ShardState};
 /// Which shard.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For all servers, until `ringq shard activate`. New jobs go elsewhere; those that wait, run, are
+For all servers, until `ringq shard activate`. New jobs go elsewhere; those that wait, run, are \
 retried, dead or kept stay and are served. It is empty when the last of them is gone.
 
 Examples:
@@ -57,7 +57,12 @@ pub(in crate::cli) struct Activate {
 impl Drain {
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let connection = self.connect.connection()?;
-        let mut shard = set(&connection, &self.name, ShardState::Draining).await?;
+        let end = asked_to_end();
+        tokio::pin!(end);
+        let mut shard = tokio::select! {
+            shard = set(&connection, &self.name, ShardState::Draining) => shard?,
+            code = &mut end, if self.wait => return Err(Failure::told(code)),
+        };
         let mut out = Out::new();
         if !self.output.is_json() {
             out.line(&format!("{} DRAINING: new jobs go elsewhere", self.name))?;
@@ -65,7 +70,10 @@ impl Drain {
             out.flush()?;
         }
         if self.wait {
-            shard = emptied(&connection, shard).await?;
+            shard = tokio::select! {
+                shard = emptied(&connection, shard) => shard?,
+                code = &mut end => return Err(self.left_draining(code)),
+            };
         }
         if self.output.is_json() {
             return print_json(&mut out, &shard);
@@ -74,6 +82,18 @@ impl Drain {
             out.line(&format!("{} is empty", self.name))?;
         }
         out.flush()
+    }
+}
+
+impl Drain {
+    pub(super) fn waits(&self) -> bool {
+        self.wait
+    }
+
+    fn left_draining(&self, code: u8) -> Failure {
+        let name = &self.name;
+        Failure::new(code, format!("{name} goes on draining, only the wait has ended"))
+            .hint(format!("`ringq shard activate {name}` lets it take new jobs again"))
     }
 }
 

@@ -5,7 +5,8 @@ use super::text::jobs;
 use super::times::Now;
 use crate::pb::{Shard, ShardState};
 
-pub(super) fn answers(shard: &Shard) -> bool {
+/// Whether anything is known of it.
+pub(in crate::cli) fn answers(shard: &Shard) -> bool {
     shard.state() != ShardState::Unreachable
 }
 

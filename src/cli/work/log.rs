@@ -11,10 +11,14 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::super::text::printable;
+use super::report::{fresh_line, is_mixed};
 use crate::telemetry;
 
 /// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
-struct Plain;
+struct Plain {
+    /// Commands write to the same terminal.
+    mixed: bool,
+}
 
 /// An event's message and its fields.
 #[derive(Default)]
@@ -23,15 +27,16 @@ struct Parts {
     fields: String,
 }
 
-/// Sends them to stderr from now on; when quiet, only what is wrong.
-pub(super) fn init(quiet: bool) {
+/// Sends them to stderr from now on; when quiet, only what is wrong. `stdout`: whether commands write
+/// there by themselves.
+pub(super) fn init(quiet: bool, stdout: bool) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // It would tell of a closed terminal there itself, and panic.
     let log = log.log_internal_errors(false);
     // A log that is there already serves as well.
-    let _ = log.event_format(Plain).finish().try_init();
+    let _ = log.event_format(Plain { mixed: is_mixed(stdout) }).finish().try_init();
 }
 
 // === impl Plain ===
@@ -51,7 +56,7 @@ where
         event.record(&mut parts);
         let Parts { message, fields } = parts;
         let line = if fields.is_empty() { message } else { format!("{message} ({fields})") };
-        writeln!(writer, "ringq: {}", printable(&line))
+        writeln!(writer, "{}ringq: {}", fresh_line(self.mixed), printable(&line))
     }
 }
 

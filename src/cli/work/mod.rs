@@ -19,6 +19,7 @@ mod stop;
 mod topics;
 mod verdict;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, process};
@@ -26,7 +27,6 @@ use std::{fs, process};
 use anyhow::Context as _;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use clap::value_parser;
 use tokio::runtime::Builder;
 
 use super::connect::Connect;
@@ -44,23 +44,24 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Below the help of `ringq work`.
 const AFTER_HELP: &str = "\
-The command is run by `sh -c`, in a process group of its own, with the payload on standard input.
-It writes to the standard output of ringq itself. With --concurrency above 1 the output of each
-command is held until it has ended and printed whole, with a line break at its end; of output beyond
-1 MiB the lines so far are printed earlier. With --result it is kept with the job instead, where the
+The command is run by `sh -c`, in a process group of its own, with the payload on standard input. \
+It writes to the standard output of ringq itself. With --concurrency above 1 the output of each \
+command is held until it has ended and printed whole, with a line break at its end; of output beyond \
+1 MiB the lines so far are printed earlier. With --result it is kept with the job instead, where the \
 job was enqueued with --retention.
 
 How it ends settles the job:
   exit code 0   done
   exit code 75  given back, not counted as tried; it waits nothing at first, then 1s, 2s, 4s … 60s
-  126 or 127    given back like that, after 1s at least: the shell could not run the command or did
-                not find it, so it is the worker that is wrong and not the job. env, timeout and other
+  126 or 127    given back like that, after 1s at least: the shell could not run the command or did \
+                not find it, so it is the worker that is wrong and not the job. env, timeout and other \
                 commands that run commands end like this, too
-  any other     failed with the end of its standard error as the reason; its retry policy says when
+  any other     failed with the end of its standard error as the reason; its retry policy says when \
                 it runs again. So does a signal, and --run-timeout
-A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose
+A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose \
 make-report failed counts as done.
-While it runs its lease is extended. If the job is deleted or its lease is lost, the process group
+
+While it runs its lease is extended. If the job is deleted or its lease is lost, the process group \
 of the command is killed at once, and what is held of its output is dropped.
 
 Environment of the command, beside that of ringq itself:
@@ -70,34 +71,35 @@ Environment of the command, beside that of ringq itself:
   RINGQ_RECEIPT                the proof of the lease, for Ack, Nack and Extend
   RINGQ_DEADLINE               when --run-timeout ends it, or else its lease unless extended
   RINGQ_HEADER_<NAME>          its headers; what is not A-Z, 0-9 or _ in the upper-case name is a _
-With --batch N, N > 1, standard input is one payload per line, and RINGQ_BATCH says how many.
-RINGQ_ID, RINGQ_ATTEMPT, RINGQ_DELIVERY and RINGQ_RECEIPT then have a line for each, and headers are
-left out. A job whose payload has a line break in it comes by itself, and a batch ends before a list
+
+With --batch N, N > 1, standard input is one payload per line, and RINGQ_BATCH says how many. \
+RINGQ_ID, RINGQ_ATTEMPT, RINGQ_DELIVERY and RINGQ_RECEIPT then have a line for each, and headers are \
+left out. A job whose payload has a line break in it comes by itself, and a batch ends before a list \
 in its environment is longer than 64 KiB.
 
-The first SIGTERM, Ctrl-C or SIGHUP takes no more jobs, gives back those that have not begun and
-waits for the commands that run; the second SIGTERM or Ctrl-C, or SIGQUIT at any time, kills these
-and gives their jobs back, too. Closing the terminal is SIGHUP; under nohup it changes nothing. When
-the reader of standard output goes away, ringq stops like after SIGTERM. If output that was held
+The first SIGTERM, Ctrl-C or SIGHUP takes no more jobs, gives back those that have not begun and \
+waits for the commands that run; the second SIGTERM or Ctrl-C, or SIGQUIT at any time, kills these \
+and gives their jobs back, too. Closing the terminal is SIGHUP; under nohup it changes nothing. When \
+the reader of standard output goes away, ringq stops like after SIGTERM. If output that was held \
 cannot be written, it stops, too, and the job is given back.
 
-Do not end ringq by SIGKILL: it leaves the commands running, while others get their jobs anew. As
-the first process of a container (ENTRYPOINT [\"ringq\", \"work\", …]) ringq does not reap what
+Do not end ringq by SIGKILL: it leaves the commands running, while others get their jobs anew. As \
+the first process of a container (ENTRYPOINT [\"ringq\", \"work\", …]) ringq does not reap what \
 commands leave in the background: run it with an init, as by `docker run --init`.
 
 Exit codes:
   0    ended by --max-jobs, --idle-exit, SIGTERM or SIGHUP, also if jobs failed
   1    the server refused, or output that was held could not be written
   2    wrong usage; nothing was sent
-  4    no server within 5 s of the start (later it is tried for ever); or after --idle-exit a shard
+  4    no server within 5 s of the start (later it is tried for ever); or after --idle-exit a shard \
        that does not answer
   130  ended by Ctrl-C, SIGQUIT or a second signal
 
 Examples:
   ringq work emails --exec './send.sh'
-  ringq work 'resize.*' --exec 'convert - -resize 50% \"out/$RINGQ_ID.png\"' --concurrency 4
+  ringq work 'resize.*' --exec 'convert - -resize 50% \"$RINGQ_ID.png\"' -c 4
   ringq work events --exec 'psql -c \"copy events from stdin\"' --batch 500
-  ringq work reports --exec 'make-report > r && gzip -9 < r' --result --run-timeout 10m
+  ringq work reports --exec 'make-report > r && gzip < r' --result
   ringq work emails --exec ./send.sh --idle-exit 5s          all there is, then end";
 
 /// Run a command for each job
@@ -118,11 +120,11 @@ pub(super) struct Work {
     exec: Option<String>,
     /// Run so many commands at once; above 1 the output of each is printed whole at its end
     #[arg(long, short = 'c', value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = value_parser!(u16).range(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
+    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(1..=i64::from(limit::STREAM_CREDIT_MAX)))]
     concurrency: u16,
     /// Give each command up to N jobs of one topic, as lines; its exit code counts for all of them
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = value_parser!(u16).range(1..=1_000))]
+    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(1..=1_000))]
     batch: u16,
     /// End a command that runs longer: SIGTERM, 3 s later SIGKILL; the job has failed
     #[arg(long, value_name = "DURATION", value_parser = positive)]
@@ -132,7 +134,7 @@ pub(super) struct Work {
     #[arg(long, conflicts_with = "batch")]
     result: bool,
     /// End after so many jobs
-    #[arg(long, value_name = "N", value_parser = jobs)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = jobs)]
     max_jobs: Option<u64>,
     /// End after so long without a job; with exit code 4 if a shard does not answer, as more may lie there
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
@@ -142,7 +144,7 @@ pub(super) struct Work {
     lease: Option<Duration>,
     /// Hold so many jobs beyond those that run; they wait here even if other workers are free
     #[arg(long, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = value_parser!(u16).range(..=i64::from(limit::STREAM_CREDIT_MAX)))]
+    #[arg(allow_negative_numbers = true, value_parser = values::whole::<u16>(0..=i64::from(limit::STREAM_CREDIT_MAX)))]
     prefetch: u16,
     /// The name that operators see [default: HOST:PID]
     #[arg(long, value_name = "NAME", value_parser = worker_id)]
@@ -157,14 +159,21 @@ pub(super) struct Work {
 // === impl Work ===
 
 impl Work {
-    pub(super) fn run(self) -> Result<(), Failure> {
+    pub(super) fn run(mut self) -> Result<(), Failure> {
         let Some(exec) = self.exec.clone() else { return Err(self.no_command()) };
-        log::init(self.quiet);
+        let mut known = HashSet::new();
+        self.topics.retain(|topic| known.insert(topic.clone()));
+        log::init(self.quiet, self.writes_itself());
         let runtime =
             Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
         let result = runtime.block_on(self.work(&exec));
         runtime.shutdown_timeout(LINGER);
         result
+    }
+
+    /// Whether commands write to standard output themselves.
+    fn writes_itself(&self) -> bool {
+        self.concurrency == 1 && !self.result
     }
 
     fn no_command(&self) -> Failure {
@@ -175,7 +184,7 @@ impl Work {
 
     async fn work(self, exec: &str) -> Result<(), Failure> {
         let client = self.connect.client()?;
-        let report = Arc::new(Report::new(self.quiet, self.concurrency == 1 && !self.result));
+        let report = Arc::new(Report::new(self.quiet, self.writes_itself()));
         let stop =
             Stop::listen(Arc::clone(&report), !self.result).context("cannot listen to signals")?;
         command::probe().await.context("cannot run /bin/sh")?;
@@ -255,7 +264,10 @@ fn positive(text: &str) -> Result<Duration, String> {
 }
 
 fn jobs(text: &str) -> Result<u64, String> {
-    text.parse().ok().filter(|jobs| *jobs > 0).ok_or_else(|| "it must be 1 or more".to_owned())
+    text.parse()
+        .ok()
+        .filter(|jobs| *jobs > 0)
+        .ok_or_else(|| "it is no whole number from 1 on".to_owned())
 }
 
 fn lease(text: &str) -> Result<Duration, String> {

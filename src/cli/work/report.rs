@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
-use super::super::exit::{complain, note};
+use super::super::exit::complain;
 use super::super::text::printable;
 use super::verdict::Verdict;
 use crate::client::{Delivery, Outcome, Summary};
@@ -47,7 +47,7 @@ impl Report {
     pub(super) fn new(quiet: bool, stdout: bool) -> Report {
         Report {
             quiet,
-            mixed: stdout && io::stdout().is_terminal() && io::stderr().is_terminal(),
+            mixed: is_mixed(stdout),
             // Also asks NO_COLOR, CLICOLOR and TERM.
             colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             zone: TimeZone::system(),
@@ -73,7 +73,7 @@ impl Report {
     pub(super) fn stopping(&self, why: Option<&str>) {
         let why = why.map(|why| format!("{why}: ")).unwrap_or_default();
         let hint = "a second signal kills";
-        note(&match self.running.load(Ordering::Relaxed) {
+        self.note(&match self.running.load(Ordering::Relaxed) {
             0 => format!("ringq: {why}stopping"),
             1 => format!("ringq: {why}stopping when the command that runs has ended; {hint} it"),
             n => format!(
@@ -89,7 +89,7 @@ impl Report {
 
     /// What runs is killed, because of this signal.
     pub(super) fn killing(&self, signal: &str) {
-        note(&match self.running.load(Ordering::Relaxed) {
+        self.note(&match self.running.load(Ordering::Relaxed) {
             1 => format!("ringq: {signal}: killing the command"),
             n => format!("ringq: {signal}: killing {n} commands"),
         });
@@ -98,16 +98,23 @@ impl Report {
     /// All is over.
     pub(super) fn summary(&self, summary: &Summary) {
         if !self.quiet {
-            note(&format!("ringq: {summary}"));
+            self.note(&format!("ringq: {summary}"));
         }
     }
 
     fn line(&self, what: &str, style: Style, how: &str) {
         let how = printable(how);
         let how = if self.colour { format!("{style}{how}{style:#}") } else { how.into_owned() };
-        let width = if self.mixed { terminal_width() } else { 0 };
-        let line = format!("{}{} {what}  {how}\n", fresh_line(width), self.time());
-        // In one piece, as commands write here, too. If nobody reads it, nobody misses it.
+        self.write(&format!("{} {what}  {how}", self.time()));
+    }
+
+    fn note(&self, text: &str) {
+        self.write(&printable(text));
+    }
+
+    /// In one piece, as commands write here, too. If nobody reads it, nobody misses it.
+    fn write(&self, text: &str) {
+        let line = format!("{}{text}\n", fresh_line(self.mixed));
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
@@ -161,10 +168,19 @@ fn attempt(job: &Delivery) -> String {
     }
 }
 
-/// What makes the next character the first of a line, on a terminal of this width: the spaces run on
-/// to the next line unless they begin at the start of one. A command that writes to the terminal itself
-/// tells nobody where it has left the cursor.
-fn fresh_line(width: usize) -> String {
+/// Whether commands that write to standard output, as `stdout` says, do so on the terminal of the lines here.
+pub(super) fn is_mixed(stdout: bool) -> bool {
+    stdout && io::stdout().is_terminal() && io::stderr().is_terminal()
+}
+
+/// What makes the next character the first of a line where commands write, too.
+pub(super) fn fresh_line(mixed: bool) -> String {
+    fill(if mixed { terminal_width() } else { 0 })
+}
+
+/// On a terminal of this width: the spaces run on to the next line unless they begin at the start of one.
+/// A command that writes to the terminal itself tells nobody where it has left the cursor.
+fn fill(width: usize) -> String {
     if width == 0 { String::new() } else { format!("{}\r", " ".repeat(width)) }
 }
 
@@ -187,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_line_is_made_fresh_where_the_width_is_known() {
-        assert_eq!((fresh_line(0), fresh_line(3)), (String::new(), "   \r".to_owned()));
+        assert_eq!((fill(0), fill(3)), (String::new(), "   \r".to_owned()));
     }
 
     #[test]

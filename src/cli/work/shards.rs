@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::super::shard::view::answers;
 use crate::client::Client;
-use crate::pb::{ListShardsRequest, ShardState};
+use crate::pb::ListShardsRequest;
 
 /// The jobs are done: nobody waits long for what may be elsewhere.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -16,6 +17,6 @@ pub(super) async fn silent(client: &Client) -> Vec<String> {
     let asked = timeout(PATIENCE, admin.list_shards(ListShardsRequest::default())).await;
     let Ok(Ok(answer)) = asked else { return Vec::new() };
     let shards = answer.into_inner().shards.into_iter();
-    let silent = shards.filter(|shard| shard.state() == ShardState::Unreachable);
+    let silent = shards.filter(|shard| !answers(shard));
     silent.map(|shard| shard.name).collect()
 }

@@ -51,7 +51,9 @@ async fn a_server_that_does_not_answer_is_not_waited_for_longer_than_asked() {
 async fn the_server_is_named_in_several_ways() {
     let server = Server::start().await;
     let port = server.grpc.port();
-    for url in [format!("127.0.0.1:{port}"), format!("http://localhost:{port}/")] {
+    let urls =
+        [format!("127.0.0.1:{port}"), format!(":{port}"), format!("http://localhost:{port}/")];
+    for url in urls {
         let mut command = command(NOBODY, &["shard", "list", "--server", &url]);
         finish(command.spawn().unwrap()).await.ok();
     }

@@ -142,6 +142,25 @@ async fn a_wait_ends_when_the_shard_is_taken_back() {
     finish(waiting).await.fails(1, &["shard s1 takes new jobs again"]);
 }
 
+/// The wait ends; what it waits for goes on.
+#[tokio::test]
+async fn a_signal_ends_the_wait_and_not_the_drain() {
+    let server = Setup::new().shards(2).start().await;
+    server.connect().await.enqueue_all(vec![job("mail"); 128]).await;
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let mut waiting =
+            command(server.grpc, &["shard", "drain", "s1", "--wait"]).spawn().unwrap();
+        let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
+        within("the first line", lines.next_line()).await.unwrap().unwrap();
+        let script = format!("kill -{signal} {}", waiting.id().unwrap());
+        assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        let says = ["ringq: s1 goes on draining", "`ringq shard activate s1`"];
+        finish(waiting).await.fails(code, &says);
+        let table = rows(&ringq(&server, &["shard", "list"]).await.ok());
+        assert_eq!(table[2][..2], ["s1", "DRAINING"]);
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_be_drained_is_told_with_what_to_do() {
     let server = Setup::new().shards(1).start().await;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use ringq::pb::{JobState, payload::Kind};
 
 use super::work_rig::{Work, kept, signal};
+use super::{command, finish};
 use crate::harness::{JobExt as _, Server, job, millis};
 
 #[tokio::test]
@@ -234,6 +235,31 @@ async fn what_a_command_leaves_in_the_background_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
+async fn numbers_are_told_with_their_range() {
+    for (args, says) in [
+        (
+            &["work", "t", "--exec", "true", "-c", "0"][..],
+            "'--concurrency <N>': it is no whole number from 1 to 10000",
+        ),
+        (&["work", "t", "--exec", "true", "--batch", "x"], "it is no whole number from 1 to 1000"),
+        (
+            &["work", "t", "--exec", "true", "--prefetch", "-1"],
+            "it is no whole number from 0 to 10000",
+        ),
+        (&["work", "t", "--exec", "true", "--max-jobs", "0"], "it is no whole number from 1 on"),
+        (
+            &["bench", "--jobs", "abc"],
+            "'--jobs <NUMBER>': it is no whole number from 1 to 200000000",
+        ),
+        (&["bench", "--body", "-1"], "'--body <BYTES>': it is no whole number from 36 to 1048576"),
+        (&["job", "list", "t", "--limit", "-1"], "it is no whole number from 0 on"),
+    ] {
+        let nowhere = "127.0.0.1:1".parse().unwrap();
+        finish(command(nowhere, args).spawn().unwrap()).await.fails(2, &[says]);
+    }
+}
+
+#[tokio::test]
 async fn bad_usage_is_told_before_anything_is_sent() {
     let nowhere = ["t", "--server", "http://127.0.0.1:1"];
     for args in [
@@ -277,7 +303,19 @@ async fn it_says_where_it_takes_what_and_what_is_not_there() {
     let client = server.connect().await;
     client.enqueue(job("t").with_id("a")).await;
     let url = format!("http://{}", server.grpc);
-    let args = ["t", "emials", "t*", "z*", "--server", &url, "--exec", "true", "--max-jobs", "1"];
+    let args = [
+        "t",
+        "emials",
+        "t*",
+        "emials",
+        "z*",
+        "--server",
+        &url,
+        "--exec",
+        "true",
+        "--max-jobs",
+        "1",
+    ];
     let done = Work::spawn(&[&args[..], &["-c", "4", "--batch", "2"]].concat()).done().await;
     let lines: Vec<_> = done.stderr.lines().collect();
     assert_eq!(
@@ -291,8 +329,9 @@ async fn it_says_where_it_takes_what_and_what_is_not_there() {
         ]
     );
     // Its jobs do come.
-    let work = Work::spawn(&["emials", "--server", &url, "--exec", "true", "--max-jobs", "1"]);
-    work.says("ringq: connected").await;
+    let args = ["emials", "--server", &url, "--exec", "true", "--max-jobs", "1", "--batch", "2"];
+    let work = Work::spawn(&args);
+    work.says(", taking emials (up to 1 batch of 2 at once)").await;
     client.enqueue(job("emials").with_id("b")).await;
     assert!(work.done().await.stderr.contains(" emials/b  done in "));
 }

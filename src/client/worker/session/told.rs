@@ -26,8 +26,11 @@ impl Session {
         };
         self.told = Told::Connected;
         let (url, topics, most) = (self.client.url(), self.topics.join(", "), self.concurrency);
-        let each =
-            if self.batch > 1 { format!(" batches of {}", self.batch) } else { String::new() };
+        let each = match (self.batch, most) {
+            (..=1, _) => String::new(),
+            (batch, 1) => format!(" batch of {batch}"),
+            (batch, _) => format!(" batches of {batch}"),
+        };
         info!("connected to {url}{again}, taking {topics} (up to {most}{each} at once)");
     }
 
@@ -43,7 +46,16 @@ impl Session {
         } else {
             "no jobs from"
         };
-        warn!("{what} {url}: {}; trying again until it is back", in_sentence(error.message()));
+        warn!("{what} {url}: {}; trying again until it is back", in_sentence(cause(error)));
+    }
+}
+
+/// What a server says, without what a program is to do behind a semicolon: that is being done.
+fn cause(error: &Error) -> &str {
+    let message = error.message();
+    match message.rsplit_once("; ") {
+        Some((cause, _)) if !error.reason().is_empty() => cause,
+        _ => message,
     }
 }
 
@@ -62,7 +74,25 @@ fn in_sentence(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use tonic_types::{ErrorDetails, StatusExt as _};
+
     use super::*;
+
+    #[test]
+    fn what_a_program_is_to_do_is_not_told() {
+        let told = |reason: &str, message: &str| {
+            let details = ErrorDetails::with_error_info(reason, "ringq.dev", HashMap::new());
+            let status =
+                tonic::Status::with_error_details(tonic::Code::Unavailable, message, details);
+            cause(&Error::from(status)).to_owned()
+        };
+        assert_eq!(told("DRAINING", "it is leaving; repeat elsewhere"), "it is leaving");
+        assert_eq!(told("DRAINING", "it is leaving"), "it is leaving");
+        let bare = Error::from(tonic::Status::unavailable("a proxy; is down"));
+        assert_eq!(cause(&bare), "a proxy; is down");
+    }
 
     #[test]
     fn causes_stand_in_the_middle_of_a_sentence() {
