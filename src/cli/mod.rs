@@ -11,6 +11,7 @@ mod demo;
 mod enqueue;
 mod exit;
 mod flags;
+mod help;
 mod info;
 mod job;
 mod output;
@@ -27,7 +28,7 @@ mod worker;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::unknown_variables;
 use exit::{Failure, note};
@@ -35,7 +36,7 @@ use flags::ServeFlags;
 
 /// Below the help of `ringq serve`.
 const SERVE_HELP: &str = "\
-Every setting is also a variable (RINGQ_LISTEN) and a key of the file (listen); flags win over
+Every setting is also a variable (RINGQ_LISTEN) and a key of the file (listen); flags win over \
 variables, these over the file. `ringq config` prints what follows from them.
 
 Examples:
@@ -57,8 +58,8 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-All commands but serve, demo, config and completions talk to the server named by --server or
-RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to
+All commands but serve, demo, config and completions talk to the server named by --server or \
+RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to \
 stdout, everything else to stderr.
 
 Exit codes:
@@ -141,7 +142,11 @@ impl Command {
 /// Runs the command that the process was started with, to its end.
 #[must_use]
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut command = help::laid_out(Cli::command());
+    let parsed = command
+        .try_get_matches_from_mut(std::env::args_os())
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed.map_err(|error| error.format(&mut command)) {
         Ok(cli) => cli,
         // Help and version come here as well, with code 0; a reader that went away is no failure.
         Err(error) => {
