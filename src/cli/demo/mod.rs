@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::connect;
-use super::exit::{self, Failure};
+use super::exit::Failure;
 use show::Show;
 use stage::Stage;
 use watch::{Story, Watch};
@@ -73,7 +73,7 @@ impl Demo {
             let mut stage = Stage::build(self.keep).await?;
             let result = tokio::select! {
                 result = tour(&mut stage, &files) => result,
-                () = connect::interrupted() => Err(Failure::told(exit::INTERRUPTED)),
+                code = connect::asked_to_end() => Err(Failure::told(code)),
             };
             stage.clear().await;
             result

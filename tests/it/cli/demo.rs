@@ -3,8 +3,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 
+use super::work_rig::{gone, signal};
 use super::{Ran, command, finish};
+use crate::harness::{eventually, within};
 
 /// The demo has a server of its own.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
@@ -53,6 +56,42 @@ async fn every_job_of_the_tour_comes_to_its_end_and_nothing_stays() {
     }
     let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Its workers would look for their server for ever.
+#[tokio::test]
+async fn a_signal_ends_its_server_and_its_workers_too() {
+    let (tree, temporary) = (tree(), tempfile::tempdir().unwrap());
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
+        let mut command = command(NOBODY, &["demo", tree.path().to_str().unwrap()]);
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", temporary.path());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        loop {
+            let line = within("a line", lines.next_line()).await.unwrap().expect("the workers");
+            if line.contains("$ ringq work reminders") {
+                break;
+            }
+        }
+        // The last act waits for a job that is due in seconds.
+        let children = format!("/proc/{0}/task/{0}/children", child.id().unwrap());
+        let workers = eventually("both workers", async || {
+            let workers: Vec<String> = fs::read_to_string(&children)
+                .unwrap()
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect();
+            (workers.len() == 2).then_some(workers)
+        })
+        .await;
+        signal(&child.id().unwrap().to_string(), name);
+        assert_eq!(finish(child).await.code, code);
+        for worker in workers {
+            gone(&worker).await;
+        }
+        let left: Vec<_> = fs::read_dir(temporary.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }
 
 #[tokio::test]

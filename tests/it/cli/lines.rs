@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Child;
 
+use super::work_rig::signal;
 use super::{Ran, command, finish, piped, ringq};
 use crate::client::fake::{Fake, Script, not_done, unknown};
 use crate::harness::{Server, Setup, eventually, millis, within};
@@ -200,7 +201,7 @@ async fn a_restart_of_the_server_is_lived_through() {
 #[tokio::test]
 async fn a_signal_is_answered_by_how_far_it_came() {
     let server = Server::start().await;
-    for (signal, code, how) in [("INT", 130, "interrupted"), ("TERM", 143, "terminated")] {
+    for (name, code, how) in [("INT", 130, "interrupted"), ("TERM", 143, "terminated")] {
         let mut command = command(server.grpc, &["enqueue", "mail", "--lines", "-"]);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
@@ -209,8 +210,7 @@ async fn a_signal_is_answered_by_how_far_it_came() {
         for _ in 0..2 {
             within("the id", ids.next_line()).await.unwrap().unwrap();
         }
-        let script = format!("kill -{signal} {}", child.id().unwrap());
-        assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        signal(&child.id().unwrap().to_string(), name);
         let how = format!("ringq: {how}\n");
         let says = [&how, "surely enqueued: 2 lines (1-2)", "… | sed -n '3,$p' | ringq"];
         finish(child).await.fails(code, &says);

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
+use super::work_rig::signal;
 use super::{command, finish, ringq, rows};
 use crate::harness::{
     Redis, Server, Setup, eventually, job, millis, nack, receipts, tells_of_lock, within,
@@ -147,13 +148,12 @@ async fn a_wait_ends_when_the_shard_is_taken_back() {
 async fn a_signal_ends_the_wait_and_not_the_drain() {
     let server = Setup::new().shards(2).start().await;
     server.connect().await.enqueue_all(vec![job("mail"); 128]).await;
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+    for (name, code) in [("INT", 130), ("TERM", 143)] {
         let mut waiting =
             command(server.grpc, &["shard", "drain", "s1", "--wait"]).spawn().unwrap();
         let mut lines = BufReader::new(waiting.stdout.take().unwrap()).lines();
         within("the first line", lines.next_line()).await.unwrap().unwrap();
-        let script = format!("kill -{signal} {}", waiting.id().unwrap());
-        assert!(std::process::Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        signal(&waiting.id().unwrap().to_string(), name);
         let says = ["ringq: s1 goes on draining", "`ringq shard activate s1`"];
         finish(waiting).await.fails(code, &says);
         let table = rows(&ringq(&server, &["shard", "list"]).await.ok());
