@@ -199,6 +199,9 @@ impl<'a> Meant<'a> {
 
     /// Puts the tip in the place of those of the parser, of which only good ones stay.
     fn tell(&self, error: &mut clap::Error, given: &str, tip: Option<Tip>) {
+        // That of the parser has its own guess among the flags.
+        let usage = self.command.clone().bin_name(&self.path).render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
         match tip {
             Some(Tip::Flag(flag)) => {
                 error.remove(ContextKind::Suggested);

@@ -80,6 +80,9 @@ async fn flags_of_other_programs_lead_to_ours() {
     ] {
         let ran = alone(args).await.fails(2, &[&format!("'{ours}'")]);
         assert!(!ran.stderr.contains("as a value"), "{}", ran.stderr);
+        // Not that of the flag which the parser would have offered.
+        let usage = ran.stderr.lines().find(|line| line.starts_with("Usage: ringq ")).unwrap();
+        assert!(usage.contains(" [OPTIONS] "), "{usage}");
     }
 }
 
