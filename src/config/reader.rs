@@ -145,18 +145,23 @@ impl Reader {
             let problem = "none is active, so nothing could be enqueued; let one be".to_owned();
             self.mistakes.push(Mistake::new("shard", problem, &first.from));
         }
+        // What could not be read may be the encrypted one.
+        let is_whole = shards.len() == given.len();
         if given.is_empty() {
             shards.extend(data_dir.map(Shard::default_in));
         }
-        self.check_secrecy(&shards);
+        if is_whole {
+            self.check_secrecy(&shards);
+        }
         shards
     }
 
-    /// Who names certificates means encryption, and `redis` where `rediss` was meant has none.
+    /// Who names certificates means encryption, and `redis` where `rediss` was meant has none. Nor has a shard that
+    /// is not named at all, for want of a setting that was lost.
     fn check_secrecy(&mut self, shards: &[Shard]) {
         let found = ["redis_ca", "redis_cert"].map(|key| Some((key, self.layer.get(key)?)));
         let Some((key, found)) = found.into_iter().flatten().next() else { return };
-        if shards.iter().any(Shard::is_plain) && !shards.iter().any(Shard::is_secure) {
+        if !shards.iter().any(Shard::is_secure) {
             let problem = "is used by no shard; write rediss:// for an encrypted one".to_owned();
             self.mistakes.push(Mistake::new(key, problem, &found.from));
         }

@@ -80,11 +80,6 @@ impl Shard {
         self.url.remote().is_some_and(Address::is_secure)
     }
 
-    /// Whether it is reached over a connection that could be encrypted and is not.
-    pub(super) fn is_plain(&self) -> bool {
-        self.url.remote().is_some_and(|address| !address.is_secure())
-    }
-
     pub(super) fn try_new(name: &str, url: &str) -> Result<Shard, String> {
         let checked = ShardName::try_new(name).map_err(|_| match name {
             // A url without a name, as likely as not with a password.

@@ -62,7 +62,12 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     let mut all: Vec<_> = KEYS.into_iter().chain(["shard"]).collect();
     all.sort_unstable();
     assert_eq!(table.keys().map(String::as_str).collect::<Vec<_>>(), all);
-    let config = settings(&uncommented, &[], &Flags::default()).unwrap();
+    // Certificates are for encrypted shards, and the example of a shard is none.
+    let flags = Flags { shards: vec!["a=rediss://h".to_owned()], ..Flags::default() };
+    settings(&uncommented, &[], &flags).unwrap();
+    let others = uncommented.lines().filter(|line| !line.starts_with("redis_"));
+    let others = others.collect::<Vec<_>>().join("\n");
+    let config = settings(&others, &[], &Flags::default()).unwrap();
     assert_eq!(config.shards, defaults().shards, "the example is the default");
 }
 
@@ -367,6 +372,15 @@ fn certificates_that_nothing_uses_are_a_mistake() {
     };
     let mistakes = plain("redis_ca = 'ca.pem'");
     assert!(mistakes[0].contains("redis_ca: is used by no shard; write rediss://"), "{mistakes:?}");
+    for shards in [vec![], vec!["a=sqlite::memory:".to_owned()]] {
+        let flags = Flags { shards, ..Flags::default() };
+        let mistakes = settings("redis_ca = 'ca.pem'", &[], &flags).unwrap_err();
+        assert!(mistakes[0].contains("redis_ca: is used by no shard"), "{mistakes:?}");
+    }
+    // A shard that could not be read may use it.
+    let flags = Flags { shards: vec!["a=rediss://h#insecure".to_owned()], ..Flags::default() };
+    let mistakes = settings("redis_ca = 'ca.pem'", &[], &flags).unwrap_err();
+    assert!(mistakes.len() == 1 && mistakes[0].starts_with("shard: "), "{mistakes:?}");
     let mistakes = plain("redis_key = 'c.key'");
     assert!(mistakes[0].contains("without redis_cert"), "{mistakes:?}");
 }
