@@ -1,5 +1,6 @@
 //! What a job is.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -150,6 +151,19 @@ pub enum Durability {
     Fsynced,
     /// On its disk, and received by a replica.
     Replicated,
+}
+
+// === impl Durability ===
+
+impl fmt::Display for Durability {
+    /// As in the contract, without its prefix.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durability::Memory => "MEMORY",
+            Durability::Fsynced => "FSYNCED",
+            Durability::Replicated => "REPLICATED",
+        })
+    }
 }
 
 // === impl Keep ===

@@ -46,6 +46,16 @@ struct State {
     believed: Option<bool>,
     /// Which process was met last, see [`Observed::meet`].
     met: String,
+    /// What the log was told last, of whichever process.
+    told: Option<Promise>,
+}
+
+/// What a Redis promises, as far as whoever runs it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Promise {
+    reach: Reach,
+    /// It writes an append-only file at all.
+    keeps: bool,
 }
 
 /// How a Redis syncs its append-only file.
@@ -61,7 +71,9 @@ enum Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Facts {
     run: String,
-    /// There is an append-only file that can be written.
+    /// There is to be an append-only file.
+    keeps: bool,
+    /// There is one, and it can be written.
     aof: bool,
     /// It is being written anew, or that has failed: the first time it is not whole before.
     rewriting: bool,
@@ -103,7 +115,7 @@ impl Observed {
     pub(super) fn meet(&self, info: &str) {
         let (mut state, run) = (self.state(), field(info, "run_id").unwrap_or_default());
         if state.met != run {
-            *state = State { met: run.to_owned(), ..State::unknown() };
+            *state = State { met: run.to_owned(), told: state.told, ..State::unknown() };
             self.changed.notify_one();
         }
     }
@@ -148,17 +160,43 @@ impl Observed {
             return;
         }
         let reach = facts.reach(complete, believed == Some(true));
-        if reach != before.reach && before.run.is_empty() {
-            tracing::info!(%shard, ?reach, "what a write reaches");
-        } else if reach != before.reach {
-            tracing::warn!(%shard, before = ?before.reach, now = ?reach, "what a write reaches has changed");
-        }
-        let met = facts.run.clone();
-        *self.state() = State { reach, run: facts.run, complete, believed, met };
+        let promise = Promise { reach, keeps: facts.keeps };
+        promise.tell(shard, before.told);
+        let (met, told) = (facts.run.clone(), Some(promise));
+        *self.state() = State { reach, run: facts.run, complete, believed, met, told };
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Promise ===
+
+impl Promise {
+    /// Tells the log, unless it was `told` the same. Without a file every job hangs on one process: nobody should
+    /// learn that from its end.
+    fn tell(self, shard: &ShardName, told: Option<Promise>) {
+        if told == Some(self) {
+            return;
+        }
+        let (durability, before) = (self.reach, told.map(|told| told.reach.to_string()));
+        match told {
+            _ if !self.keeps && told.is_none_or(|told| told.keeps) => tracing::warn!(
+                %shard, %durability, before,
+                "redis writes no append-only file: jobs that it has answered are lost when it dies; set \
+                 appendonly to yes, and appendfsync to always for FSYNCED"
+            ),
+            None => tracing::info!(%shard, %durability, "what a write reaches"),
+            Some(told)
+                if self.reach.plain < told.reach.plain || self.reach.most < told.reach.most =>
+            {
+                tracing::warn!(%shard, %durability, before, "what a write reaches has become less");
+            }
+            Some(_) => {
+                tracing::info!(%shard, %durability, before, "what a write reaches has changed")
+            }
+        }
     }
 }
 
@@ -182,7 +220,14 @@ impl State {
     /// Of a Redis that nobody has looked at.
     fn unknown() -> State {
         let reach = Reach { plain: Durability::Memory, most: Durability::Memory };
-        State { reach, run: String::new(), complete: false, believed: None, met: String::new() }
+        State {
+            reach,
+            run: String::new(),
+            complete: false,
+            believed: None,
+            met: String::new(),
+            told: None,
+        }
     }
 }
 
@@ -201,6 +246,7 @@ impl Facts {
         };
         Facts {
             run: field(info, "run_id").unwrap_or_default().to_owned(),
+            keeps: is("aof_enabled", "1"),
             aof: is("aof_enabled", "1") && is("aof_last_write_status", "ok") && is("loading", "0"),
             rewriting: !is("aof_rewrite_in_progress", "0")
                 || !is("aof_rewrite_scheduled", "0")

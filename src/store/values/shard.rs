@@ -1,5 +1,7 @@
 //! A shard about itself: what it can do, what it holds, what keeps it from working.
 
+use std::fmt;
+
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Time};
 
@@ -59,6 +61,18 @@ pub struct Content {
     pub latest_forget: Option<Time>,
 }
 
+// === impl Reach ===
+
+impl fmt::Display for Reach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reach { plain, most } = self;
+        match plain == most {
+            true => plain.fmt(f),
+            false => write!(f, "{plain}, {most} when asked for"),
+        }
+    }
+}
+
 // === impl Content ===
 
 impl Content {
@@ -66,5 +80,18 @@ impl Content {
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.scheduled + self.ready + self.running + self.backoff + self.dead + self.finished
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reach_is_told_in_the_words_of_the_contract() {
+        let told = |plain, most| Reach { plain, most }.to_string();
+        assert_eq!(told(Durability::Fsynced, Durability::Fsynced), "FSYNCED");
+        let told = told(Durability::Memory, Durability::Replicated);
+        assert_eq!(told, "MEMORY, REPLICATED when asked for");
     }
 }
