@@ -22,13 +22,19 @@ pub(super) async fn run(shard: Shard, streams: Arc<Streams>, stop: CancellationT
         };
         match event {
             Ok(Event::Lease(hint)) => streams.apply(shard.index(), hint),
+            Err(RecvError::Closed) => return,
             // A store of which nobody else knows has nothing to say about leases.
-            Ok(Event::Missed) | Err(RecvError::Lagged(_)) if shard.is_shared() => {
+            _ if !shard.is_shared() => {}
+            // The store has told the log why.
+            Ok(Event::Missed) => {
+                tracing::debug!(shard = %shard.name(), "all leases are looked up");
+                streams.doubt(shard.index());
+            }
+            Err(RecvError::Lagged(_)) => {
                 tracing::info!(shard = %shard.name(), "hints may be lost, all leases are looked up");
                 streams.doubt(shard.index());
             }
-            Ok(_) | Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return,
+            Ok(_) => {}
         }
     }
 }

@@ -144,7 +144,11 @@ impl Guard {
         if answers(error) {
             self.breaker.succeeded(op.access());
         } else if self.breaker.failed(op.access(), kind, words(error)) {
-            self.leave_alone(words(error));
+            tracing::warn!(
+                shard = %self.name(), error = words(error),
+                "the shard does not answer; its calls fail at once until it does"
+            );
+            self.leave_alone(true);
         }
     }
 
@@ -159,27 +163,23 @@ impl Guard {
         is_news
     }
 
-    /// The store is known not to answer: nobody has to find out first. For a breaker that nobody has
-    /// used yet.
+    /// The store is known not to answer, and has said so: nobody has to find out first. For a breaker that
+    /// nobody has used yet.
     pub(super) fn begin_down(self: &Arc<Self>, error: &str) {
         while !self.breaker.failed(Access::Write, Kind::Late, error) {}
-        self.leave_alone(error);
+        self.leave_alone(false);
     }
 
-    /// The breaker has just opened.
-    fn leave_alone(self: &Arc<Self>, error: &str) {
-        tracing::warn!(
-            shard = %self.name(), error,
-            "the shard does not answer; its calls fail at once until it does"
-        );
+    /// The breaker has just opened; `told`: the log was told, and is when it closes.
+    fn leave_alone(self: &Arc<Self>, told: bool) {
         self.changed(true);
         let events = self.store.events(About::Shard);
-        tokio::spawn(Arc::clone(self).probe(events));
+        tokio::spawn(Arc::clone(self).probe(events, told));
     }
 
     /// Asks, once at a time, until the shard answers or is closed. A shard that is heard of is asked at once: its
     /// hints may come back before the next pause is over. That makes no pause longer.
-    async fn probe(self: Arc<Self>, mut events: broadcast::Receiver<Event>) {
+    async fn probe(self: Arc<Self>, mut events: broadcast::Receiver<Event>, told: bool) {
         let mut pause = pin!(tokio::time::sleep(self.breaker.pause()));
         loop {
             let is_over = tokio::select! {
@@ -203,7 +203,9 @@ impl Guard {
         }
         self.changed(false);
         self.breaker.close();
-        tracing::info!(shard = %self.name(), "the shard answers again");
+        if told {
+            tracing::info!(shard = %self.name(), "the shard answers again");
+        }
     }
 
     fn changed(&self, open: bool) {

@@ -7,6 +7,8 @@ use deadpool_redis::redis::{
     ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, parse_redis_url,
 };
 
+/// Who a client is that gives no name.
+pub(super) const DEFAULT_USER: &str = "default";
 /// Where Sentinel listens unless told otherwise.
 const SENTINEL_PORT: u16 = 26_379;
 
@@ -80,6 +82,7 @@ impl Address {
         };
         let (endpoint, login) = found.ok_or(InvalidAddress(form))?;
         let secure = scheme.starts_with("rediss");
+        let login = with_user(login);
         Ok(Address { endpoint, secure, tls: Tls::default(), login })
     }
 
@@ -257,6 +260,13 @@ fn sentinel_login(query: &str) -> Option<RedisConnectionInfo> {
     login(&whole?)
 }
 
+/// A password alone is the default user's. With the name it is checked in one way by whatever kind of connection:
+/// AUTH fails without it where that user has no password, and HELLO does not.
+fn with_user(login: RedisConnectionInfo) -> RedisConnectionInfo {
+    let is_bare = login.username().is_none() && login.password().is_some();
+    if is_bare { login.set_username(DEFAULT_USER) } else { login }
+}
+
 /// A user without a password is a slip: Redis would take it for the default one.
 fn login(info: &RedisConnectionInfo) -> Option<RedisConnectionInfo> {
     let is_whole = info.username().is_none() || info.password().is_some();
@@ -359,5 +369,6 @@ mod tests {
             assert_eq!(address(a).is_same_place(&address(b)), want, "{a} {b}");
         }
         assert!(address("redis://u:a@h") != address("redis://u:b@h"));
+        assert!(address("redis://:a@h") == address("redis://default:a@h"));
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::store::Error;
 
+use super::fault;
+
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
@@ -13,9 +15,46 @@ pub(super) const FORMAT_MIN: i64 = 2;
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Nobody answers, or does not let us in.
-    #[error("{0}; check that redis runs there and that user and password are right")]
+    /// Nobody answers, or not yet.
+    #[error("{0}")]
     Unreachable(String),
+    /// Something else listens there.
+    #[error(
+        "what answers there does not speak the protocol of redis; check host and port, and write rediss:// \
+         for a port with TLS"
+    )]
+    NotRedis,
+    /// It does not know this user by this password.
+    #[error(
+        "it does not accept the user and password of the url, or that user is disabled; correct them there, \
+         percent-encoded"
+    )]
+    Login,
+    /// It lets in nobody without a password.
+    #[error("it asks for a password and the url has none; write redis://user:password@host")]
+    NoPassword,
+    /// It lets in everybody, whatever the password is.
+    #[error(
+        "the url has a password and this redis asks for none; set requirepass there, or leave the password out \
+         of the url"
+    )]
+    NeedlessPassword,
+    /// It lets in nobody from elsewhere.
+    #[error(
+        "its protected mode lets in nobody from other machines; set a password there and give it in the url, or \
+         turn protected-mode off where nobody else reaches it"
+    )]
+    Protected,
+    /// It does not give us this database.
+    #[error(
+        "it refuses database {number} ({said}); choose another one in the url, or raise its setting databases"
+    )]
+    Database {
+        /// The number in the url.
+        number: i64,
+        /// What it said.
+        said: String,
+    },
     /// Its certificates cannot be used.
     #[error("the certificates cannot be used: {0}; check redis_ca, redis_cert and redis_key")]
     Tls(String),
@@ -99,7 +138,7 @@ pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
     let (major, minor) = version(info);
     if (major, minor) < VERSION_MIN {
         let found = field(info, "redis_version").unwrap_or("0");
-        return Err(OpenError::TooOld(found.to_owned()));
+        return Err(OpenError::TooOld(fault::plain(found)));
     }
     if is_replica(info) {
         return Err(OpenError::Replica);
@@ -115,7 +154,7 @@ pub(super) fn is_replica(info: &str) -> bool {
 /// The policy by which it would throw jobs away, if it has one.
 pub(super) fn evicts(info: &str) -> Option<String> {
     let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
-    policy.map(str::to_owned)
+    policy.map(fault::plain)
 }
 
 #[cfg(test)]

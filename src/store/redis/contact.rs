@@ -11,10 +11,14 @@ use super::OpenError;
 /// See the module.
 pub(super) struct Contact {
     shard: ShardName,
+    /// Where it is, without credentials.
+    address: String,
     state: Mutex<State>,
 }
 
 struct State {
+    /// The server still starts: what is wrong may keep it from that, and is said once it does not.
+    opening: bool,
     /// Whether it was the right one and a safe one at least once.
     known: bool,
     /// Why the last attempt to reach it failed.
@@ -29,10 +33,19 @@ struct State {
 
 impl Contact {
     /// With a Redis that nobody has asked yet.
-    pub(super) fn new(shard: ShardName) -> Contact {
+    pub(super) fn new(shard: ShardName, address: String) -> Contact {
         let failure = Some("nobody has reached it yet".to_owned());
-        let state = State { known: false, failure, wrong: false, evicts: None };
-        Contact { shard, state: Mutex::new(state) }
+        let state = State { opening: true, known: false, failure, wrong: false, evicts: None };
+        Contact { shard, address, state: Mutex::new(state) }
+    }
+
+    /// The server goes on without this Redis, if it must: from now on what is wrong is said here.
+    pub(super) fn opened(&self) {
+        let mut state = self.state();
+        state.opening = false;
+        if let (false, Some(failure)) = (state.known, &state.failure) {
+            self.say_awaited(failure);
+        }
     }
 
     /// Whether it was the right one and a safe one at least once.
@@ -43,20 +56,34 @@ impl Contact {
     /// A new connection leads to the right Redis.
     pub(super) fn made(&self) {
         let mut state = self.state();
-        if state.wrong || !state.known {
-            tracing::info!(shard = %self.shard, "the redis is reached and is the right one");
+        if !state.opening && (state.wrong || !state.known) {
+            let Contact { shard, address, .. } = self;
+            tracing::info!(%shard, address, "the redis is reached and is the right one");
         }
         (state.known, state.failure, state.wrong) = (true, None, false);
     }
 
-    /// No connection could be made, or it led to a Redis that cannot be used. What somebody has to mend
-    /// is said once.
+    /// No connection could be made, or it led to a Redis that cannot be used. What somebody has to mend is said
+    /// once, and so is why a Redis is not there yet. One that was there is the business of those who call it.
     pub(super) fn failed(&self, error: &OpenError) {
         let (mut state, text) = (self.state(), error.to_string());
-        if error.is_certain() && state.failure.as_ref() != Some(&text) {
-            tracing::error!(shard = %self.shard, %error, "the redis cannot be used until that is mended");
+        if !state.opening && state.failure.as_ref() != Some(&text) {
+            let Contact { shard, address, .. } = self;
+            if error.is_certain() {
+                tracing::error!(%shard, address, %error, "the redis cannot be used until that is mended");
+            } else if !state.known {
+                self.say_awaited(&text);
+            }
         }
         (state.failure, state.wrong) = (Some(text), error.is_certain());
+    }
+
+    fn say_awaited(&self, error: &str) {
+        let Contact { shard, address, .. } = self;
+        tracing::warn!(
+            %shard, address, error,
+            "the redis is not reached yet and tried again until it is; calls of the shard fail meanwhile"
+        );
     }
 
     /// By which policy it throws jobs away when it is full: it takes none then, and goes on with those
@@ -103,7 +130,7 @@ mod tests {
 
     #[test]
     fn trouble_is_what_is_wrong_now() {
-        let contact = Contact::new(ShardName::try_new("s0").unwrap());
+        let contact = Contact::new(ShardName::try_new("s0").unwrap(), String::new());
         assert!(matches!(contact.trouble(), Some(Trouble::Down(_))), "nobody has asked");
         contact.failed(&OpenError::Unreachable("refused".into()));
         assert!(matches!(contact.trouble(), Some(Trouble::Down(text)) if text.contains("refused")));

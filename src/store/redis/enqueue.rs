@@ -20,7 +20,7 @@ use super::link::Connection;
 use super::record::{INLINE_BYTES_MAX, clamped, keep_code, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
-use super::{Lane, RedisStore};
+use super::{Lane, RedisStore, fault};
 
 /// Jobs of one call that may have been written before: each is looked for in what was done in its second.
 const AGAIN_MAX: usize = 64;
@@ -129,7 +129,7 @@ impl RedisStore {
             let written = self.put_by(Some(&mut connection), jobs).await?;
             // A repeat may find what another connection has written a moment ago, and write nothing.
             let reached = match self.shard.mark(&mut connection).await {
-                Ok(()) => wait.confirm(&mut connection).await.map_err(|error| error.to_string()),
+                Ok(()) => wait.confirm(&mut connection).await.map_err(|error| fault::text(&error)),
                 Err(error) => Err(error.to_string()),
             };
             Ok((written, reached))

@@ -1,10 +1,12 @@
-//! What an error of Redis means to a caller: whether it is known that nothing was written, and whether
-//! that is for want of room.
+//! What an error of Redis means. To a caller: whether it is known that nothing was written, and whether that is
+//! for want of room. To whoever connects: whether somebody has to mend it.
 
-use deadpool_redis::PoolError;
-use deadpool_redis::redis::{ErrorKind, RedisError};
+use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError};
+use deadpool_redis::{PoolError, TimeoutType};
 
 use crate::store::Error;
+
+use super::OpenError;
 
 /// What the error of a command within a script tells of where it was; Redis takes back nothing that the script
 /// had done by then.
@@ -31,10 +33,12 @@ const REFUSALS: [&str; 16] = [
     "NOSCRIPT",
     "NOPROTO",
 ];
+/// How the refusal of the database begins in the client's words; what Redis said follows.
+const NO_DATABASE: &str = "Redis server refused to switch database";
 
 /// What a call's failure means; `reads`: it could not have written anything.
 pub(super) fn of_call(error: &RedisError, reads: bool) -> Error {
-    let text = error.to_string();
+    let text = text(error);
     match error.code() {
         Some("OOM") => full(&text),
         // Before Redis 7 a script meets these at its first write.
@@ -77,18 +81,94 @@ pub(super) fn leads_elsewhere(error: &RedisError) -> bool {
     error.code() == Some("READONLY") || error.to_string().contains("-READONLY ")
 }
 
-/// Why no connection could be had.
-pub(super) fn of_pool(error: &PoolError) -> String {
+/// Why no connection could be had by this way.
+pub(super) fn of_pool(error: &PoolError, way: &ConnectionInfo) -> OpenError {
     match error {
-        PoolError::Backend(error) => in_words(error),
-        PoolError::Timeout(_) => "redis does not answer".to_owned(),
-        other => other.to_string(),
+        PoolError::Backend(error) => of_connecting(error, way),
+        PoolError::Timeout(TimeoutType::Create) if is_tls(way) => no_tls(),
+        PoolError::Timeout(_) => OpenError::Unreachable("redis does not answer".to_owned()),
+        other => OpenError::Unreachable(other.to_string()),
+    }
+}
+
+fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
+    match (error.kind(), error.code()) {
+        (ErrorKind::Parse, _) => OpenError::NotRedis,
+        // HELLO came with Redis 6.
+        (ErrorKind::RESP3NotSupported, _) => OpenError::TooOld("before 6".to_owned()),
+        (_, Some("WRONGPASS")) => OpenError::Login,
+        (_, Some("NOAUTH")) => OpenError::NoPassword,
+        (_, Some("DENIED")) => OpenError::Protected,
+        _ if error.to_string().starts_with(NO_DATABASE) => of_database(error, way),
+        _ if is_tls(way) && is_no_tls(error) => no_tls(),
+        _ if is_hang_up(error) && matches!(way.addr(), ConnectionAddr::Tcp(..)) => hung_up(),
+        _ => OpenError::Unreachable(in_words(error) + hint(error, way)),
+    }
+}
+
+fn of_database(error: &RedisError, way: &ConnectionInfo) -> OpenError {
+    let said = plain(error.detail().unwrap_or("it does not say why"));
+    match said.contains("no permissions") {
+        true => OpenError::Rights("SELECT".to_owned()),
+        false => OpenError::Database { number: way.redis_settings().db(), said },
+    }
+}
+
+fn is_tls(way: &ConnectionInfo) -> bool {
+    matches!(way.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// A Redis without TLS waits for the end of what it takes for a line, or finds one and complains.
+fn is_no_tls(error: &RedisError) -> bool {
+    error.is_timeout() || error.to_string().contains("corrupt message")
+}
+
+fn no_tls() -> OpenError {
+    let text = "redis cannot be reached: the TLS handshake got no answer; is TLS on at that port? Without it \
+                the url begins with redis://";
+    OpenError::Unreachable(text.to_owned())
+}
+
+/// Whether it took the connection and let go of it: by which of these errors that shows is a matter of luck.
+fn is_hang_up(error: &RedisError) -> bool {
+    error.is_connection_dropped() && !error.is_connection_refusal()
+}
+
+fn hung_up() -> OpenError {
+    let text = "redis cannot be reached: what listens there hangs up at once; is that port for TLS (rediss://), or \
+                does its protected mode let in nobody from other machines?";
+    OpenError::Unreachable(text.to_owned())
+}
+
+/// What to look at.
+fn hint(error: &RedisError, way: &ConnectionInfo) -> &'static str {
+    let text = error.to_string();
+    if error.is_connection_refusal() {
+        "; check that redis runs there"
+    } else if text.contains("lookup") {
+        "; check the name of the host"
+    } else if is_tls(way)
+        && ["certificate", "Certificate", "alert"].iter().any(|w| text.contains(w))
+    {
+        "; check redis_ca, redis_cert, redis_key and that the url has the name in its certificate"
+    } else {
+        ""
     }
 }
 
 /// What went wrong on the way.
 pub(super) fn in_words(error: &RedisError) -> String {
-    format!("redis cannot be reached: {error}")
+    format!("redis cannot be reached: {}", text(error))
+}
+
+/// What an error says, in one line.
+pub(super) fn text(error: &RedisError) -> String {
+    plain(&error.to_string())
+}
+
+/// What a server says, as a part of one line: whoever reads a log by line, or on a terminal, is not led astray.
+pub(super) fn plain(text: &str) -> String {
+    text.split(char::is_control).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -153,6 +233,56 @@ mod tests {
         ] {
             let error = of_call(&answered(line), false);
             assert!(matches!(error, Error::Corrupt(_)), "{line}: {error:?}");
+        }
+    }
+
+    fn way(url: &str) -> ConnectionInfo {
+        deadpool_redis::redis::IntoConnectionInfo::into_connection_info(url).unwrap()
+    }
+
+    #[test]
+    fn what_somebody_has_to_mend_is_told_from_what_passes() {
+        let told = |line: &str| of_connecting(&answered(line), &way("redis://h/99"));
+        for (line, want) in [
+            ("WRONGPASS invalid username-password pair or user is disabled.", "user and password"),
+            (
+                "NOAUTH HELLO must be called with the client already authenticated",
+                "the url has none",
+            ),
+            ("DENIED Redis is running in protected mode", "protected mode"),
+        ] {
+            let error = told(line);
+            assert!(error.is_certain() && error.to_string().contains(want), "{error}");
+        }
+        let loading = told("LOADING Redis is loading the dataset in memory");
+        assert!(!loading.is_certain(), "{loading}");
+        let clients = told("ERR max number of clients reached");
+        assert!(!clients.is_certain() && clients.to_string().contains("clients"), "{clients}");
+        let said = "User ringq has no permissions to run the 'select' command";
+        let kind = ErrorKind::Server(deadpool_redis::redis::ServerErrorKind::ResponseError);
+        let error = RedisError::from((kind, NO_DATABASE, said.to_owned()));
+        assert!(matches!(of_connecting(&error, &way("redis://h/9")), OpenError::Rights(_)));
+    }
+
+    #[test]
+    fn who_waits_for_tls_in_vain_is_asked_whether_it_is_on() {
+        let silence = [
+            RedisError::from(io::Error::from(io::ErrorKind::TimedOut)),
+            io::Error::new(io::ErrorKind::InvalidData, "received corrupt message").into(),
+        ];
+        for error in silence {
+            let said = of_connecting(&error, &way("rediss://h")).to_string();
+            assert!(said.contains("is TLS on at that port?"), "{said}");
+            let said = of_connecting(&error, &way("redis://h")).to_string();
+            assert!(!said.contains("TLS"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_is_one_line() {
+        let wild = answered("ERR one\n2026 INFO two\x1b[31m\tthree");
+        for said in [text(&wild), in_words(&wild), of_call(&wild, true).to_string()] {
+            assert!(said.contains("one 2026 INFO two [31m three"), "{said}");
         }
     }
 

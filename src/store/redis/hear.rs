@@ -8,15 +8,15 @@ use deadpool_redis::redis::{self, Client, Msg, RedisError};
 use futures::StreamExt as _;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::domain::{ShardName, Time, Token, TopicName};
+use crate::domain::{Time, Token, TopicName};
 use crate::pauses::Pauses;
-use crate::store::{Error, Hint, Revoked};
+use crate::store::{Error, Hint, Revoked, Trouble};
 
 use super::address::Host;
 use super::hints::Hints;
-use super::keys;
 use super::link::Lane;
 use super::shard::Shard;
+use super::{fault, keys};
 
 /// How often a silent subscription is asked whether it is there.
 const PING_EVERY: Duration = Duration::from_secs(5);
@@ -25,13 +25,21 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Pauses between attempts to subscribe: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
+/// What the log was told of the want of a subscription.
+#[derive(Default)]
+struct Silence {
+    is_told: bool,
+    /// Why there was none when that was tried last.
+    failure: Option<String>,
+}
+
 /// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the subscription is lost or leads to a Redis that
 /// is the primary no more. A shard that is reached already is subscribed to when this returns.
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
-    let mut failure = None;
+    let mut silence = Silence::default();
     let mut subscription = match shard.contact.is_known() {
-        true => heard(&shard.name, join(&shard).await, &mut failure),
+        true => silence.ended(&shard, join(&shard).await),
         false => None,
     };
     AbortOnDropHandle::new(tokio::spawn(async move {
@@ -44,42 +52,46 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
                     _ = left.changed() => {}
                 }
                 tracing::warn!(shard = %shard.name, "the subscription to wake-ups is lost");
+                silence.is_told = true;
             }
             tokio::time::sleep(pauses.pause()).await;
             left.mark_unchanged();
-            subscription = heard(&shard.name, join(&shard).await, &mut failure);
+            subscription = silence.ended(&shard, join(&shard).await);
             if subscription.is_some() {
-                tracing::info!(shard = %shard.name, "wake-ups are heard");
                 hints.missed();
             }
         }
     }))
 }
 
-/// The subscription, if there is one. Why there is none is said once, and again when it is another reason.
-fn heard(
-    shard: &ShardName,
-    joined: Result<PubSub, Error>,
-    failure: &mut Option<String>,
-) -> Option<PubSub> {
-    let error = match joined {
-        Ok(subscription) => {
-            *failure = None;
-            return Some(subscription);
+// === impl Silence ===
+
+impl Silence {
+    /// The subscription, if there is one. Why there is none is said once, and again when it is another reason;
+    /// not when the shard is known to be of no use, which has been said.
+    fn ended(&mut self, shard: &Shard, joined: Result<PubSub, Error>) -> Option<PubSub> {
+        let error = match joined {
+            Ok(subscription) => {
+                if std::mem::take(self).is_told {
+                    tracing::info!(shard = %shard.name, "wake-ups are heard");
+                }
+                return Some(subscription);
+            }
+            Err(error) => error.to_string(),
+        };
+        let is_useless = matches!(shard.contact.trouble(), Some(Trouble::Down(_)));
+        if !is_useless && self.failure.as_ref() != Some(&error) {
+            tracing::warn!(shard = %shard.name, error, "wake-ups are not heard: jobs may come a second later");
+            (self.is_told, self.failure) = (true, Some(error));
         }
-        Err(error) => error.to_string(),
-    };
-    if failure.as_ref() != Some(&error) {
-        tracing::warn!(%shard, error, "wake-ups are not heard: jobs may come a second later");
-        *failure = Some(error);
+        None
     }
-    None
 }
 
 /// Subscribes on the Redis that calls go to, which is thereby known to be the right one.
 async fn join(shard: &Shard) -> Result<PubSub, Error> {
     shard.connection(Lane::Read).await?;
-    let unavailable = |error: RedisError| Error::Unavailable(error.to_string());
+    let unavailable = |error: RedisError| Error::Unavailable(fault::text(&error));
     let Some(way) = shard.link.way() else {
         return Err(Error::Unavailable("another redis becomes the primary".to_owned()));
     };

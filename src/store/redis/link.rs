@@ -160,7 +160,7 @@ impl Link {
             None => Target { pool: self.pool(way.clone()).map_err(unreachable)?, way },
         };
         let pooled = target.pool.get().await;
-        let pooled = pooled.map_err(|error| OpenError::Unreachable(fault::of_pool(&error)))?;
+        let pooled = pooled.map_err(|error| fault::of_pool(&error, &target.way))?;
         let checked = check(&mut Connection::clone(&pooled)).await;
         if let Err(error) = checked {
             // A Redis that is wrong or not ready yet is asked anew, on a new connection.

@@ -44,9 +44,10 @@ impl RedisStore {
         let shard = Arc::new(Shard::new(name.clone(), owner, Link::new(route), clock));
         match shard.identify().await {
             Err(error) if error.is_certain() => return Err(error),
-            Err(error) => tracing::warn!(shard = %name, %address, %error, "not reached yet"),
+            Err(_awaited) => {}
             Ok(()) => observe::look(&shard).await,
         }
+        shard.contact.opened();
         let hints = Arc::new(Hints::new());
         let mut tasks = vec![
             hear::listen(Arc::clone(&shard), Arc::clone(&hints)).await,

@@ -10,9 +10,9 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::OpenError;
 use super::address::{Endpoint, Host};
 use super::route::Route;
+use super::{OpenError, fault};
 
 /// How long a sentinel may take to answer, and to connect before that.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -113,9 +113,11 @@ impl Route {
             question.query_async::<Option<(String, u16)>>(&mut connection).await
         };
         match asked.await {
-            Ok(Some((name, port))) => Ok(Host { name, port }),
+            Ok(Some((name, port))) => Ok(Host { name: fault::plain(&name), port }),
             Ok(None) => Err(format!("sentinel {sentinel} watches no primary called {primary}")),
-            Err(error) => Err(format!("sentinel {sentinel} does not help: {error}")),
+            Err(error) => {
+                Err(format!("sentinel {sentinel} does not help: {}", fault::text(&error)))
+            }
         }
     }
 }
@@ -189,7 +191,7 @@ fn news(channel: &str, text: &[u8], primary: &str) -> Option<News> {
         return None;
     }
     let (name, host, port) = (words.next()?, words.next()?, words.next()?);
-    let host = Host { name: host.to_owned(), port: port.parse().ok()? };
+    let host = Host { name: fault::plain(host), port: port.parse().ok()? };
     (name == primary).then_some(match channel {
         SWITCHED => News::Switched(host),
         BEGINS => News::Begins(host),

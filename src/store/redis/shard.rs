@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::domain::{ShardName, TopicName, limit};
 use crate::store::{Error, Result, Topic};
 
+use super::address::DEFAULT_USER;
 use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::contact::Contact;
 use super::durability::Observed;
@@ -39,8 +40,8 @@ impl Shard {
     /// Nothing is connected yet.
     pub(super) fn new(name: ShardName, owner: u32, link: Link, clock: Clock) -> Shard {
         Shard {
+            contact: Contact::new(name.clone(), link.route().address.to_string()),
             link,
-            contact: Contact::new(name.clone()),
             durability: Observed::new(),
             behind: AtomicBool::new(false),
             scripts: Scripts::new(keys::prefix(&name), keys::caller(&name, owner)),
@@ -152,8 +153,9 @@ impl Shard {
 
     /// Whether a new connection leads to this shard, and to a Redis that can be used.
     async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
+        self.examine_login(connection).await?;
         let told = redis::cmd("INFO").query_async::<String>(connection).await;
-        let info = told.map_err(|error| OpenError::Unreachable(error.to_string()))?;
+        let info = told.map_err(|error| OpenError::Unreachable(fault::text(&error)))?;
         match check::check(&info) {
             // Sentinel names a new primary a moment before that one knows.
             Err(OpenError::Replica) if self.link.route().asks_sentinels() => {
@@ -171,6 +173,24 @@ impl Shard {
         self.durability.meet(&info);
         self.contact.made();
         Ok(())
+    }
+
+    /// Whether a password is needed where one is given. A Redis that lets in everybody is not what whoever wrote
+    /// the url had in mind. One that was right once, and came back without its password, is used all the same.
+    async fn examine_login(
+        &self,
+        connection: &mut Connection,
+    ) -> std::result::Result<(), OpenError> {
+        let login = &self.link.route().address.login;
+        let is_asked = login.username() == Some(DEFAULT_USER) && !self.contact.is_known();
+        let Some(password) = login.password().filter(|_| is_asked) else { return Ok(()) };
+        // Without the name, which is what makes it an error.
+        match redis::cmd("AUTH").arg(password).query_async::<()>(connection).await {
+            Err(error) if error.to_string().contains("without any password") => {
+                Err(OpenError::NeedlessPassword)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Writes the shard's name at first contact and compares it ever after; sees whether the clock is
@@ -191,9 +211,10 @@ impl Shard {
         let (found, format) = (reply.text()?, reply.number()?);
         let (before, now, refused) = (reply.time()?, reply.time()?, reply.text()?);
         if !refused.is_empty() {
-            return Err(OpenError::Rights(refused));
+            return Err(OpenError::Rights(fault::plain(&refused)));
         }
         if found != self.name.as_str() {
+            let found = fault::plain(&found);
             return Err(OpenError::OtherName { found, asked: self.name.to_string() });
         }
         if format > FORMAT {

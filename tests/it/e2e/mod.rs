@@ -50,5 +50,7 @@ mod sentinel;
 mod settle;
 /// What operators read and set of shards.
 mod shards;
+/// What whoever starts a server on Redis is told.
+mod start;
 /// What comes over a stream, when, and how much of it.
 mod stream;

@@ -10,7 +10,7 @@ use crate::harness::{
 };
 
 /// A job goes through, and a worker is woken for another.
-async fn works(server: &Server) {
+pub(super) async fn works(server: &Server) {
     let client = server.connect().await;
     let mut worker = client.stream(take("mail")).await;
     worker.quiet(millis(200)).await;
@@ -25,7 +25,7 @@ async fn shards(client: &Client) -> Vec<Shard> {
     answer.into_inner().shards
 }
 
-async fn shard(client: &Client, name: &str) -> Shard {
+pub(super) async fn shard(client: &Client, name: &str) -> Shard {
     shards(client).await.into_iter().find(|shard| shard.name == name).unwrap()
 }
 
@@ -112,12 +112,13 @@ async fn a_socket_takes_user_password_and_database_from_the_url() {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_unavailable_until_it_is_right() {
-    let Some(redis) = Redis::start().await else { return };
-    let user = ["ACL", "SETUSER", "ringq", "on", "~*", "&*", "+@all"];
-    redis.command(&[&user[..], &[">right"]].concat()).await;
+async fn a_wrong_password_that_is_found_later_is_unavailable_until_it_is_right() {
+    let Some(mut redis) = Redis::start().await else { return };
     let url = redis.url().replace("redis://", "redis://ringq:secret@");
+    redis.kill();
     let server = Setup::new().shard(format!("s0={url}")).start().await;
+    redis.restart().await;
+    let user = ["ACL", "SETUSER", "ringq", "on", "~*", "&*", "+@all"];
     unusable(&server, "user and password").await;
     redis.command(&[&user[..], &[">secret"]].concat()).await;
     let client = server.connect().await;
