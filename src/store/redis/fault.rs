@@ -156,6 +156,12 @@ fn hint(error: &RedisError, way: &ConnectionInfo) -> &'static str {
     }
 }
 
+/// Whether it is about who asks. What a connection without HELLO gets for a wrong password has no code.
+pub(super) fn is_of_login(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"))
+}
+
 /// What went wrong on the way.
 pub(super) fn in_words(error: &RedisError) -> String {
     format!("redis cannot be reached: {}", text(error))

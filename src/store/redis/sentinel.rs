@@ -116,7 +116,11 @@ impl Route {
             Ok(Some((name, port))) => Ok(Host { name: fault::plain(&name), port }),
             Ok(None) => Err(format!("sentinel {sentinel} watches no primary called {primary}")),
             Err(error) => {
-                Err(format!("sentinel {sentinel} does not help: {}", fault::text(&error)))
+                let login = match fault::is_of_login(&error) {
+                    true => "; check sentinel_user and sentinel_password",
+                    false => "",
+                };
+                Err(format!("sentinel {sentinel} does not help: {}{login}", fault::text(&error)))
             }
         }
     }

@@ -172,5 +172,6 @@ async fn sentinels_and_their_redis_have_logins_of_their_own() {
     .await;
     let log = setup("wrong").start().await.log();
     assert!(log.contains("does not help: Password authentication failed"), "{log}");
+    assert!(log.contains("check sentinel_user and sentinel_password"), "{log}");
     assert!(!log.contains("pa%3A") && !log.contains("pa:ss"), "{log}");
 }
