@@ -31,6 +31,8 @@ pub fn filter(text: &str) -> Result<EnvFilter, ParseError> {
 /// If they are no filter, or the process has a log already.
 pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt().with_env_filter(filter(words)?).with_writer(io::stderr);
+    // Where they go is where the log cannot be written either: that panics, in whoever logs.
+    let builder = builder.log_internal_errors(false);
     match format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
         // On a terminal NO_COLOR still counts.

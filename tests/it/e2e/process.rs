@@ -359,3 +359,12 @@ async fn a_full_disk_refuses_jobs_settles_those_it_has_and_recovers() {
     drop(server);
     drop(disk);
 }
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_any_more_ends_no_server() {
+    let mut server = Setup::new().unread().start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("a")).await;
+    server.terminate();
+    assert!(server.exit().await.success());
+}

@@ -21,6 +21,8 @@ pub(crate) struct Setup {
     shards: Vec<String>,
     config: String,
     preload: Option<PathBuf>,
+    /// Whoever reads its log ends at once.
+    unread: bool,
 }
 
 /// A running server, or one that has ended and can be started again on the same file and ports.
@@ -67,6 +69,7 @@ impl Setup {
             shards: Vec::new(),
             config: String::new(),
             preload: None,
+            unread: false,
         };
         setup.shards(shards_asked_for())
     }
@@ -101,6 +104,11 @@ impl Setup {
     pub(crate) fn preload(mut self, library: Option<PathBuf>) -> Setup {
         self.preload = library;
         self
+    }
+
+    /// Nobody reads its log.
+    pub(crate) fn unread(self) -> Setup {
+        Setup { unread: true, ..self }
     }
 
     /// Its shard, `NAME=URL`.
@@ -176,7 +184,12 @@ impl Setup {
             command.env("LD_PRELOAD", library);
         }
         command.stdin(Stdio::null()).stdout(self.append("stdout")).stderr(self.append("stderr"));
-        command.kill_on_drop(true).spawn().unwrap()
+        if self.unread {
+            command.stderr(Stdio::piped());
+        }
+        let mut child = command.kill_on_drop(true).spawn().unwrap();
+        drop(child.stderr.take());
+        child
     }
 
     fn append(&self, name: &str) -> File {
