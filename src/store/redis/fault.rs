@@ -33,6 +33,8 @@ const REFUSALS: [&str; 16] = [
     "NOSCRIPT",
     "NOPROTO",
 ];
+/// What the client says of bytes that are no answer; where and which they are follows, and helps nobody.
+const UNREADABLE: &str = "Parse error at";
 /// How the refusal of the database begins in the client's words; what Redis said follows.
 const NO_DATABASE: &str = "Redis server refused to switch database";
 
@@ -169,7 +171,12 @@ pub(super) fn in_words(error: &RedisError) -> String {
 
 /// What an error says, in one line.
 pub(super) fn text(error: &RedisError) -> String {
-    plain(&error.to_string())
+    let text = plain(&error.to_string());
+    // Not so an answer in the right protocol that is not of the type that was asked for.
+    match error.kind() == ErrorKind::Parse && text.contains(UNREADABLE) {
+        true => "what answers there does not speak the protocol of redis".to_owned(),
+        false => text,
+    }
 }
 
 /// What a server says, as a part of one line: whoever reads a log by line, or on a terminal, is not led astray.
@@ -286,6 +293,8 @@ mod tests {
 
     #[test]
     fn what_a_server_says_is_one_line() {
+        let web = parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap_err();
+        assert_eq!(text(&web), "what answers there does not speak the protocol of redis");
         let wild = answered("ERR one\n2026 INFO two\x1b[31m\tthree");
         for said in [text(&wild), in_words(&wild), of_call(&wild, true).to_string()] {
             assert!(said.contains("one 2026 INFO two [31m three"), "{said}");
