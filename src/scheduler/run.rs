@@ -99,6 +99,8 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> Written {
         run.jobs.iter_mut().for_each(|job| job.durability = asked);
+        let until =
+            until.map(|until| until.min(Instant::now() + self.inner.shards.patience().repeats));
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let refusal = match self.write_here(&run, asked, until).await {

@@ -33,8 +33,10 @@ pub struct Patience {
     pub claim: Duration,
     /// How long a question to all shards waits for the others, once one has answered.
     pub others: Duration,
+    /// How long a write of unknown outcome is repeated on its shard at most, however late the caller's deadline is.
+    pub repeats: Duration,
     /// How long all replicas must have served one ring before it is asked whether former ones are needed
-    /// still. Longer than any call that began under those takes.
+    /// still. Longer than any call that began under those takes, see `answer` and `repeats`.
     pub agreement: Duration,
     /// First and longest pause between two probes of a shard that does not answer.
     pub probes: (Duration, Duration),
@@ -61,6 +63,7 @@ impl Default for Patience {
             answer: Duration::from_secs(5),
             claim: Duration::from_secs(2),
             others: Duration::from_millis(750),
+            repeats: Duration::from_secs(30),
             agreement: Duration::from_secs(60),
             probes: (Duration::from_millis(100), Duration::from_secs(5)),
         }

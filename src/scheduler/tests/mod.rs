@@ -235,6 +235,19 @@ async fn an_unknown_outcome_is_repeated_with_the_same_id_and_then_named() {
 }
 
 #[tokio::test]
+async fn repeats_end_while_the_ring_that_named_their_shard_is_open() {
+    let ring = Ring::new(1);
+    ring.stores[0].set(Fault::Loses);
+    let begin = Instant::now();
+    let result = ring.enqueue_for(Duration::from_secs(3_600), named("t", "a")).await;
+    let took = begin.elapsed();
+    assert!(result.is_err() && took >= patience().repeats, "{took:?} {result:?}");
+    assert!(took < 4 * patience().repeats, "{took:?}");
+    let patience = crate::shards::Patience::default();
+    assert!(patience.answer + patience.repeats < patience.agreement);
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_is_told_though_another_shard_has_refused_before() {
     for (refuses, loses) in [(0, 1), (1, 0)] {
         let ring = Ring::new(2);
