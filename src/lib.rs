@@ -28,6 +28,8 @@ pub mod metrics;
 mod pauses;
 pub mod pb;
 #[cfg(feature = "server")]
+mod said;
+#[cfg(feature = "server")]
 pub mod scheduler;
 #[cfg(feature = "server")]
 pub mod shards;

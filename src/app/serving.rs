@@ -85,13 +85,13 @@ impl Serving {
             self.set_ready(true).await;
         }
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
-        tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
         if !grpc.ip().to_canonical().is_loopback() {
             tracing::info!(
                 %grpc, tls = false, authentication = false,
                 "other machines can reach this address: whoever does may enqueue, take and delete every job"
             );
         }
+        tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
         tokio::select! {
             () = shutdown => {}
             () = readiness::follow(down, all, &self.ready, &self.health) => {}

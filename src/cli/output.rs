@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
 
-use super::exit::Failure;
+use super::exit::{Failure, note};
 use super::text::{fit, one_line, printable};
 use crate::pb;
 
@@ -158,7 +158,10 @@ impl Table {
         if self.0.is_empty() {
             return Ok(());
         }
-        for (index, line) in self.lines("").iter().enumerate() {
+        let lines = self.lines("");
+        let is_cut = |columns| lines[0].chars().count() > columns;
+        let is_cut = out.columns.is_some_and(is_cut);
+        for (index, line) in lines.iter().enumerate() {
             // A terminal would break the line and mix the columns up; a program gets all of it.
             let line = out.columns.map_or_else(|| line.clone(), |columns| fit(line, columns));
             match index {
@@ -166,7 +169,13 @@ impl Table {
                 _ => out.line(&line)?,
             }
         }
-        out.flush()
+        out.flush()?;
+        if is_cut {
+            note(
+                "more columns than the terminal is wide; a pipe gets all of them, as in `| less -S`",
+            );
+        }
+        Ok(())
     }
 }
 

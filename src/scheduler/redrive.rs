@@ -10,7 +10,7 @@ use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
-use super::locate::{Doubts, InTheWay};
+use super::locate::{Doubts, InTheWay, absent};
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -102,7 +102,12 @@ impl Work<'_> {
         let mut doubts = Doubts::default();
         let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
         for (index, id) in self.redrive.ids.iter().enumerate() {
-            doubts.add(index, &key(id), self.shards.former_owners(&key(id)));
+            let mut asked = self.shards.former_owners(&key(id));
+            // Where it is missing it may lie on a shard that is not here.
+            if absent(self.shards, &key(id)).is_some() {
+                asked.extend(self.shards.owner(&key(id)));
+            }
+            doubts.add(index, &key(id), asked);
         }
         let mut found = doubts.resolve().await;
         let mut by_shard = vec![Vec::new(); self.shards.all().len()];
@@ -110,9 +115,12 @@ impl Work<'_> {
             match found.remove(&index) {
                 Some(Err(InTheWay { shard, error })) => self.note(&shard, Err(error)),
                 Some(Ok(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
-                None => match self.shards.owner(&key(id)) {
-                    Some(shard) => by_shard[self.place(shard.name())].push(id.clone()),
-                    None => self.total.skipped += 1,
+                None => match (absent(self.shards, &key(id)), self.shards.owner(&key(id))) {
+                    (Some(error), _) => {
+                        self.failed.entry(error.shard.clone()).or_insert(error);
+                    }
+                    (None, Some(shard)) => by_shard[self.place(shard.name())].push(id.clone()),
+                    (None, None) => self.total.skipped += 1,
                 },
             }
         }

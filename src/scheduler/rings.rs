@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{JobKey, TopicName, limit};
-use crate::shards::{self, Agreement, Shard};
+use crate::shards::{self, Shard};
 
 use super::Scheduler;
 
@@ -18,17 +18,13 @@ const TOPICS_PAGE: usize = 1_000;
 
 impl Scheduler {
     /// Closes the rings before the newest one, if all replicas have agreed on that for a while, this one is
-    /// the one to do it, and no job is left that only they find. Long, in small pieces.
+    /// the one to do it, and no job is left that only they find. Long, in small pieces: it reads all ids.
     ///
     /// # Errors
     /// As the store's: every shard must have answered.
     pub async fn close_rings(&self) -> shards::Result<()> {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return Ok(()) };
-        self.release_drained(agreement).await;
-        if shards.agreement().is_none() {
-            return Ok(());
-        }
         for shard in shards.all() {
             if self.has_strays(shard).await? {
                 return Ok(());
@@ -38,9 +34,11 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Takes shards that drain and are empty off the former rings, also those that are needed for jobs on others.
-    async fn release_drained(&self, agreement: Agreement) {
+    /// Takes shards that drain and are empty off the former rings, also off those that are needed for jobs on other
+    /// shards, under the same conditions. One question to each shard that drains.
+    pub async fn release_drained(&self) {
         let shards = &self.inner.shards;
+        let Some(agreement) = shards.agreement() else { return };
         let drains = |shard: &&Shard| shard.state() == ShardState::Draining;
         for shard in shards.all().iter().filter(drains) {
             if !shards.is_on_ring(shard.name()) {

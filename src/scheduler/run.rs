@@ -99,8 +99,9 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> Written {
         run.jobs.iter_mut().for_each(|job| job.durability = asked);
-        let until =
-            until.map(|until| until.min(Instant::now() + self.inner.shards.patience().repeats));
+        // Ids that clients chose are on their shard by a ring, which is closed some time after it has changed.
+        let last = Instant::now() + self.inner.shards.patience().repeats;
+        let until = until.map(|until| if run.moves { until } else { until.min(last) });
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let refusal = match self.write_here(&run, asked, until).await {
@@ -222,7 +223,7 @@ async fn in_time<T>(
     call: impl Future<Output = T>,
 ) -> Result<T, ShardError> {
     let Some(until) = until else { return Ok(call.await) };
-    let late = |_| ShardError::unknown(shard.name(), "no answer before the caller's deadline");
+    let late = |_| ShardError::unknown(shard.name(), "no answer in time");
     tokio::time::timeout_at(until, call).await.map_err(late)
 }
 

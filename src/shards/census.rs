@@ -47,16 +47,26 @@ pub(super) struct Council {
 struct Known {
     records: Records,
     served: Members,
+    /// Whether `served` was ever served: before that nothing was written under it.
+    serves: bool,
     fingerprint: u64,
     /// Since when all replicas serve the same ring, as far as known.
     agreed: Instant,
     dissent: Dissent,
-    /// Rings that other replicas serve now and that have shards which are not here.
-    elsewhere: BTreeSet<Members>,
+    elsewhere: Elsewhere,
     /// Shards that are on an open ring and not configured, as far as that was said.
     strangers: BTreeSet<ShardName>,
     /// Of those the ones that nobody serves.
     lost: BTreeSet<ShardName>,
+}
+
+/// Rings of other replicas that have shards which are not here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Elsewhere {
+    /// Those that they serve.
+    now: BTreeSet<Members>,
+    /// Those that they served a while ago, too: who did may only be restarted.
+    lately: BTreeSet<Members>,
 }
 
 // === impl Council ===
@@ -71,9 +81,10 @@ impl Council {
             fingerprint: rings.newest().fingerprint(),
             records,
             served,
+            serves: false,
             agreed: Instant::now(),
             dissent: Dissent::default(),
-            elsewhere: BTreeSet::new(),
+            elsewhere: Elsewhere::default(),
             strangers: BTreeSet::new(),
             lost: BTreeSet::new(),
         };
@@ -113,23 +124,29 @@ impl Council {
     fn hear(&self, owner: u32, shards: &[Shard], shard: &ShardName, census: &Census) -> bool {
         let mut known = self.known();
         let news = rings::merge(&mut known.records, &census.rings);
+        if known.serves {
+            // Who closed it took this replica for dead: it has stood still, and its calls go on under this ring.
+            let served = known.served.clone();
+            rings::open(&mut known.records, &served);
+        }
         let served = members(shards, |shard| shard.state() == ShardState::Active);
         let lacks = !rings::news_for(&census.rings, &known.records).is_empty();
         let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
         let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
         let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
         let now = Instant::now();
-        if others.iter().any(|&ring| ring != known.fingerprint) {
+        let dissents = others.iter().any(|&ring| ring != known.fingerprint);
+        let was_silent = known.dissent.hear(shard, others, now);
+        if dissents || was_silent {
             known.agreed = now;
         }
-        known.dissent.hear(shard, others, now);
         let elsewhere = self.compare(&mut known, shards, now);
         news || lacks || served != known.served || elsewhere != known.elsewhere
     }
 
     /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
     /// here.
-    fn compare(&self, known: &mut Known, shards: &[Shard], now: Instant) -> BTreeSet<Members> {
+    fn compare(&self, known: &mut Known, shards: &[Shard], now: Instant) -> Elsewhere {
         let others = known.dissent.others(known.fingerprint, now);
         let dissents = !others.is_empty();
         self.metrics.set_ring_disagreement(dissents);
@@ -139,8 +156,14 @@ impl Council {
             tell(news, &known.served, &rings);
         }
         let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
-        let has_strangers = |ring: &Members| ring.names().iter().any(|name| !is_here(name));
-        rings.into_iter().filter(has_strangers).collect()
+        let has_strangers = |ring: &&Members| ring.names().iter().any(|name| !is_here(name));
+        let lately = known.dissent.lately(now);
+        let open = known.records.iter().filter(|(_, mark)| mark.open).map(|(ring, _)| ring);
+        let lately = open.filter(|ring| lately.contains(&ring.fingerprint()));
+        Elsewhere {
+            now: rings.iter().filter(has_strangers).cloned().collect(),
+            lately: lately.filter(has_strangers).cloned().collect(),
+        }
     }
 
     /// Serves this ring, which every shard that answers has on record.
@@ -151,10 +174,10 @@ impl Council {
             tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
             known.agreed = now;
         }
-        (known.served, known.fingerprint) = (served, fingerprint);
+        (known.served, known.fingerprint, known.serves) = (served, fingerprint, true);
         known.elsewhere = self.compare(&mut known, shards, now);
         known.meet_strangers(shards);
-        let rings = Rings::new(&known.served, &known.records, &known.elsewhere);
+        let rings = Rings::new(&known.served, &known.records, &known.elsewhere.lately);
         self.metrics.set_rings_open(rings.count());
         *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
         self.changes.fetch_add(1, Ordering::Release);
@@ -169,13 +192,18 @@ fn members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> Members {
 }
 
 /// Opens the ring of the shards that take new jobs; and the one of all of them if it was never heard of,
-/// because one that is to become empty has been on it.
+/// because one that is to become empty has been on it. A ring that was closed is not opened again for a shard
+/// that has never answered: it left, or nobody would have closed it, and only itself can say that it is back.
 fn open(records: &mut Records, shards: &[Shard]) -> Members {
     let all = members(shards, |_| true);
     if !records.contains_key(&all) {
         rings::open(records, &all);
     }
-    let served = members(shards, |shard| shard.state() == ShardState::Active);
+    let takes = |shard: &Shard| shard.state() == ShardState::Active;
+    let mut served = members(shards, takes);
+    if records.get(&served).is_some_and(|mark| !mark.open) {
+        served = members(shards, |shard| takes(shard) && shard.census().is_some());
+    }
     rings::open(records, &served);
     served
 }
@@ -209,7 +237,7 @@ impl Known {
         let names = |ring: &Members| ring.names().into_iter().filter(|name| !is_here(name));
         let open = self.records.iter().filter(|(_, mark)| mark.open);
         let strangers: BTreeSet<ShardName> = open.flat_map(|(ring, _)| names(ring)).collect();
-        let served: BTreeSet<ShardName> = self.elsewhere.iter().flat_map(names).collect();
+        let served: BTreeSet<ShardName> = self.elsewhere.now.iter().flat_map(names).collect();
         let lost = strangers.difference(&served).cloned().collect();
         for shard in served.difference(&self.strangers) {
             tracing::info!(
@@ -221,9 +249,9 @@ impl Known {
         for shard in BTreeSet::difference(&lost, &self.lost) {
             tracing::warn!(
                 %shard,
-                "a shard that is not configured here left before it was known to be empty: jobs that may lie \
-                 there are neither found nor delivered; configure it again on all servers, and remove it \
-                 when `ringq shard drain` with --wait has ended; if its data is gone, nothing can be done"
+                "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
+                 all servers, and remove it when `ringq shard drain` with --wait has ended; if its data is gone, \
+                 nothing can be done"
             );
         }
         (self.strangers, self.lost) = (strangers, lost);
@@ -269,13 +297,19 @@ impl Shards {
         self.inner.council.changes.load(Ordering::Acquire)
     }
 
-    /// That former rings are open, that all replicas have agreed on the newest one for long enough, and
-    /// that it is for this replica to close the others: of all that live its nonce is the lowest.
+    /// That former rings are open, that all replicas have agreed on the newest one for long enough, by what
+    /// every shard says, and that it is for this replica to close the others: of all that live its nonce is the
+    /// lowest. Where a shard is silent nobody knows what others serve.
     #[must_use]
     pub fn agreement(&self) -> Option<Agreement> {
         let council = &self.inner.council;
-        let (&owner, agreed) = (council.owner.get()?, council.known().agreed);
-        let long = agreed.elapsed() >= self.inner.patience.agreement;
+        let (&owner, known) = (council.owner.get()?, council.known());
+        let now = Instant::now();
+        let is_heard = |shard: &Shard| !shard.is_shared() || known.dissent.hears(shard.name(), now);
+        let heard = self.all().iter().all(is_heard);
+        let agreed = known.agreed;
+        drop(known);
+        let long = heard && agreed.elapsed() >= self.inner.patience.agreement;
         let ours = self.all().iter().all(|shard| {
             shard.census().is_some_and(|census| {
                 let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
@@ -285,12 +319,11 @@ impl Shards {
         (long && ours && self.rings().is_changing()).then_some(Agreement(agreed))
     }
 
-    /// How long it takes until there may be an agreement that there was not before.
+    /// How long it takes at least until there is an agreement that there is not yet; zero where there may be one.
     #[must_use]
     pub fn until_agreement(&self) -> Duration {
-        let long = self.inner.patience.agreement;
-        let left = long.saturating_sub(self.inner.council.known().agreed.elapsed());
-        if left.is_zero() { long } else { left }
+        let agreed = self.inner.council.known().agreed;
+        self.inner.patience.agreement.saturating_sub(agreed.elapsed())
     }
 
     /// Whether a job may lie on this shard whose id its client chose, or come to lie there: it is on an open ring.
@@ -309,7 +342,9 @@ impl Shards {
                 known.records.keys().filter(|ring| **ring != known.served && is_here(ring));
             let mut former: Vec<_> = former.cloned().collect();
             former.retain(|ring| rings::close(&mut known.records, ring));
-            former
+            for ring in &former {
+                tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
+            }
         };
         self.close_rings(agreement, close).await;
     }
@@ -318,27 +353,23 @@ impl Shards {
     pub async fn leave_former_rings(&self, agreement: Agreement, shard: &ShardName) {
         let leave = |known: &mut Known| {
             if known.served.contains(shard) {
-                return Vec::new();
+                return;
             }
-            rings::leave(&mut known.records, shard)
+            for ring in rings::leave(&mut known.records, shard) {
+                tracing::info!(%shard, %ring, "a shard that is empty leaves a former ring");
+            }
         };
         self.close_rings(agreement, leave).await;
     }
 
-    async fn close_rings(
-        &self,
-        agreement: Agreement,
-        close: impl FnOnce(&mut Known) -> Vec<Members>,
-    ) {
+    async fn close_rings(&self, agreement: Agreement, close: impl FnOnce(&mut Known)) {
         let council = &self.inner.council;
         {
             let mut known = council.known();
             if Agreement(known.agreed) != agreement {
                 return;
             }
-            for ring in close(&mut known) {
-                tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
-            }
+            close(&mut known);
         }
         self.change(council.owner.get().copied().unwrap_or_default()).await;
     }

@@ -18,6 +18,8 @@ const LASTS: Duration = Duration::from_secs(10 * 60);
 pub(super) struct Dissent {
     /// By shard, when it was heard, and the rings that living replicas serve by what it said.
     heard: BTreeMap<ShardName, (Instant, BTreeSet<u64>)>,
+    /// By ring, when another replica was last heard to serve it.
+    served: BTreeMap<u64, Instant>,
     since: Option<Instant>,
     said: Option<News>,
 }
@@ -36,9 +38,25 @@ pub(super) enum News {
 // === impl Dissent ===
 
 impl Dissent {
-    /// Takes in which rings living replicas serve, as a shard says.
-    pub(super) fn hear(&mut self, shard: &ShardName, rings: BTreeSet<u64>, now: Instant) {
+    /// Takes in which rings living replicas serve, as a shard says. Whether it had been silent, so that they may have
+    /// served whatever ring meanwhile.
+    pub(super) fn hear(&mut self, shard: &ShardName, rings: BTreeSet<u64>, now: Instant) -> bool {
+        self.served.retain(|_, at| now.duration_since(*at) <= LASTS);
+        self.served.extend(rings.iter().map(|&ring| (ring, now)));
+        let was_silent = !self.hears(shard, now);
         self.heard.insert(shard.clone(), (now, rings));
+        was_silent
+    }
+
+    /// Whether the shard has said a moment ago what living replicas serve.
+    pub(super) fn hears(&self, shard: &ShardName, now: Instant) -> bool {
+        self.heard.get(shard).is_some_and(|(at, _)| now.duration_since(*at) <= SEEMS)
+    }
+
+    /// The rings that others serve, or have served for as long as a change of all replicas takes.
+    pub(super) fn lately(&self, now: Instant) -> BTreeSet<u64> {
+        let late = self.served.iter().filter(|(_, at)| now.duration_since(**at) <= LASTS);
+        late.map(|(&ring, _)| ring).collect()
     }
 
     /// The rings that others serve, but this one.
@@ -100,11 +118,15 @@ mod tests {
     fn a_shard_that_does_not_answer_any_more_says_nothing() {
         let (begin, mut dissent) = (Instant::now(), Dissent::default());
         let shard = |name| ShardName::try_new(name).unwrap();
-        dissent.hear(&shard("a"), BTreeSet::from([1, 2]), begin);
+        assert!(dissent.hear(&shard("a"), BTreeSet::from([1, 2]), begin), "the first time");
         dissent.hear(&shard("b"), BTreeSet::from([1, 3]), begin + seconds(5));
         assert_eq!(dissent.others(1, begin + seconds(6)), BTreeSet::from([2, 3]));
         assert_eq!(dissent.others(2, begin + seconds(11)), BTreeSet::from([1, 3]));
-        dissent.hear(&shard("b"), BTreeSet::from([1]), begin + seconds(12));
+        assert!(!dissent.hear(&shard("b"), BTreeSet::from([1]), begin + seconds(12)));
         assert!(dissent.others(1, begin + seconds(12)).is_empty());
+        assert!(dissent.hears(&shard("b"), begin + seconds(22)));
+        assert!(!dissent.hears(&shard("a"), begin + seconds(12)));
+        assert!(dissent.hear(&shard("a"), BTreeSet::from([1]), begin + seconds(12)));
+        assert_eq!(dissent.lately(begin + seconds(601)), BTreeSet::from([1, 3]));
     }
 }

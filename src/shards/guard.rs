@@ -1,8 +1,7 @@
 //! What every call of a store goes through: the breaker, a limit to its time, and measurement.
 
-use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
 use crate::metrics::ShardMetrics;
+use crate::said::Said;
 use crate::store::{self, About, Error, Event, LeaseRef, Store, Unclaim};
 
 use super::breaker::{Access, Breaker, Kind};
@@ -33,7 +33,8 @@ pub struct Patience {
     pub claim: Duration,
     /// How long a question to all shards waits for the others, once one has answered.
     pub others: Duration,
-    /// How long a write of unknown outcome is repeated on its shard at most, however late the caller's deadline is.
+    /// How long a write of unknown outcome is repeated on the shard that a ring names, at most, however late the
+    /// caller's deadline is.
     pub repeats: Duration,
     /// How long all replicas must have served one ring before it is asked whether former ones are needed
     /// still. Longer than any call that began under those takes, see `answer` and `repeats`.
@@ -51,8 +52,8 @@ pub(super) struct Guard {
     /// How many shards of this replica do not answer.
     down: watch::Sender<usize>,
     closing: CancellationToken,
-    /// When which failure of which operation was said last.
-    said: Mutex<HashMap<(&'static str, &'static str), Instant>>,
+    /// Failures by operation, or without one where the shard itself is the cause.
+    said: Said,
 }
 
 // === impl Patience ===
@@ -82,7 +83,7 @@ impl Guard {
         metrics.set_breaker_open(false);
         let breaker = Breaker::new(patience.probes);
         let closing = CancellationToken::new();
-        Guard { store, metrics, patience, breaker, down, closing, said: Mutex::default() }
+        Guard { store, metrics, patience, breaker, down, closing, said: Said::new(SAY_EVERY) }
     }
 
     pub(super) fn breaker(&self) -> &Breaker {
@@ -155,15 +156,11 @@ impl Guard {
         }
     }
 
-    /// Whether that was not said just now: a full store refuses thousands of calls a second.
+    /// Whether that was not said just now: a full store refuses thousands of calls a second, and one that does not
+    /// answer fails calls of every kind.
     fn is_news(&self, op: Op, error: &Error) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
-        let (what, now) = ((op.name(), error.reason()), Instant::now());
-        let is_news = said.get(&what).is_none_or(|&at| now.duration_since(at) >= SAY_EVERY);
-        if is_news {
-            said.insert(what, now);
-        }
-        is_news
+        let op = if answers(error) { op.name() } else { "" };
+        self.said.is_news((op, error.reason()))
     }
 
     /// The store is known not to answer, and has said so: nobody has to find out first. For a breaker that

@@ -11,9 +11,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use imports::{Import, Module};
 
 /// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     // Beside all layers: each does one thing, for whoever wants it.
     ("pauses", &[]),
+    ("said", &[]),
     ("metrics", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
@@ -23,12 +24,12 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("clock", &["domain"]),
     // The layers, from below.
     ("store", &["clock", "domain", "pauses"]),
-    ("shards", &["clock", "domain", "metrics", "pauses", "store"]),
+    ("shards", &["clock", "domain", "metrics", "pauses", "said", "store"]),
     ("scheduler", &["clock", "domain", "metrics", "pauses", "shards", "store"]),
     ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
     ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
-    ("grpc", &["dispatch", "domain", "metrics", "pauses", "pb", "scheduler", "store"]),
+    ("grpc", &["dispatch", "domain", "metrics", "pauses", "pb", "said", "scheduler", "store"]),
     ("http", &["metrics"]),
     ("config", &["domain", "store", "telemetry"]),
     (

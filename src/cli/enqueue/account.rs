@@ -161,10 +161,12 @@ impl Account<'_> {
         let line = self.piped(r#"sed -n "${n}{s/$(printf '\r')\$//;p;}""#);
         (!ids.is_empty()).then(|| {
             format!(
-                "those whose ids are known are not doubled for {}s from now, later look first:\n\
+                "those whose ids are known are not doubled for {}s from now; later look first, as with \
+                 `ringq job get {} ID`:\n\
                  while read -r n id; do {line} | tr -d '\\n' | {}; done <<'END'\n\
                  {list}END",
                 live.as_secs(),
+                quoted(self.topic),
                 self.again.with_one()
             )
         })

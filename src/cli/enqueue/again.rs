@@ -10,8 +10,8 @@ enum Word {
     Lines,
 }
 
-/// A token is not shown; where it is in this variable the command needs no flag.
-const TOKEN: &str = "--token \"$RINGQ_TOKEN\"";
+/// A token is not shown. The shell says so where it is not in this variable.
+const TOKEN: &str = "--token \"${RINGQ_TOKEN:?}\"";
 
 // === impl Again ===
 
@@ -99,7 +99,7 @@ mod tests {
             &["t", "--token=secret", "--lines", "-"],
         ] {
             let text = again(args).with_lines();
-            assert_eq!(text, "ringq enqueue t --token \"$RINGQ_TOKEN\" --lines -");
+            assert_eq!(text, "ringq enqueue t --token \"${RINGQ_TOKEN:?}\" --lines -");
         }
     }
 }

@@ -288,7 +288,10 @@ impl Enqueue {
                 && self.identity.request_id.is_none()
                 && !self.identity.id_from_payload;
             if by_default && io::stderr().is_terminal() {
-                note("  its payload is the old one; --on-conflict replace or reschedule change it");
+                note(
+                    "  nothing of it was changed; --on-conflict replace changes all of it, reschedule its time \
+                     and priority",
+                );
             }
         }
     }

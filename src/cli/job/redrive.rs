@@ -152,7 +152,7 @@ impl Redrive {
                     complain(&connection.failure(&what, &error).problem());
                 }
                 Ok(Some(JobState::Dead)) if !self.dry_run => {
-                    complain(&format!("{topic}/{id} is still DEAD: a shard did not answer"));
+                    complain(&format!("{topic}/{id} is still DEAD"));
                 }
                 Ok(_) => (),
             }

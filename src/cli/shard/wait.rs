@@ -20,19 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The shard once it is empty; `shard` is how it was last. What is left is told whenever it changes.
 pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Shard, Failure> {
     let name = shard.name.clone();
-    let (mut told, mut last) = (content(&shard), Ok::<_, Failure>(shard));
+    let mut told = content(&shard);
+    let mut last = read(connection, &name).await;
     let (mut empty_since, mut alone_since) = (None, None);
     loop {
         let now = Instant::now();
         match last {
-            Ok(shard) => {
+            Ok((shard, silent)) => {
                 alone_since = None;
                 if shard.role() != ShardState::Draining {
                     let problem = format!("shard {name} takes new jobs again");
                     return Err(Failure::new(exit::FAILED, problem));
                 }
                 let is_empty = answers(&shard) && shard.jobs == 0 && !shard.on_ring;
-                let left = left(&shard);
+                let left = left(&shard, &silent);
                 if left != told {
                     note(&format!("{name}: {left}"));
                     told = left;
@@ -55,24 +56,35 @@ pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Sha
     }
 }
 
-/// What has to go before it can be removed.
-fn left(shard: &Shard) -> String {
+/// What has to go before it can be removed; `silent`: the other shards that do not answer.
+fn left(shard: &Shard, silent: &[String]) -> String {
     match (answers(shard), shard.jobs) {
         (false, _) => "no answer".to_owned(),
+        (true, 0) if shard.on_ring && !silent.is_empty() => format!(
+            "no jobs; whether a server can have a call under way that writes to it, nobody knows before {} \
+             answers or is removed",
+            silent.join(", ")
+        ),
         (true, 0) if shard.on_ring => {
-            "no jobs; a minute or two, until no server can have a call under way that writes to it"
+            "no jobs; a minute at least, until no server can have a call under way that writes to it"
                 .to_owned()
         }
         (true, _) => content(shard),
     }
 }
 
-async fn read(connection: &Connection, name: &str) -> Result<Shard, Failure> {
+/// The shard, and which others do not answer.
+async fn read(connection: &Connection, name: &str) -> Result<(Shard, Vec<String>), Failure> {
     let what = format!("cannot read shard {name}");
     let mut admin = connection.client().admin();
     let answer = admin.list_shards(connection.request(ListShardsRequest {}));
     let answer = connection.call(&what, answer).await?;
-    let found = answer.shards.into_iter().find(|shard| shard.name == name);
-    // Its server was started anew without it.
-    found.ok_or_else(|| Failure::new(exit::NOT_FOUND, format!("{what}: it is not there any more")))
+    let (found, others): (Vec<_>, Vec<_>) =
+        answer.shards.into_iter().partition(|shard| shard.name == name);
+    let silent = others.into_iter().filter(|shard| !answers(shard)).map(|shard| shard.name);
+    match found.into_iter().next() {
+        Some(shard) => Ok((shard, silent.collect())),
+        // Its server was started anew without it.
+        None => Err(Failure::new(exit::NOT_FOUND, format!("{what}: it is not there any more"))),
+    }
 }

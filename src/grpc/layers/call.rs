@@ -79,14 +79,26 @@ impl Call {
                     "call failed"
                 );
             }
-            _ => tracing::info!(
-                method,
-                request_id,
-                code = name,
-                ?took,
-                error = message,
-                "call refused"
-            ),
+            _ if self.shared.said.is_news((method, name)) => {
+                tracing::info!(
+                    method,
+                    request_id,
+                    code = name,
+                    ?took,
+                    error = message,
+                    "call refused"
+                );
+            }
+            _ => {
+                tracing::debug!(
+                    method,
+                    request_id,
+                    code = name,
+                    ?took,
+                    error = message,
+                    "call refused"
+                );
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ use tower::{Layer, Service};
 
 use crate::domain::limit;
 use crate::metrics::Metrics;
+use crate::said::Said;
 
 use super::status::Failure;
 
@@ -56,11 +57,16 @@ pub(super) struct Calls<S> {
     shared: Arc<Shared>,
 }
 
+/// A method's refusals with the same code are said so often at most; metrics count the others.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
 /// What all calls share.
 struct Shared {
     metrics: Metrics,
     gate: Gate,
     request_timeout: Duration,
+    /// Refusals, by method and code.
+    said: Said,
 }
 
 // === impl CallLayer ===
@@ -73,7 +79,8 @@ impl CallLayer {
         request_timeout: Duration,
     ) -> CallLayer {
         let gate = Gate::new(requests_max);
-        CallLayer { shared: Arc::new(Shared { metrics, gate, request_timeout }) }
+        let said = Said::new(SAY_EVERY);
+        CallLayer { shared: Arc::new(Shared { metrics, gate, request_timeout, said }) }
     }
 }
 

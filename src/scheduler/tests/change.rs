@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::ring::{Ring, draft, key, named, soon};
 use crate::domain::ring::ShardState;
+use crate::domain::rings::{Mark, Members, Records};
 use crate::domain::{EnqueueOutcome, OnConflict, State, When};
 use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::ShardError;
 use crate::shards::faulty::{Fault, Faulty};
-use crate::store::{self, Store as _};
+use crate::store::{self, Beat, Store as _};
 
 const IDS: usize = 200;
 
@@ -23,11 +24,15 @@ fn shards(jobs: &[Enqueued]) -> BTreeSet<String> {
 
 /// Every job is where it was, whatever is done about it.
 async fn is_where_it_was(ring: &Ring, jobs: &[Enqueued]) {
-    let again = jobs.iter().map(|job| named("t", job.id.as_str())).collect();
+    is_where_it_was_in("t", ring, jobs).await;
+}
+
+async fn is_where_it_was_in(topic: &str, ring: &Ring, jobs: &[Enqueued]) {
+    let again = jobs.iter().map(|job| named(topic, job.id.as_str())).collect();
     for (before, after) in jobs.iter().zip(ring.accept(again).await) {
         let seen = (&after.shard, after.outcome);
         assert_eq!(seen, (&before.shard, EnqueueOutcome::Unchanged), "{}", after.id);
-        let found = ring.scheduler.get(key("t", after.id.as_str()), false).await.unwrap();
+        let found = ring.scheduler.get(key(topic, after.id.as_str()), false).await.unwrap();
         assert!(found.is_some(), "{}", after.id);
     }
 }
@@ -209,6 +214,7 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     let name = stores[2].name();
     let close = async || {
         soon("they agree", async || shards.agreement()).await;
+        ring.scheduler.release_drained().await;
         ring.scheduler.close_rings().await
     };
     close().await.unwrap();
@@ -228,8 +234,44 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     let without = Ring::joined(&stores[..2], 3).await;
     assert!(!without.scheduler.shards().is_on_ring(name));
     is_where_it_was(&without, &jobs).await;
+    // Who comes with it, and does not reach it, does not bring it back: that is for itself to say.
+    stores[2].set(Fault::Refuses);
+    let late = Ring::joined(&stores, 4).await;
+    assert!(!late.scheduler.shards().is_on_ring(name));
+    stores[2].set(Fault::None);
+    // So that its tasks hear what comes.
+    tokio::task::yield_now().await;
     set(&ring, 2, ShardState::Active).await;
     assert!(shards.is_on_ring(name));
+    soon("it says so", async || late.scheduler.shards().is_on_ring(name).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_ring_that_was_closed_under_a_replica_that_serves_it_is_open_again() {
+    let stores = Ring::stores(3);
+    let ring = Ring::joined(&stores, 1).await;
+    let job = ring.accept(ring.owned_by(2, "u", 1)).await.remove(0);
+    // The others have taken this one for dead, and its last calls have only now reached their shard.
+    let names = stores.iter().map(|store| (store.name().clone(), 1));
+    let served = Members::new(&names.collect::<Vec<_>>());
+    let closed = Records::from([(served, Mark { version: 9, open: false })]);
+    for store in &stores {
+        let beat = Beat {
+            owner: 2,
+            ring: 0,
+            state: ShardState::Active,
+            rings: closed.clone(),
+            met: Vec::new(),
+            gone: Vec::new(),
+        };
+        store.inner().beat(beat).await.unwrap();
+    }
+    set(&ring, 2, ShardState::Draining).await;
+    let shards = ring.scheduler.shards();
+    assert!(shards.is_on_ring(stores[2].name()));
+    let former = shards.former_owners(&key("u", job.id.as_str()));
+    assert_eq!(former.iter().map(|shard| shard.name()).collect::<Vec<_>>(), [stores[2].name()]);
+    is_where_it_was_in("u", &ring, &[job]).await;
 }
 
 #[tokio::test]

@@ -10,10 +10,10 @@ use deadpool_redis::redis::{
 /// Who a client is that gives no name.
 pub(super) const DEFAULT_USER: &str = "default";
 /// Where Sentinel listens unless told otherwise.
-const SENTINEL_PORT: u16 = 26_379;
+pub(super) const SENTINEL_PORT: u16 = 26_379;
 
 /// How the urls of each scheme are written.
-const PLAIN: &str = "redis://[user:password@]host[:port][/database]";
+const PLAIN: &str = "redis://[[user]:password@]host[:port][/database]";
 const TLS: &str = "rediss://[user:password@]host[:port][/database]";
 const SOCKET: &str = "redis+unix:///path[?db=database&user=user&pass=password]";
 const SENTINEL: &str = "redis+sentinel://[user:password@]host[:port],host[:port]/primary[/database]\

@@ -31,7 +31,9 @@ pub enum OpenError {
     )]
     Login,
     /// It lets in nobody without a password.
-    #[error("it asks for a password and the url has none; write redis://user:password@host")]
+    #[error(
+        "it asks for a password and the url has none; write redis://:password@host, or redis://user:password@host for a user of its own"
+    )]
     NoPassword,
     /// It lets in everybody, whatever the password is.
     #[error(

@@ -37,6 +37,8 @@ const REFUSALS: [&str; 16] = [
 const UNREADABLE: &str = "Parse error at";
 /// How the refusal of the database begins in the client's words; what Redis said follows.
 const NO_DATABASE: &str = "Redis server refused to switch database";
+/// What the parser says of an answer that ends in its middle.
+const CUT_OFF: &str = "end of input";
 
 /// What a call's failure means; `reads`: it could not have written anything.
 pub(super) fn of_call(error: &RedisError, reads: bool) -> Error {
@@ -95,6 +97,7 @@ pub(super) fn of_pool(error: &PoolError, way: &ConnectionInfo) -> OpenError {
 
 fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
     match (error.kind(), error.code()) {
+        (ErrorKind::Parse, _) if error.to_string().contains(CUT_OFF) => hung_up(),
         (ErrorKind::Parse, _) => OpenError::NotRedis,
         // HELLO came with Redis 6.
         (ErrorKind::RESP3NotSupported, _) => OpenError::TooOld("before 6".to_owned()),
@@ -110,9 +113,14 @@ fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
 
 fn of_database(error: &RedisError, way: &ConnectionInfo) -> OpenError {
     let said = plain(error.detail().unwrap_or("it does not say why"));
-    match said.contains("no permissions") {
-        true => OpenError::Rights("SELECT".to_owned()),
-        false => OpenError::Database { number: way.redis_settings().db(), said },
+    if said.contains("no permissions") {
+        return OpenError::Rights("SELECT".to_owned());
+    }
+    // Any other word passes: a Redis that is busy or loading refuses the same command.
+    let never = ["out of range", "invalid DB index", "invalid first", "cluster mode"];
+    match never.iter().any(|word| said.contains(word)) {
+        true => OpenError::Database { number: way.redis_settings().db(), said },
+        false => OpenError::Unreachable(in_words(error)),
     }
 }
 
@@ -275,6 +283,14 @@ mod tests {
         let kind = ErrorKind::Server(deadpool_redis::redis::ServerErrorKind::ResponseError);
         let error = RedisError::from((kind, NO_DATABASE, said.to_owned()));
         assert!(matches!(of_connecting(&error, &way("redis://h/9")), OpenError::Rights(_)));
+        let select = |said: &str| {
+            let error = RedisError::from((kind, NO_DATABASE, said.to_owned()));
+            of_connecting(&error, &way("redis://h/9")).is_certain()
+        };
+        assert!(select("DB index is out of range"));
+        assert!(!select("Redis is busy running a script."));
+        let cut = parse_redis_value(b"*3\r\n+OK\r\n").unwrap_err();
+        assert!(!of_connecting(&cut, &way("redis://h")).is_certain(), "{cut}");
     }
 
     #[test]

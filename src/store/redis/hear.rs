@@ -33,8 +33,9 @@ struct Silence {
     failure: Option<String>,
 }
 
-/// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the subscription is lost or leads to a Redis that
-/// is the primary no more. A shard that is reached already is subscribed to when this returns.
+/// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the
+/// subscription is lost or leads to a Redis that is the primary no more. A shard that is reached already is subscribed
+/// to when this returns.
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
     let mut silence = Silence::default();

@@ -104,7 +104,7 @@ impl Link {
             self.suspects[lane as usize].store(false, Ordering::Release);
             match self.try_way(way.clone(), times, check.clone()).await {
                 Ok(pooled) => return self.hold(held, &way, pooled),
-                Err(error) => failure = Some(error),
+                Err(error) => failure = Some(likelier(failure, error)),
             }
         }
         Err(failure.unwrap_or_else(nowhere))
@@ -138,7 +138,7 @@ impl Link {
         let mut failure = None;
         for way in self.route.ways().await? {
             match self.try_way(way, times, check.clone()).await {
-                Err(error) => failure = Some(error),
+                Err(error) => failure = Some(likelier(failure, error)),
                 made => return made,
             }
         }
@@ -285,6 +285,11 @@ impl Link {
     fn target(&self) -> MutexGuard<'_, Option<Target>> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Which of two failures tells more: while sentinels disagree one names a Redis that is another one's by now.
+fn likelier(first: Option<OpenError>, other: OpenError) -> OpenError {
+    first.filter(|first| !first.is_certain()).unwrap_or(other)
 }
 
 fn nowhere() -> OpenError {

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::address::{Endpoint, Host};
+use super::address::{Endpoint, Host, SENTINEL_PORT};
 use super::route::Route;
 use super::{OpenError, fault};
 
@@ -120,6 +120,11 @@ impl Route {
                     true => "; check sentinel_user and sentinel_password",
                     false => "",
                 };
+                if error.to_string().contains("unknown command") {
+                    return Err(format!(
+                        "{sentinel} is a redis and no sentinel; those listen on {SENTINEL_PORT} as a rule"
+                    ));
+                }
                 Err(format!("sentinel {sentinel} does not help: {}{login}", fault::text(&error)))
             }
         }

@@ -16,7 +16,7 @@ use crate::held::{hand_on, held};
 use crate::load::Habits;
 use crate::trial::{Trial, long};
 
-/// A shard is empty when the last tombstone is gone, after a minute.
+/// A shard is empty when the last tombstone is gone, after a minute, and has left the ring some seconds later.
 const EMPTY_WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

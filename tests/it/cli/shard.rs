@@ -121,7 +121,7 @@ async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
     ringq(&server, &["job", "delete", "mail", id]).await.ok();
     // Empty alone is not enough: a call that began before may write to it still.
     let line = within("a note", told.next_line()).await.unwrap().expect("one more");
-    assert!(line.starts_with("s1: no jobs; a minute or two, until no server"), "{line}");
+    assert!(line.starts_with("s1: no jobs; a minute at least, until no server"), "{line}");
     assert!(waiting.try_wait().unwrap().is_none(), "it is on the ring");
     let ended = tokio::time::timeout(Duration::from_secs(150), waiting.wait()).await;
     assert!(ended.expect("it leaves the ring").unwrap().success());
@@ -130,6 +130,30 @@ async fn a_wait_ends_when_the_shard_is_empty_and_tells_what_is_left() {
         rest.push(line);
     }
     assert_eq!(rest.last().unwrap(), "s1 is empty");
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_while_a_shard_is_silent_that_would_tell_who_writes() {
+    let (Some(mut a), Some(b)) = (Redis::start().await, Redis::start().await) else { return };
+    let (first, second) = (format!("a={}", a.url()), format!("b={}", b.url()));
+    let server = Setup::new().ring(vec![first, second]).start().await;
+    a.kill();
+    let mut waiting = command(server.grpc, &["shard", "drain", "b", "--wait"]).spawn().unwrap();
+    let mut told = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    within("why it waits", async {
+        loop {
+            let line = told.next_line().await.unwrap().expect("it goes on");
+            if line.starts_with("b: no jobs; whether a server") && line.contains("before a answers")
+            {
+                return;
+            }
+        }
+    })
+    .await;
+    // Silence is no agreement, however long it lasts.
+    let ended = tokio::time::timeout(Duration::from_secs(75), waiting.wait()).await;
+    assert!(ended.is_err(), "nobody knows");
+    waiting.kill().await.unwrap();
 }
 
 #[tokio::test]

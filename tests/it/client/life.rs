@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tonic::Code;
 
 use super::{Count, Running, connect, enqueue, jobs};
-use crate::harness::{Server, Setup, eventually, millis, within};
+use crate::harness::{Redis, Server, Setup, eventually, millis, within};
 
 /// A handler that waits for a permit, counted when it begins.
 fn gated() -> (Count, Arc<Semaphore>, impl Fn(ringq::client::Delivery) -> Gated + Clone) {
@@ -82,6 +82,23 @@ async fn an_idle_worker_ends_after_its_last_job() {
     let slow = |_| tokio::time::sleep(millis(700));
     let one = within("the end", idle().run(slow, std::future::pending())).await.unwrap();
     assert_eq!(one.acked, 1);
+}
+
+#[tokio::test]
+async fn a_worker_whose_ack_has_no_answer_is_not_idle() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::new().ring(vec![format!("a={}", redis.url())]).start().await;
+    let client = connect(&server);
+    enqueue(&client, jobs("t", 2)).await;
+    let (begun, gate, handler) = gated();
+    let worker = Worker::new(client, ["t"]).prefetch(0).idle_exit(millis(200));
+    let worker = Running::start(worker, handler);
+    begun.reaches(1).await;
+    redis.pause();
+    gate.add_permits(2);
+    tokio::time::sleep(millis(1_000)).await;
+    redis.resume();
+    assert_eq!(worker.ended().await.acked, 2, "the other one waited for the shard");
 }
 
 #[tokio::test]

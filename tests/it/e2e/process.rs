@@ -93,7 +93,10 @@ async fn a_server_that_others_can_reach_says_what_guards_it() {
     let text = "tls=false authentication=false";
     for (address, times) in [("127.0.0.1:0", 0), ("[::1]:0", 0), ("0.0.0.0:0", 1)] {
         let server = Setup::new().listen(address).start().await;
-        let log = server.log();
+        let log = eventually("it says that it serves", async || {
+            Some(server.log()).filter(|log| log.contains("serving"))
+        })
+        .await;
         assert_eq!(log.matches(text).count(), times, "{address}: {log}");
         assert!(!log.contains("WARN"), "a container listens there: {log}");
     }

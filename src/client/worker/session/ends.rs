@@ -4,6 +4,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Session;
+use super::told::cause;
 use crate::client::worker::Outcome;
 use crate::client::worker::leases::Slot;
 use crate::client::worker::settler::{Answer, Extended, Kind, Settled};
@@ -41,7 +42,7 @@ impl Session {
                 Kind::Release => self.summary.released += 1,
                 Kind::DeadLetter => self.summary.dead_lettered += 1,
             },
-            Err(error) => self.lost(slot, error.message()),
+            Err(error) => self.lost(slot, cause(&error)),
         }
     }
 

@@ -277,13 +277,14 @@ impl Session {
         if free && self.leases.len() >= self.credit || none && self.closing {
             self.settler.flush();
         }
-        if !none || !self.connected {
-            self.idle_since = None;
-            if !none {
-                return;
-            }
-        } else {
+        // While a settle has no answer, its shard or the server is away, and more may lie there.
+        if none && self.connected && self.leases.len() == 0 {
             self.idle_since.get_or_insert_with(Instant::now);
+        } else {
+            self.idle_since = None;
+        }
+        if !none {
+            return;
         }
         if self.has_all() && !self.closing {
             self.finish();

@@ -51,7 +51,7 @@ impl Session {
 }
 
 /// What a server says, without what a program is to do behind a semicolon: that is being done.
-fn cause(error: &Error) -> &str {
+pub(super) fn cause(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
         Some((cause, _)) if !error.reason().is_empty() => cause,
