@@ -13,10 +13,10 @@ pub(crate) fn nearest<'a>(
     distances.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
-/// `unknown setting listne, did you mean listen`.
+/// `unknown setting listne; did you mean listen?`.
 pub(super) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     match nearest(name, known) {
-        Some(known) => format!("unknown {what} {name}, did you mean {known}"),
+        Some(known) => format!("unknown {what} {name}; did you mean {known}?"),
         None => format!("unknown {what} {name}; `ringq config` prints the settings"),
     }
 }

@@ -169,8 +169,8 @@ fn defaults_follow_the_machine_within_bounds() {
 fn a_mistake_in_a_variable_reads_like_a_sentence() {
     for (name, value, want) in [
         ("LISTEN", "foo", "listen: \"foo\" is not an address like 127.0.0.1:7700"),
-        ("LISTN", "x", "environment: unknown variable RINGQ_LISTN, did you mean RINGQ_LISTEN"),
-        ("SHARD", "x", "environment: unknown variable RINGQ_SHARD, did you mean RINGQ_SHARDS"),
+        ("LISTN", "x", "environment: unknown variable RINGQ_LISTN; did you mean RINGQ_LISTEN?"),
+        ("SHARD", "x", "environment: unknown variable RINGQ_SHARD; did you mean RINGQ_SHARDS?"),
         (
             "SHARDS",
             "s0",
@@ -197,7 +197,7 @@ fn a_mistake_in_a_file_names_its_key() {
     for (file, want) in [
         (
             "listne = 'x'",
-            "listne: unknown setting listne, did you mean listen (from listne in ringq.toml)",
+            "listne: unknown setting listne; did you mean listen? (from listne in ringq.toml)",
         ),
         (
             "threads = true",

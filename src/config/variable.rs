@@ -46,7 +46,7 @@ pub(super) fn unknown_variables(variables: impl Iterator<Item = (String, String)
     let names: BTreeSet<String> = names.collect();
     let known = || CLIENT.into_iter().chain(settings.iter().map(String::as_str));
     let problem = |name: &String| match nearest(name, known()) {
-        Some(known) => format!("unknown variable {name}, did you mean {known}"),
+        Some(known) => format!("unknown variable {name}; did you mean {known}?"),
         None => format!("unknown variable {name}; commands read {}", CLIENT.join(" and ")),
     };
     names.iter().map(problem).collect()

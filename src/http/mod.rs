@@ -79,9 +79,9 @@ pub async fn serve(
 
 async fn readyz(State(pages): State<Pages>) -> impl IntoResponse {
     if *pages.ready.borrow() {
-        (StatusCode::OK, "ready")
+        (StatusCode::OK, "ready\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready")
+        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
     }
 }
 

@@ -100,7 +100,10 @@ impl Guard {
             return Ok(());
         }
         self.metrics.error(op.name(), "BREAKER_OPEN");
-        Err(Error::Unavailable(format!("it does not answer, last: {}", self.breaker.error())))
+        Err(Error::Unavailable(format!(
+            "it does not answer; the last failure: {}",
+            self.breaker.error()
+        )))
     }
 
     /// Makes a call of `op`, of at most `limit`.

@@ -79,11 +79,14 @@ impl Redrive {
         let answer = match connection.ask(admin.redrive_jobs(request)).await {
             Ok(answer) => answer,
             Err(error) => {
-                if OF_A_SHARD.contains(&error.reason()) {
+                let what = match &self.ids[..] {
+                    [id] => format!("cannot redrive job {}/{id}", self.topic),
+                    _ => format!("cannot redrive the dead letters of {}", self.topic),
+                };
+                if OF_A_SHARD.contains(&error.reason()) && self.ids.len() > 1 {
                     self.tell_unfit(&unfit);
                     self.tell_unreached(&connection, &unfit).await;
                 }
-                let what = format!("cannot redrive the dead letters of {}", self.topic);
                 return Err(connection.failure(&what, &error));
             }
         };

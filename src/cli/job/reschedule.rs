@@ -24,6 +24,9 @@ Examples:
   ringq job reschedule emails welcome-7 --now
   ringq job reschedule emails welcome-7 --delay 1h30m --priority 9
   ringq job reschedule emails welcome-7 --at 2027-01-31T09:00:00+01:00")]
+#[command(
+    override_usage = "ringq job reschedule [OPTIONS] --now|--delay|--at|--priority <TOPIC> <ID>"
+)]
 #[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
 #[command(group(clap::ArgGroup::new("when").required(false)))]
 pub(in crate::cli) struct Reschedule {

@@ -171,8 +171,8 @@ async fn a_variable_that_nobody_reads_is_told() {
         finish(command.env(name, value).spawn().unwrap()).await
     };
     for (name, says) in [
-        ("RINGQ_SERVR", "unknown variable RINGQ_SERVR, did you mean RINGQ_SERVER"),
-        ("RINGQ_TOKENS", "unknown variable RINGQ_TOKENS, did you mean RINGQ_TOKEN"),
+        ("RINGQ_SERVR", "unknown variable RINGQ_SERVR; did you mean RINGQ_SERVER?"),
+        ("RINGQ_TOKENS", "unknown variable RINGQ_TOKENS; did you mean RINGQ_TOKEN?"),
         ("RINGQ_URL", "unknown variable RINGQ_URL; commands read RINGQ_SERVER and RINGQ_TOKEN"),
     ] {
         let ran = with(name, "x").await;
