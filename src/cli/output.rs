@@ -171,9 +171,7 @@ impl Table {
         }
         out.flush()?;
         if is_cut {
-            note(
-                "more columns than the terminal is wide; a pipe gets all of them, as in `| less -S`",
-            );
+            note("cut at the width of the terminal; a pipe gets all of it, as in | less -S");
         }
         Ok(())
     }

@@ -240,7 +240,9 @@ impl Feed {
 
     async fn undo(&mut self, nonce: u32) -> shards::Result<()> {
         let undone = self.shard.unclaim(Unclaim::Nonce(nonce)).await?;
-        tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
+        if undone > 0 {
+            tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
+        }
         self.lost = None;
         Ok(())
     }

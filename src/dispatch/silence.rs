@@ -100,7 +100,12 @@ impl Watcher<'_> {
             return;
         }
         let (replicas, leases) = (silence.replicas.len(), theirs.len());
-        tracing::warn!(shard = %shard.name(), replicas, leases, "replicas are silent");
+        match leases {
+            0 => {
+                tracing::info!(shard = %shard.name(), replicas, "silent replicas are forgotten, they held nothing")
+            }
+            _ => tracing::warn!(shard = %shard.name(), replicas, leases, "replicas are silent"),
+        }
         orphans.release(theirs, Some(&mut silence)).await;
         // Only who is silent to the end: another one shows itself, and its leases are its own.
         if !stop.is_cancelled() {

@@ -83,6 +83,11 @@ impl Ring {
         })
     }
 
+    /// The shards on it.
+    pub fn names(&self) -> impl Iterator<Item = &ShardName> {
+        self.members.iter().map(|(name, _)| name)
+    }
+
     /// Whether the shard is on it.
     #[must_use]
     pub fn contains(&self, shard: &ShardName) -> bool {

@@ -215,6 +215,11 @@ impl Rings {
         })
     }
 
+    /// The shards of the rings that other replicas serve.
+    pub fn members_elsewhere(&self) -> impl Iterator<Item = &ShardName> {
+        self.elsewhere.iter().flat_map(Ring::names)
+    }
+
     /// The owners of a job under the older rings that are not its newest one, each once.
     #[must_use]
     pub fn former_owners(&self, key: &JobKey) -> Vec<&ShardName> {

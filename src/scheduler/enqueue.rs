@@ -108,7 +108,8 @@ type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
 impl Scheduler {
     /// Writes `drafts`; each result answers the draft of its index. Shards are written to at once and
     /// independently: what one refuses does not touch the others. A write whose outcome is unknown is
-    /// repeated until `until`, if it can be; under an id that its client chose for half a minute at most. What is `asked` is waited for as long as the shard does.
+    /// repeated until `until`, if it can be, for half a minute at most. What is `asked` is waited for as long as the
+    /// shard does.
     pub async fn enqueue(
         &self,
         drafts: Vec<Draft>,

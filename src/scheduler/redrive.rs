@@ -10,7 +10,7 @@ use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
-use super::locate::{Doubts, InTheWay, absent};
+use super::locate::{Doubts, InTheWay, absent, elsewhere};
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -64,6 +64,9 @@ impl Scheduler {
                 let done = work.dead_letters(shard).await;
                 work.note(shard, done);
             }
+            for shard in shards.absent() {
+                work.failed.insert(shard.clone(), elsewhere(&shard));
+            }
         } else {
             work.named().await;
         }
@@ -85,8 +88,8 @@ impl Work<'_> {
     /// What was done; an error where nothing could be.
     fn end(mut self) -> shards::Result<RedrivenJobs> {
         let Redriven { redriven, skipped } = self.total;
-        let looked_in_vain =
-            self.redrive.ids.is_empty() && self.failed.len() < self.shards.all().len();
+        let answered = |shard: &Shard| !self.failed.contains_key(shard.name());
+        let looked_in_vain = self.redrive.ids.is_empty() && self.shards.all().iter().any(answered);
         if redriven + skipped == 0
             && !looked_in_vain
             && let Some((_, error)) = self.failed.pop_first()

@@ -99,9 +99,9 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> Written {
         run.jobs.iter_mut().for_each(|job| job.durability = asked);
-        // Ids that clients chose are on their shard by a ring, which is closed some time after it has changed.
+        // Its shard may leave the ring some time after it has begun to drain.
         let last = Instant::now() + self.inner.shards.patience().repeats;
-        let until = until.map(|until| if run.moves { until } else { until.min(last) });
+        let until = until.map(|until| until.min(last));
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let refusal = match self.write_here(&run, asked, until).await {

@@ -1,25 +1,21 @@
-//! What the replicas of one queue know of each other and of the ring, through their shards. Each shows
-//! every shard that it lives, and reads there who else does, whether the shard takes new jobs, and which
-//! rings jobs may lie on. From that follows the ring that this replica serves: the configured shards that
-//! take new jobs. It is recorded on every shard before a job is written by it.
+//! How replicas of one queue learn of each other and of the ring, through their shards. Each shows every shard that it
+//! lives, and reads there who else does, whether the shard takes new jobs, and which rings jobs may lie on. The ring
+//! that it serves by that is recorded on every shard before a job is written by it.
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::domain::ring::ShardState;
-use crate::domain::rings::{self, Members, Records, Rings};
+use crate::domain::rings::{self, Members, Rings};
 use crate::domain::{ShardName, limit};
-use crate::metrics::Metrics;
-use crate::store::{About, Beat, Census, Event};
+use crate::store::{About, Beat, Event};
 
-use super::dissent::{Dissent, News};
+use super::council::{Known, open};
 use super::op::Op;
 use super::{Shard, Shards};
 
@@ -29,234 +25,6 @@ const ROUNDS_MAX: usize = 4;
 /// That all replicas serve one ring, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreement(Instant);
-
-/// See the module.
-pub(super) struct Council {
-    /// Who this replica is to the others, once it has joined them.
-    owner: OnceLock<u32>,
-    known: Mutex<Known>,
-    rings: RwLock<Arc<Rings>>,
-    /// Counts how often other rings were served.
-    changes: AtomicU64,
-    /// Held by whoever changes the ring.
-    changing: tokio::sync::Mutex<()>,
-    metrics: Metrics,
-    leaving: CancellationToken,
-}
-
-struct Known {
-    records: Records,
-    served: Members,
-    /// Whether `served` was ever served: before that nothing was written under it.
-    serves: bool,
-    fingerprint: u64,
-    /// Since when all replicas serve the same ring, as far as known.
-    agreed: Instant,
-    dissent: Dissent,
-    elsewhere: Elsewhere,
-    /// Shards that are on an open ring and not configured, as far as that was said.
-    strangers: BTreeSet<ShardName>,
-    /// Of those the ones that nobody serves.
-    lost: BTreeSet<ShardName>,
-}
-
-/// Rings of other replicas that have shards which are not here.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Elsewhere {
-    /// Those that they serve.
-    now: BTreeSet<Members>,
-    /// Those that they served a while ago, too: who did may only be restarted.
-    lately: BTreeSet<Members>,
-}
-
-// === impl Council ===
-
-impl Council {
-    /// Of a replica that knows nothing but how these shards are configured.
-    pub(super) fn new(shards: &[Shard], metrics: &Metrics) -> Council {
-        let mut records = Records::new();
-        let served = open(&mut records, shards);
-        let rings = Arc::new(Rings::new(&served, &records, &BTreeSet::new()));
-        let known = Known {
-            fingerprint: rings.newest().fingerprint(),
-            records,
-            served,
-            serves: false,
-            agreed: Instant::now(),
-            dissent: Dissent::default(),
-            elsewhere: Elsewhere::default(),
-            strangers: BTreeSet::new(),
-            lost: BTreeSet::new(),
-        };
-        Council {
-            owner: OnceLock::new(),
-            known: Mutex::new(known),
-            rings: RwLock::new(rings),
-            changes: AtomicU64::new(0),
-            changing: tokio::sync::Mutex::default(),
-            metrics: metrics.clone(),
-            leaving: CancellationToken::new(),
-        }
-    }
-
-    /// The rings as they are now.
-    pub(super) fn rings(&self) -> Arc<Rings> {
-        Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a beat of `shard` says.
-    fn beat(&self, owner: u32, shard: &Shard) -> Beat {
-        let known = self.known();
-        let theirs = shard.census();
-        let theirs = theirs.as_deref().map(|census| &census.rings);
-        // Before the first answer nobody knows which versions are there.
-        let rings =
-            theirs.map_or_else(Records::new, |rings| rings::news_for(rings, &known.records));
-        let (met, gone) = shard.others();
-        Beat { owner, ring: known.fingerprint, state: shard.state(), rings, met, gone }
-    }
-
-    /// Takes in what a shard has answered. Answers whether anything follows from it.
-    fn hear(&self, owner: u32, shards: &[Shard], shard: &ShardName, census: &Census) -> bool {
-        let mut known = self.known();
-        let news = rings::merge(&mut known.records, &census.rings);
-        if known.serves {
-            // Who closed it took this replica for dead: it has stood still, and its calls go on under this ring.
-            let served = known.served.clone();
-            rings::open(&mut known.records, &served);
-        }
-        let served = members(shards, |shard| shard.state() == ShardState::Active);
-        let lacks = !rings::news_for(&census.rings, &known.records).is_empty();
-        let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
-        let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
-        let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
-        let now = Instant::now();
-        let dissents = others.iter().any(|&ring| ring != known.fingerprint);
-        let was_silent = known.dissent.hear(shard, others, now);
-        if dissents || was_silent {
-            known.agreed = now;
-        }
-        let elsewhere = self.compare(&mut known, shards, now);
-        news || lacks || served != known.served || elsewhere != known.elsewhere
-    }
-
-    /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
-    /// here.
-    fn compare(&self, known: &mut Known, shards: &[Shard], now: Instant) -> Elsewhere {
-        let others = known.dissent.others(known.fingerprint, now);
-        let dissents = !others.is_empty();
-        self.metrics.set_ring_disagreement(dissents);
-        let is_other = |ring: &&Members| dissents && others.contains(&ring.fingerprint());
-        let rings: BTreeSet<Members> = known.records.keys().filter(is_other).cloned().collect();
-        if let Some(news) = known.dissent.news(dissents, now) {
-            tell(news, &known.served, &rings);
-        }
-        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
-        let has_strangers = |ring: &&Members| ring.names().iter().any(|name| !is_here(name));
-        let lately = known.dissent.lately(now);
-        let open = known.records.iter().filter(|(_, mark)| mark.open).map(|(ring, _)| ring);
-        let lately = open.filter(|ring| lately.contains(&ring.fingerprint()));
-        Elsewhere {
-            now: rings.iter().filter(has_strangers).cloned().collect(),
-            lately: lately.filter(has_strangers).cloned().collect(),
-        }
-    }
-
-    /// Serves this ring, which every shard that answers has on record.
-    fn serve(&self, shards: &[Shard], served: Members) {
-        let (mut known, now) = (self.known(), Instant::now());
-        let fingerprint = served.fingerprint();
-        if served != known.served {
-            tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
-            known.agreed = now;
-        }
-        (known.served, known.fingerprint, known.serves) = (served, fingerprint, true);
-        known.elsewhere = self.compare(&mut known, shards, now);
-        known.meet_strangers(shards);
-        let rings = Rings::new(&known.served, &known.records, &known.elsewhere.lately);
-        self.metrics.set_rings_open(rings.count());
-        *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
-        self.changes.fetch_add(1, Ordering::Release);
-    }
-}
-
-/// The shards of the ring, and how much each weighs there.
-fn members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> Members {
-    let members = shards.iter().filter(|shard| takes(shard));
-    let members: Vec<_> = members.map(|shard| (shard.name().clone(), shard.weight())).collect();
-    Members::new(&members)
-}
-
-/// Opens the ring of the shards that take new jobs; and the one of all of them if it was never heard of,
-/// because one that is to become empty has been on it. A ring that was closed is not opened again for a shard
-/// that has never answered: it left, or nobody would have closed it, and only itself can say that it is back.
-fn open(records: &mut Records, shards: &[Shard]) -> Members {
-    let all = members(shards, |_| true);
-    if !records.contains_key(&all) {
-        rings::open(records, &all);
-    }
-    let takes = |shard: &Shard| shard.state() == ShardState::Active;
-    let mut served = members(shards, takes);
-    if records.get(&served).is_some_and(|mark| !mark.open) {
-        served = members(shards, |shard| takes(shard) && shard.census().is_some());
-    }
-    rings::open(records, &served);
-    served
-}
-
-/// Says that replicas serve different rings, or do no more.
-fn tell(news: News, served: &Members, others: &BTreeSet<Members>) {
-    let others: Vec<&str> = others.iter().map(Members::as_str).collect();
-    let others = others.join(" ");
-    match news {
-        News::Begins => tracing::warn!(
-            %served, others,
-            "replicas serve different rings, as they do while they are given another list of shards one \
-             by one: it ends by itself when all have the same; until then two of them may create one id \
-             on two shards"
-        ),
-        News::Lasts => tracing::error!(
-            %served, others,
-            "replicas have served different rings for minutes: give all of them the same shards; until \
-             then two of them may create one id on two shards"
-        ),
-        News::Ends => tracing::info!(%served, "all replicas serve the same ring again"),
-    }
-}
-
-// === impl Known ===
-
-impl Known {
-    /// Looks which shards are on an open ring and not here, and says so of new ones.
-    fn meet_strangers(&mut self, shards: &[Shard]) {
-        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
-        let names = |ring: &Members| ring.names().into_iter().filter(|name| !is_here(name));
-        let open = self.records.iter().filter(|(_, mark)| mark.open);
-        let strangers: BTreeSet<ShardName> = open.flat_map(|(ring, _)| names(ring)).collect();
-        let served: BTreeSet<ShardName> = self.elsewhere.now.iter().flat_map(names).collect();
-        let lost = strangers.difference(&served).cloned().collect();
-        for shard in served.difference(&self.strangers) {
-            tracing::info!(
-                %shard,
-                "another replica has a shard that is not configured here: what is asked here about ids that \
-                 may lie there is UNAVAILABLE until all replicas have the same list"
-            );
-        }
-        for shard in BTreeSet::difference(&lost, &self.lost) {
-            tracing::warn!(
-                %shard,
-                "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
-                 all servers, and remove it when `ringq shard drain` with --wait has ended; if its data is gone, \
-                 nothing can be done"
-            );
-        }
-        (self.strangers, self.lost) = (strangers, lost);
-    }
-}
 
 // === impl Shards ===
 
@@ -363,6 +131,10 @@ impl Shards {
     }
 
     async fn close_rings(&self, agreement: Agreement, close: impl FnOnce(&mut Known)) {
+        // A shard may be silent by now.
+        if self.agreement() != Some(agreement) {
+            return;
+        }
         let council = &self.inner.council;
         {
             let mut known = council.known();
@@ -419,9 +191,8 @@ impl Shards {
         let census = shard.beat(beat).await.ok()?;
         shard.told(&met, &gone);
         shard.set_state(census.state);
-        let follows = self.inner.council.hear(owner, self.all(), shard.name(), &census);
-        shard.set_census(census);
-        Some(follows)
+        shard.set_census(census.clone());
+        Some(self.inner.council.hear(owner, self.all(), shard, &census))
     }
 
     /// Serves the ring that follows from what is known, once every shard that answers has it on record.

@@ -33,8 +33,7 @@ pub struct Patience {
     pub claim: Duration,
     /// How long a question to all shards waits for the others, once one has answered.
     pub others: Duration,
-    /// How long a write of unknown outcome is repeated on the shard that a ring names, at most, however late the
-    /// caller's deadline is.
+    /// How long a write of unknown outcome is repeated on its shard at most, however late the caller's deadline is.
     pub repeats: Duration,
     /// How long all replicas must have served one ring before it is asked whether former ones are needed
     /// still. Longer than any call that began under those takes, see `answer` and `repeats`.
@@ -57,6 +56,13 @@ pub(super) struct Guard {
 }
 
 // === impl Patience ===
+
+impl Patience {
+    /// The longest that a call goes on under a ring.
+    pub(super) fn call_max(&self) -> Duration {
+        self.answer + self.repeats
+    }
+}
 
 impl Default for Patience {
     fn default() -> Patience {

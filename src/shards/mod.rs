@@ -7,11 +7,13 @@
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
-//! - `census`, `dissent`: what the replicas of these shards know of each other and of the ring, and whether they agree
+//! - `census`: how the replicas of these shards learn of each other and of the ring
+//! - `council`, `dissent`: what one of them knows of that, which ring it serves, and whether they agree
 
 mod batcher;
 mod breaker;
 mod census;
+mod council;
 mod dissent;
 mod error;
 #[cfg(test)]
@@ -33,7 +35,7 @@ use crate::domain::{JobKey, ShardName};
 use crate::metrics::Metrics;
 use crate::store::Store;
 
-use census::Council;
+use council::Council;
 use placement::Placement;
 
 pub use census::Agreement;
@@ -102,7 +104,8 @@ impl Shards {
         let down = watch::Sender::new(0);
         let shard = |(index, member)| Shard::new(index, member, &patience, &down, metrics);
         let members: Vec<Shard> = members.into_iter().enumerate().map(shard).collect();
-        let (placement, council) = (Placement::new(members.len()), Council::new(&members, metrics));
+        let (placement, council) =
+            (Placement::new(members.len()), Council::new(&members, patience.call_max(), metrics));
         Shards { inner: Arc::new(Inner { members, council, placement, patience, down }) }
     }
 
@@ -133,6 +136,17 @@ impl Shards {
         let rings = self.rings();
         let mut owners = rings.owners_elsewhere(key);
         owners.find(|name| self.named(name).is_none())
+    }
+
+    /// Shards that only other replicas have.
+    #[must_use]
+    pub fn absent(&self) -> Vec<ShardName> {
+        let rings = self.rings();
+        let mut names: Vec<_> = rings.members_elsewhere().cloned().collect();
+        names.retain(|name| self.named(name).is_none());
+        names.sort();
+        names.dedup();
+        names
     }
 
     /// The shard of that name.

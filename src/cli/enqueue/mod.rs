@@ -43,7 +43,7 @@ others go on; the exit code is then 1. What may be in, as its shard did not say,
 --timeout under the id that the server gave it, and the others go on; what stays unknown is told at \
 the end (exit code 4), with how to repeat it.
 
-When the server or a shard goes away, \
+When the server or a shard goes away meanwhile, \
 the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then, \
 and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command \
 that sends exactly the rest. With --request-id the same command can be run again, and doubles \

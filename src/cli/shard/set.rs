@@ -15,7 +15,8 @@ use crate::pb::{SetShardStateRequest, Shard, ShardState};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 For all servers, until `ringq shard activate`. New jobs go elsewhere; those that wait, run, are \
-retried, dead or kept stay and are served. It is empty when the last of them is gone.
+retried, dead or kept stay and are served. It is empty when the last of them is gone. --wait ends a minute \
+later at least, when no server can write to it any more, and while another shard is silent nobody knows that.
 
 Examples:
   ringq shard drain s1

@@ -89,16 +89,7 @@ impl Call {
                     "call refused"
                 );
             }
-            _ => {
-                tracing::debug!(
-                    method,
-                    request_id,
-                    code = name,
-                    ?took,
-                    error = message,
-                    "call refused"
-                );
-            }
+            _ => tracing::debug!(method, request_id, code = name, error = message, "call refused"),
         }
     }
 }

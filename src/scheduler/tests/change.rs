@@ -238,6 +238,19 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     stores[2].set(Fault::Refuses);
     let late = Ring::joined(&stores, 4).await;
     assert!(!late.scheduler.shards().is_on_ring(name));
+    stores.iter().for_each(|store| store.set(Fault::Refuses));
+    let blind = Ring::joined(&stores, 5).await;
+    stores[..2].iter().for_each(|store| store.set(Fault::None));
+    tokio::task::yield_now().await;
+    for state in [ShardState::Draining, ShardState::Active] {
+        stores[0].inner().set_state(state).await.unwrap();
+    }
+    soon("it hears of the rings", async || {
+        blind.scheduler.shards().all()[0].watch_census().borrow().is_some().then_some(())
+    })
+    .await;
+    assert!(!blind.scheduler.shards().is_on_ring(name));
+    assert!(!shards.is_on_ring(name));
     stores[2].set(Fault::None);
     // So that its tasks hear what comes.
     tokio::task::yield_now().await;

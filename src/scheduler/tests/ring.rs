@@ -113,8 +113,8 @@ pub(crate) fn patience() -> Patience {
         answer: ms(600),
         claim: ms(400),
         others: ms(200),
-        repeats: ms(1_500),
-        agreement: ms(100),
+        repeats: ms(700),
+        agreement: ms(1_400),
         probes: (ms(20), ms(80)),
     }
 }

@@ -191,7 +191,7 @@ impl Promise {
             Some(told)
                 if self.reach.plain < told.reach.plain || self.reach.most < told.reach.most =>
             {
-                tracing::warn!(%shard, %durability, before, "what a write reaches has become less; see appendonly, appendfsync and what redis says of its last sync");
+                tracing::warn!(%shard, %durability, before, "what a write reaches has become less; see its replicas, appendonly, appendfsync and the last sync");
             }
             Some(_) => {
                 tracing::info!(%shard, %durability, before, "what a write reaches has changed")

@@ -97,7 +97,9 @@ pub(super) fn of_pool(error: &PoolError, way: &ConnectionInfo) -> OpenError {
 
 fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
     match (error.kind(), error.code()) {
-        (ErrorKind::Parse, _) if error.to_string().contains(CUT_OFF) => hung_up(),
+        (ErrorKind::Parse, _) if error.to_string().contains(CUT_OFF) => {
+            OpenError::Unreachable("redis hung up in the middle of an answer".to_owned())
+        }
         (ErrorKind::Parse, _) => OpenError::NotRedis,
         // HELLO came with Redis 6.
         (ErrorKind::RESP3NotSupported, _) => OpenError::TooOld("before 6".to_owned()),
@@ -163,6 +165,14 @@ fn hint(error: &RedisError, way: &ConnectionInfo) -> &'static str {
         "; check redis_ca, redis_cert, redis_key and that the url has the name in its certificate"
     } else {
         ""
+    }
+}
+
+/// Why a Redis that let us in does not say what it is.
+pub(super) fn of_info(error: &RedisError) -> OpenError {
+    match error.code() {
+        Some("NOPERM") => OpenError::Rights("INFO".to_owned()),
+        _ => OpenError::Unreachable(text(error)),
     }
 }
 
@@ -287,6 +297,8 @@ mod tests {
             let error = RedisError::from((kind, NO_DATABASE, said.to_owned()));
             of_connecting(&error, &way("redis://h/9")).is_certain()
         };
+        let info = "NOPERM this user has no permissions to run the 'info' command";
+        assert!(matches!(of_info(&answered(info)), OpenError::Rights(_)));
         assert!(select("DB index is out of range"));
         assert!(!select("Redis is busy running a script."));
         let cut = parse_redis_value(b"*3\r\n+OK\r\n").unwrap_err();

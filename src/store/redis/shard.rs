@@ -155,7 +155,7 @@ impl Shard {
     async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
         self.examine_login(connection).await?;
         let told = redis::cmd("INFO").query_async::<String>(connection).await;
-        let info = told.map_err(|error| OpenError::Unreachable(fault::text(&error)))?;
+        let info = told.map_err(|error| fault::of_info(&error))?;
         match check::check(&info) {
             // Sentinel names a new primary a moment before that one knows.
             Err(OpenError::Replica) if self.link.route().asks_sentinels() => {

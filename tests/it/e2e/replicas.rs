@@ -4,7 +4,10 @@
 use std::time::Duration;
 
 use ringq::pb::reschedule_request::Schedule;
-use ringq::pb::{DeleteRequest, GetRequest, RescheduleRequest, RevocationReason, StreamRequest};
+use ringq::pb::{
+    DeleteRequest, GetRequest, RedriveJobsRequest, RescheduleRequest, RevocationReason,
+    StreamRequest,
+};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -160,24 +163,17 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     }
     // It is said once, as what it is.
     let says = |log: String, text: &str| log.matches(text).count();
-    let warning = "WARN ringq::shards::census: replicas serve different rings";
+    let warning = "WARN ringq::shards::council: replicas serve different rings";
     eventually("both say so", async || {
         let said = [says(short.log(), warning), says(long.log(), warning)];
         (said == [1, 1]).then_some(())
     })
     .await;
     assert_eq!(says(short.log(), "no replica has"), 0, "{}", short.log());
-    // A redrive finds what lies here, and tells of the other one.
-    let redrive = ringq::pb::RedriveJobsRequest {
-        topic: "t".to_owned(),
-        ids: on_b.clone(),
-        ..Default::default()
-    };
-    let redrive = here.admin.clone().redrive_jobs(redrive).await.unwrap_err();
-    assert_refused(&redrive, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    a_redrive_tells_of_it(&here, &on_b).await;
     long.terminate();
     long.exit().await;
-    let lost = "WARN ringq::shards::census: no replica has a shard that may have jobs";
+    let lost = "WARN ringq::shards::council: no replica has a shard that may have jobs";
     eventually("nobody has it any more", async || (says(short.log(), lost) == 1).then_some(()))
         .await;
     // Whoever had it may only be restarted.
@@ -188,6 +184,17 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     let told = [warning, "serve the same ring again", lost];
     assert_eq!(told.map(|text| says(log.clone(), text)), [1, 1, 1], "{log}");
     assert_eq!(says(log.clone(), "ERROR"), 0, "{log}");
+}
+
+/// A redrive finds what lies here, and tells of the other shard.
+async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
+    let named =
+        RedriveJobsRequest { topic: "t".to_owned(), ids: on_b.to_vec(), ..Default::default() };
+    let refused = here.admin.clone().redrive_jobs(named).await.unwrap_err();
+    assert_refused(&refused, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    let all = RedriveJobsRequest { topic: "t".to_owned(), ..Default::default() };
+    let all = here.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
+    assert_eq!((all.redriven_count, all.unreachable_shards), (0, vec!["b".to_owned()]));
 }
 
 /// Calls of a command so far, by Redis's own count: those that came over a socket, not those of scripts.

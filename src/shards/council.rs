@@ -1,0 +1,291 @@
+//! What this replica knows of the others, of the shards and of the rings on which jobs may lie, and which ring it
+//! serves by that: the configured shards that take new jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::domain::ShardName;
+use crate::domain::ring::ShardState;
+use crate::domain::rings::{self, Members, Records, Rings};
+use crate::metrics::Metrics;
+use crate::store::{Beat, Census};
+
+use super::Shard;
+use super::dissent::{Dissent, News};
+
+/// See the module.
+pub(super) struct Council {
+    /// Who this replica is to the others, once it has joined them.
+    pub(super) owner: OnceLock<u32>,
+    known: Mutex<Known>,
+    rings: RwLock<Arc<Rings>>,
+    /// Counts how often other rings were served.
+    pub(super) changes: AtomicU64,
+    /// Held by whoever changes the ring.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    /// The longest that a call goes on under a ring.
+    call_max: Duration,
+    metrics: Metrics,
+    pub(super) leaving: CancellationToken,
+}
+
+/// What it knows, and what it has said of that.
+pub(super) struct Known {
+    pub(super) records: Records,
+    pub(super) served: Members,
+    /// Rings under which calls may be under way, with the time since when they are not served any more, if so.
+    used: BTreeMap<Members, Option<Instant>>,
+    fingerprint: u64,
+    /// Since when all replicas serve the same ring, as far as known.
+    pub(super) agreed: Instant,
+    pub(super) dissent: Dissent,
+    elsewhere: Elsewhere,
+    /// Shards that are on an open ring and not configured, as far as that was said.
+    pub(super) strangers: BTreeSet<ShardName>,
+    /// Of those the ones that nobody serves.
+    lost: BTreeSet<ShardName>,
+}
+
+/// Rings of other replicas that have shards which are not here.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Elsewhere {
+    /// Those that they serve.
+    now: BTreeSet<Members>,
+    /// Those that they served a while ago, too: who did may only be restarted.
+    lately: BTreeSet<Members>,
+}
+
+// === impl Council ===
+
+impl Council {
+    /// Of a replica that knows nothing but how these shards are configured.
+    pub(super) fn new(shards: &[Shard], call_max: Duration, metrics: &Metrics) -> Council {
+        let records = Records::new();
+        let served = ring(&records, shards);
+        let rings = Arc::new(Rings::new(&served, &records, &BTreeSet::new()));
+        let known = Known {
+            fingerprint: rings.newest().fingerprint(),
+            records,
+            served,
+            used: BTreeMap::new(),
+            agreed: Instant::now(),
+            dissent: Dissent::default(),
+            elsewhere: Elsewhere::default(),
+            strangers: BTreeSet::new(),
+            lost: BTreeSet::new(),
+        };
+        Council {
+            owner: OnceLock::new(),
+            known: Mutex::new(known),
+            rings: RwLock::new(rings),
+            changes: AtomicU64::new(0),
+            changing: tokio::sync::Mutex::default(),
+            call_max,
+            metrics: metrics.clone(),
+            leaving: CancellationToken::new(),
+        }
+    }
+
+    /// The rings as they are now.
+    pub(super) fn rings(&self) -> Arc<Rings> {
+        Arc::clone(&self.rings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a beat of `shard` says.
+    pub(super) fn beat(&self, owner: u32, shard: &Shard) -> Beat {
+        let known = self.known();
+        let theirs = shard.census();
+        let theirs = theirs.as_deref().map(|census| &census.rings);
+        // Before the first answer nobody knows which versions are there.
+        let rings =
+            theirs.map_or_else(Records::new, |rings| rings::news_for(rings, &known.records));
+        let (met, gone) = shard.others();
+        Beat { owner, ring: known.fingerprint, state: shard.state(), rings, met, gone }
+    }
+
+    /// Takes in what a shard has answered. Answers whether anything follows from it.
+    pub(super) fn hear(
+        &self,
+        owner: u32,
+        shards: &[Shard],
+        shard: &Shard,
+        census: &Census,
+    ) -> bool {
+        let (mut known, now) = (self.known(), Instant::now());
+        let before = known.open();
+        let news = rings::merge(&mut known.records, &census.rings);
+        known.keep_used(self.call_max, now);
+        let opened = known.open().difference(&before).next().is_some();
+        let served = ring(&known.records, shards);
+        let lacks = !rings::news_for(&census.rings, &known.records).is_empty();
+        let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
+        let others = living.filter(|sign| sign.owner != owner && sign.ring != 0);
+        let others: BTreeSet<u64> = others.map(|sign| sign.ring).collect();
+        let dissents = others.iter().any(|&ring| ring != known.fingerprint);
+        let was_silent = known.dissent.hear(shard.name(), others, now);
+        // A replica may serve, or have served for less than a beat, what this one has not heard of.
+        if dissents || opened || was_silent && shard.is_shared() {
+            known.agreed = now;
+        }
+        let elsewhere = self.compare(&mut known, shards, now);
+        news || lacks || served != known.served || elsewhere != known.elsewhere
+    }
+
+    /// Says what there is to say of replicas that serve other rings. Answers which of those have shards that are not
+    /// here.
+    fn compare(&self, known: &mut Known, shards: &[Shard], now: Instant) -> Elsewhere {
+        let others = known.dissent.others(known.fingerprint, now);
+        let dissents = !others.is_empty();
+        self.metrics.set_ring_disagreement(dissents);
+        let is_other = |ring: &&Members| dissents && others.contains(&ring.fingerprint());
+        let rings: BTreeSet<Members> = known.records.keys().filter(is_other).cloned().collect();
+        if let Some(news) = known.dissent.news(dissents, now) {
+            tell(news, &known.served, &rings);
+        }
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let has_strangers = |ring: &&Members| ring.names().iter().any(|name| !is_here(name));
+        let lately = known.dissent.lately(now);
+        let open = known.records.iter().filter(|(_, mark)| mark.open).map(|(ring, _)| ring);
+        let lately = open.filter(|ring| lately.contains(&ring.fingerprint())).chain(&rings);
+        Elsewhere {
+            lately: lately.filter(has_strangers).cloned().collect(),
+            now: rings.iter().filter(has_strangers).cloned().collect(),
+        }
+    }
+
+    /// Serves this ring, which every shard that answers has on record.
+    pub(super) fn serve(&self, shards: &[Shard], served: Members) {
+        let (mut known, now) = (self.known(), Instant::now());
+        let fingerprint = served.fingerprint();
+        if served != known.served {
+            tracing::info!(%served, fingerprint = format!("{fingerprint:016x}"), "the ring changes");
+            known.agreed = now;
+        }
+        // Nothing was written under a ring before a shard has answered.
+        if has_answered(shards) {
+            known.used.values_mut().for_each(|until| *until = until.or(Some(now)));
+            known.used.insert(served.clone(), None);
+        }
+        (known.served, known.fingerprint) = (served, fingerprint);
+        known.elsewhere = self.compare(&mut known, shards, now);
+        known.meet_strangers(shards);
+        let rings = Rings::new(&known.served, &known.records, &known.elsewhere.lately);
+        self.metrics.set_rings_open(rings.count());
+        *self.rings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rings);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The shards of the ring, and how much each weighs there.
+fn members(shards: &[Shard], takes: impl Fn(&Shard) -> bool) -> Members {
+    let members = shards.iter().filter(|shard| takes(shard));
+    let members: Vec<_> = members.map(|shard| (shard.name().clone(), shard.weight())).collect();
+    Members::new(&members)
+}
+
+/// Whether it is known what any shard says of rings.
+fn has_answered(shards: &[Shard]) -> bool {
+    shards.iter().any(|shard| shard.census().is_some())
+}
+
+/// Whether a shard was on rings that are all closed: it was found empty, and left. One that has answered says itself
+/// whether it takes jobs again.
+fn has_left(records: &Records, shard: &Shard) -> bool {
+    let mut its = records.iter().filter(|(ring, _)| ring.contains(shard.name())).peekable();
+    shard.census().is_none() && its.peek().is_some() && its.all(|(_, mark)| !mark.open)
+}
+
+/// The ring of the shards that take new jobs.
+fn ring(records: &Records, shards: &[Shard]) -> Members {
+    let takes = |shard: &Shard| shard.state() == ShardState::Active;
+    let served = members(shards, |shard| takes(shard) && !has_left(records, shard));
+    if served == Members::new(&[]) { members(shards, takes) } else { served }
+}
+
+/// Opens the ring of the shards that take new jobs, which is answered; and the one of all of them if it was never
+/// heard of, because one that is to become empty has been on it. Not before a shard has said what became of both.
+pub(super) fn open(records: &mut Records, shards: &[Shard]) -> Members {
+    let served = ring(records, shards);
+    if has_answered(shards) {
+        let all = members(shards, |shard| !has_left(records, shard));
+        if !records.contains_key(&all) {
+            rings::open(records, &all);
+        }
+        rings::open(records, &served);
+    }
+    served
+}
+
+/// Says that replicas serve different rings, or do no more.
+fn tell(news: News, served: &Members, others: &BTreeSet<Members>) {
+    let others: Vec<&str> = others.iter().map(Members::as_str).collect();
+    let others = others.join(" ");
+    match news {
+        News::Begins => tracing::warn!(
+            %served, others,
+            "replicas serve different rings, as they do while they are given another list of shards one \
+             by one: it ends by itself when all have the same; until then two of them may create one id \
+             on two shards"
+        ),
+        News::Lasts => tracing::error!(
+            %served, others,
+            "replicas have served different rings for minutes: give all of them the same shards; until \
+             then two of them may create one id on two shards"
+        ),
+        News::Ends => tracing::info!(%served, "all replicas serve the same ring again"),
+    }
+}
+
+// === impl Known ===
+
+impl Known {
+    fn open(&self) -> BTreeSet<Members> {
+        let open = self.records.iter().filter(|(_, mark)| mark.open);
+        open.map(|(ring, _)| ring.clone()).collect()
+    }
+
+    /// Opens the rings again under which calls of this replica may be under way, which take `call_max`: who closed one
+    /// took this replica for dead, as it has stood still.
+    fn keep_used(&mut self, call_max: Duration, now: Instant) {
+        self.used
+            .retain(|_, until| until.is_none_or(|until| now.duration_since(until) <= call_max));
+        for ring in self.used.keys() {
+            rings::open(&mut self.records, ring);
+        }
+    }
+
+    /// Looks which shards are on an open ring and not here, and says so of new ones.
+    fn meet_strangers(&mut self, shards: &[Shard]) {
+        let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
+        let names = |ring: &Members| ring.names().into_iter().filter(|name| !is_here(name));
+        let open = self.records.iter().filter(|(_, mark)| mark.open);
+        let strangers: BTreeSet<ShardName> = open.flat_map(|(ring, _)| names(ring)).collect();
+        let served: BTreeSet<ShardName> = self.elsewhere.now.iter().flat_map(names).collect();
+        let lost = strangers.difference(&served).cloned().collect();
+        for shard in served.difference(&self.strangers) {
+            tracing::info!(
+                %shard,
+                "another replica has a shard that is not configured here: what is asked here about ids that \
+                 may lie there is UNAVAILABLE until all replicas have the same list"
+            );
+        }
+        for shard in BTreeSet::difference(&lost, &self.lost) {
+            tracing::warn!(
+                %shard,
+                "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
+                 all servers, and remove it when `ringq shard drain` with --wait has ended; if its data is gone, \
+                 nothing can be done"
+            );
+        }
+        (self.strangers, self.lost) = (strangers, lost);
+    }
+}
