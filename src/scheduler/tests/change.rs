@@ -238,8 +238,12 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     stores[2].set(Fault::Refuses);
     let late = Ring::joined(&stores, 4).await;
     assert!(!late.scheduler.shards().is_on_ring(name));
+    // Nor who reaches none of them for a while, with another one that nobody has heard of.
     stores.iter().for_each(|store| store.set(Fault::Refuses));
-    let blind = Ring::joined(&stores, 5).await;
+    let another = Ring::stores(4).remove(3);
+    another.set(Fault::Refuses);
+    let more: Vec<_> = stores.iter().cloned().chain([another]).collect();
+    let blind = Ring::joined(&more, 5).await;
     stores[..2].iter().for_each(|store| store.set(Fault::None));
     tokio::task::yield_now().await;
     for state in [ShardState::Draining, ShardState::Active] {
