@@ -52,7 +52,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 
-use crate::harness::{Server, within};
+use crate::harness::{Server, eventually, within};
 
 /// What a command did.
 #[derive(Debug)]
@@ -88,6 +88,18 @@ pub(super) async fn piped(server: &Server, args: &[&str], input: &[u8]) -> Ran {
     let ran = finish(child).await;
     writer.await.unwrap();
     ran
+}
+
+/// Locks the file of a shard, so that it is silent until what is answered is dropped; the server knows that already.
+pub(super) async fn silenced(server: &Server, shard: &str) -> rusqlite::Connection {
+    let holder = rusqlite::Connection::open(server.shard_file(shard)).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    eventually("the shard is left alone", async || {
+        let _ = ringq(server, &["shard", "drain", shard]).await;
+        (ringq(server, &["shard", "list"]).await.code == 4).then_some(())
+    })
+    .await;
+    holder
 }
 
 /// What a command did that was begun.

@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::work_rig::signal;
-use super::{command, finish, ringq, rows};
+use super::{command, finish, ringq, rows, silenced};
 use crate::harness::{
     Redis, Server, Setup, eventually, job, millis, nack, receipts, tells_of_lock, within,
 };
@@ -50,13 +50,7 @@ async fn a_shard_that_does_not_answer_keeps_nobody_from_the_others() {
     for id in &ids {
         client.enqueue(job("mail").with_id(id).with_delay(millis(3_600_000))).await;
     }
-    let holder = rusqlite::Connection::open(server.shard_file("s1")).unwrap();
-    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
-    eventually("the shard is left alone", async || {
-        let _ = ringq(&server, &["shard", "drain", "s1"]).await;
-        (ringq(&server, &["shard", "list"]).await.code == 4).then_some(())
-    })
-    .await;
+    let _holder = silenced(&server, "s1").await;
     let all: Vec<_> =
         ["job", "delete", "mail"].into_iter().chain(ids.iter().map(|id| &**id)).collect();
     let ran = ringq(&server, &all).await.fails(4, &["cannot delete job mail/n", "shard s1"]);
