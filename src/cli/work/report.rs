@@ -90,6 +90,7 @@ impl Report {
     /// What runs is killed, because of this signal.
     pub(super) fn killing(&self, signal: &str) {
         self.note(&match self.running.load(Ordering::Relaxed) {
+            0 => format!("ringq: {signal}: not waiting for what is not settled yet"),
             1 => format!("ringq: {signal}: killing the command"),
             n => format!("ringq: {signal}: killing {n} commands"),
         });

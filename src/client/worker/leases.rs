@@ -31,6 +31,7 @@ pub(super) struct Leases {
 
 #[derive(Debug)]
 struct Held {
+    job: Arc<str>,
     receipt: Arc<str>,
     duration: Duration,
     expires: Instant,
@@ -52,29 +53,36 @@ enum Phase {
 pub(super) struct Due {
     /// To be extended.
     pub(super) extend: Vec<Slot>,
-    /// Over: not in hand any more.
-    pub(super) lost: Vec<Slot>,
+    /// Over: not in hand any more. Each with its job.
+    pub(super) lost: Vec<(Slot, Arc<str>)>,
 }
 
 // === impl Leases ===
 
 impl Leases {
-    /// Takes a lease in hand.
-    pub(super) fn insert(&mut self, receipt: &str, duration: Duration, now: Instant) -> Slot {
+    /// Takes the lease of a job in hand; `job` is what people call it.
+    pub(super) fn insert(
+        &mut self,
+        job: String,
+        receipt: &str,
+        duration: Duration,
+        now: Instant,
+    ) -> Slot {
         let slot = self.next;
         self.next += 1;
         let receipt: Arc<str> = receipt.into();
         let phase = Phase::Kept(now + duration / 2);
-        let held = Held { receipt: receipt.clone(), duration, expires: now + duration, phase };
+        let (job, expires) = (job.into(), now + duration);
+        let held = Held { job, receipt: receipt.clone(), duration, expires, phase };
         self.alarms.extend(held.alarm().map(|alarm| (alarm, slot)));
         self.held.insert(slot, held);
         self.slots.insert(receipt, slot);
         slot
     }
 
-    /// Lets one go: whether it was in hand.
-    pub(super) fn remove(&mut self, slot: Slot) -> bool {
-        let Some(held) = self.held.remove(&slot) else { return false };
+    /// Lets one go: its job, if it was in hand.
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<Arc<str>> {
+        let held = self.held.remove(&slot)?;
         if let Some(alarm) = held.alarm() {
             self.alarms.remove(&(alarm, slot));
         }
@@ -82,7 +90,12 @@ impl Leases {
         if self.slots.get(&held.receipt) == Some(&slot) {
             self.slots.remove(&held.receipt);
         }
-        true
+        Some(held.job)
+    }
+
+    /// The job of a lease that is in hand.
+    pub(super) fn job(&self, slot: Slot) -> Option<&Arc<str>> {
+        self.held.get(&slot).map(|held| &held.job)
     }
 
     /// How many are in hand.
@@ -116,8 +129,7 @@ impl Leases {
         while let Some((alarm, slot)) = self.alarms.first().copied() {
             let held = &self.held[&slot];
             if held.expires <= now {
-                self.remove(slot);
-                due.lost.push(slot);
+                due.lost.extend(self.remove(slot).map(|job| (slot, job)));
                 continue;
             }
             let early = if due.extend.is_empty() { 0 } else { 1 };
@@ -198,7 +210,7 @@ mod tests {
 
     fn one() -> (Leases, Slot, Instant) {
         let (mut leases, now) = (Leases::default(), Instant::now());
-        let slot = leases.insert("r", LEASE, now);
+        let slot = leases.insert("t/a".into(), "r", LEASE, now);
         (leases, slot, now)
     }
 
@@ -207,7 +219,7 @@ mod tests {
     }
 
     fn lost(slot: Slot) -> Due {
-        Due { extend: vec![], lost: vec![slot] }
+        Due { extend: vec![], lost: vec![(slot, "t/a".into())] }
     }
 
     #[test]
@@ -249,7 +261,7 @@ mod tests {
     fn what_is_settled_needs_nothing() {
         let (mut leases, slot, now) = one();
         assert_eq!(leases.find("r"), Some(slot));
-        assert!(leases.remove(slot) && !leases.remove(slot));
+        assert_eq!((leases.remove(slot), leases.remove(slot)), (Some("t/a".into()), None));
         assert_eq!(leases.due(now + LEASE), Due::default());
         assert_eq!(leases.find("r"), None);
     }
@@ -263,7 +275,7 @@ mod tests {
         leases.not_extended(slot, now);
         assert!(leases.is_settling(slot) && !leases.extend(slot));
         assert_eq!((leases.alarm(), leases.due(now + LEASE)), (None, Due::default()));
-        assert!(leases.remove(slot));
+        assert!(leases.remove(slot).is_some());
         assert_eq!(leases.settle(slot), None);
     }
 
@@ -271,7 +283,8 @@ mod tests {
     fn leases_that_are_due_soon_are_extended_together() {
         let (mut leases, now) = (Leases::default(), Instant::now());
         let second = Duration::from_secs(1);
-        let slots: Vec<_> = (0..6).map(|i| leases.insert("r", LEASE, now + second * i)).collect();
+        let insert = |i| leases.insert(String::new(), "r", LEASE, now + second * i);
+        let slots: Vec<_> = (0..6).map(insert).collect();
         assert_eq!(leases.due(now + LEASE / 2 - second), Due::default());
         assert_eq!(leases.due(now + LEASE / 2).extend, slots[..4]);
         assert_eq!(leases.alarm(), Some(now + LEASE / 2 + second * 4));

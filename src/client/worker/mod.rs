@@ -61,9 +61,11 @@ pub struct Summary {
     pub released: u64,
     /// Jobs dead-lettered by the handler.
     pub dead_lettered: u64,
-    /// Jobs taken away while they were held: deleted, or their lease could not be kept. What the
-    /// handler answered for them counts for nothing.
-    pub lost: u64,
+    /// Jobs whose end was not stored: taken away while they were held, as deleted ones are and those
+    /// whose lease could not be kept, or no shard answered to it until their lease was over. Those
+    /// that still exist run again; what the handler answered for them may count all the same, where
+    /// only the answer to that did not come.
+    pub unsettled: u64,
 }
 
 /// Which jobs share no batch.
@@ -282,7 +284,7 @@ impl fmt::Display for Summary {
             (self.failed, "failed"),
             (self.released, "released"),
             (self.dead_lettered, "dead-lettered"),
-            (self.lost, "lost"),
+            (self.unsettled, "not settled"),
         ];
         rest.iter()
             .filter(|(count, _)| *count > 0)

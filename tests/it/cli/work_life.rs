@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use ringq::pb::{DeleteRequest, JobState};
 
+use super::silenced;
 use super::work_rig::{Work, gone, kept, lives, signal};
 use crate::harness::{Client, JobExt as _, Server, Setup, job, millis, take};
 
@@ -51,7 +52,7 @@ async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
     gone(&child).await;
     gone(&shell).await;
     work.says("t/a  taken away after ").await;
-    work.says("ringq: a job was taken away: it was deleted\n").await;
+    work.says("ringq: t/a was taken away: it was deleted\n").await;
     // The worker goes on.
     client.enqueue(job("t").with_id("b")).await;
     work.line().await;
@@ -60,7 +61,7 @@ async fn a_job_that_is_deleted_while_it_runs_is_killed_at_once() {
     work.signal("TERM");
     let done = work.done().await;
     assert_eq!(done.code, Some(0));
-    assert!(done.stderr.ends_with("ringq: 0 acked, 2 lost\n"), "{}", done.stderr);
+    assert!(done.stderr.ends_with("ringq: 0 acked, 2 not settled\n"), "{}", done.stderr);
 }
 
 #[tokio::test]
@@ -232,4 +233,51 @@ async fn a_closed_standard_output_ends_the_worker_and_fails_no_job() {
     assert!(done.stderr.contains("ringq: nobody reads standard output: stopping"));
     let stats = client.stats("t").await;
     assert_eq!((stats.dead, stats.running), (0, 0), "{}", done.stderr);
+}
+
+/// A worker in the middle of a job whose shard does not answer any more, until the lock is dropped.
+async fn on_a_silent_shard(server: &Server, args: &[&str]) -> (Work, rusqlite::Connection) {
+    let client = server.connect().await;
+    let shard = client.enqueue(job("t").with_id("a")).await.shard;
+    let mut work = Work::start(server, WAIT, &[&["--max-jobs", "1"], args].concat());
+    work.line().await;
+    let holder = silenced(server, &shard).await;
+    (work, holder)
+}
+
+#[tokio::test]
+async fn an_ack_that_waits_for_its_shard_says_so() {
+    let server = Setup::new().shards(2).start().await;
+    let (work, holder) = on_a_silent_shard(&server, &["--lease", "60s"]).await;
+    work.go();
+    work.says("ringq: t/a is not settled yet: shard s").await;
+    drop(holder);
+    work.says("ringq: calls get through again; it was: shard s").await;
+    let done = work.done().await;
+    assert_eq!(done.code, Some(0));
+    assert!(done.stderr.ends_with("ringq: 1 acked\n"), "{}", done.stderr);
+    assert_eq!(done.stderr.matches("not settled yet").count(), 1, "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_job_whose_shard_stays_away_is_named_with_what_becomes_of_it() {
+    let server = Setup::new().shards(2).start().await;
+    let (work, _holder) = on_a_silent_shard(&server, &["--lease", "5s"]).await;
+    work.go();
+    let done = work.done().await;
+    let not_settled = "ringq: t/a was not settled: shard s";
+    assert!(done.stderr.contains(not_settled), "{}", done.stderr);
+    let end = ", so it may run again\nringq: 0 acked, 1 not settled\n";
+    assert!(done.stderr.ends_with(end), "{}", done.stderr);
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_kept_says_why() {
+    let server = Setup::new().shards(2).start().await;
+    let (work, _holder) = on_a_silent_shard(&server, &["--lease", "5s"]).await;
+    work.says("ringq: t/a is not extended yet: shard s").await;
+    work.says("ringq: t/a was taken away: its lease ran out; it could not be kept, as shard s")
+        .await;
+    let done = work.done().await;
+    assert!(done.stderr.ends_with("ringq: 0 acked, 1 not settled\n"), "{}", done.stderr);
 }

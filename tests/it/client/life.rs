@@ -48,7 +48,7 @@ async fn a_stop_finishes_what_runs_and_gives_back_what_waits() {
     tokio::time::sleep(millis(5_600)).await;
     gate.add_permits(3);
     let summary = worker.ended().await;
-    assert_eq!((summary.acked, summary.released, summary.lost), (3, 5, 0), "{summary:?}");
+    assert_eq!((summary.acked, summary.released, summary.unsettled), (3, 5, 0), "{summary:?}");
     let all = look.list("t", JobState::Succeeded).await;
     assert_eq!((all.len(), all.iter().map(|job| job.failures).sum::<i32>()), (8, 0));
     assert_eq!(begun.get(), 3);

@@ -62,7 +62,7 @@ async fn an_ack_that_is_repeated_holds_up_no_other() {
     eventually("repeats", async || (fake.0.acks.lock().unwrap().len() >= 3).then_some(())).await;
     fake.0.down.store(false, Ordering::SeqCst);
     let summary = worker.ended().await;
-    assert_eq!((summary.acked, summary.lost), (3, 0));
+    assert_eq!((summary.acked, summary.unsettled), (3, 0));
     let acks = fake.0.acks.lock().unwrap();
     assert_eq!(acks[0].items.len(), 3);
     assert!(acks[1..].iter().all(|call| call.items.len() == 1), "{acks:?}");

@@ -73,7 +73,7 @@ async fn max_jobs_is_exact_over_cut_connections() {
         proxy.cut();
     }
     let summary = worker.ended().await;
-    assert_eq!((begun.get(), summary.acked, summary.failed, summary.lost), (100, 100, 0, 0));
+    assert_eq!((begun.get(), summary.acked, summary.failed, summary.unsettled), (100, 100, 0, 0));
     let look = server.connect().await;
     assert_eq!(look.list("t", JobState::Succeeded).await.len(), 100);
 }
@@ -98,7 +98,7 @@ async fn a_long_job_outlives_the_stream_that_brought_it() {
     tokio::time::sleep(millis(300)).await;
     server.restart().await;
     let summary = worker.ended().await;
-    assert_eq!((summary.acked, summary.lost, begun.get()), (1, 0, 1), "{summary:?}");
+    assert_eq!((summary.acked, summary.unsettled, begun.get()), (1, 0, 1), "{summary:?}");
     let job = server.connect().await.get("t", "0").await;
     assert_eq!((job.state(), job.deliveries), (JobState::Succeeded, 1));
 }
@@ -122,7 +122,7 @@ async fn a_worker_moves_on_from_a_server_that_drains() {
     server.restart().await;
     begun.reaches(60).await;
     let summary = worker.stop().await;
-    assert_eq!((summary.acked, summary.failed, summary.lost), (60, 0, 0), "{summary:?}");
+    assert_eq!((summary.acked, summary.failed, summary.unsettled), (60, 0, 0), "{summary:?}");
     assert_eq!(begun.get(), 60, "none ran twice");
 }
 
@@ -160,7 +160,7 @@ async fn a_refusal_that_is_not_the_servers_own_ends_nothing() {
     })
     .await;
     let summary = worker.stop().await;
-    assert_eq!((summary.acked, summary.lost), (2, 0), "{summary:?}");
+    assert_eq!((summary.acked, summary.unsettled), (2, 0), "{summary:?}");
 }
 
 /// A gRPC server without any service.

@@ -17,12 +17,23 @@ impl Session {
 
     pub(super) fn answered(&mut self, answer: Answer) {
         match answer {
-            Answer::Settled(settled) => settled.into_iter().for_each(|one| self.settled(one)),
+            Answer::Settled(settled, delayed) => {
+                settled.into_iter().for_each(|one| self.settled(one));
+                for (slot, error) in delayed {
+                    self.tell_trouble(slot, &error, "is not settled yet");
+                }
+            }
             Answer::Extended(sent, answers) => {
                 for (slot, extended) in answers {
                     match extended {
-                        Extended::Yes => self.leases.extended(slot, sent),
-                        Extended::NotNow => self.leases.not_extended(slot, Instant::now()),
+                        Extended::Yes => {
+                            self.leases.extended(slot, sent);
+                            self.tell_passed(slot);
+                        }
+                        Extended::NotNow(error) => {
+                            self.leases.not_extended(slot, Instant::now());
+                            self.tell_trouble(slot, &error, "is not extended yet");
+                        }
                         Extended::Gone => self.lose(slot, "its lease could not be extended"),
                     }
                 }
@@ -32,17 +43,19 @@ impl Session {
 
     pub(super) fn settled(&mut self, settled: Settled) {
         let Settled { slot, kind, result } = settled;
-        if !self.leases.remove(slot) {
+        let Some(job) = self.leases.remove(slot) else { return };
+        if let Err(error) = result {
+            let again = if error.is_unavailable() { ", so it may run again" } else { "" };
+            warn!("{job} was not settled: {}{again}", cause(&error));
+            self.unsettled(slot);
             return;
         }
-        match result {
-            Ok(()) => match kind {
-                Kind::Ack => self.summary.acked += 1,
-                Kind::Retry => self.summary.failed += 1,
-                Kind::Release => self.summary.released += 1,
-                Kind::DeadLetter => self.summary.dead_lettered += 1,
-            },
-            Err(error) => self.lost(slot, cause(&error)),
+        self.tell_passed(slot);
+        match kind {
+            Kind::Ack => self.summary.acked += 1,
+            Kind::Retry => self.summary.failed += 1,
+            Kind::Release => self.summary.released += 1,
+            Kind::DeadLetter => self.summary.dead_lettered += 1,
         }
     }
 
@@ -60,14 +73,26 @@ impl Session {
     /// A job is not this worker's any more: its handler stops.
     pub(super) fn lose(&mut self, slot: Slot, why: &str) {
         // Where it has ended already, the answer to its settle says whether that counted.
-        if !self.leases.is_settling(slot) && self.leases.remove(slot) {
-            self.lost(slot, why);
+        if !self.leases.is_settling(slot)
+            && let Some(job) = self.leases.remove(slot)
+        {
+            self.lost(slot, &job, why);
         }
     }
 
-    pub(super) fn lost(&mut self, slot: Slot, why: &str) {
-        warn!("a job was taken away: {why}");
-        self.summary.lost += 1;
+    fn lost(&mut self, slot: Slot, job: &str, why: &str) {
+        let trouble = match self.trouble.of(slot) {
+            Some(cause) => format!("; it could not be kept, as {cause}"),
+            None => String::new(),
+        };
+        warn!("{job} was taken away: {why}{trouble}");
+        self.unsettled(slot);
+    }
+
+    /// A job leaves without its end being told to the server: if its handler runs, it stops.
+    fn unsettled(&mut self, slot: Slot) {
+        self.trouble.leaves(slot);
+        self.summary.unsettled += 1;
         self.pending.remove(slot);
         let Some(id) = self.handler_of.remove(&slot) else { return };
         let Some(run) = self.running.get_mut(&id) else { return };
@@ -82,8 +107,8 @@ impl Session {
 
     pub(super) fn on_time(&mut self, now: Instant) {
         let due = self.leases.due(now);
-        for slot in due.lost {
-            self.lost(slot, "its lease ran out");
+        for (slot, job) in due.lost {
+            self.lost(slot, &job, "its lease ran out");
         }
         self.extend(due.extend);
         let idle = self.idle_since.zip(self.idle_exit);

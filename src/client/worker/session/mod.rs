@@ -2,6 +2,7 @@
 
 mod ends;
 mod told;
+mod trouble;
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -22,6 +23,7 @@ use super::source::{Event, Source};
 use super::{Alone, Handler, Summary, Weigh, Worker, at};
 use crate::pb::{self, StreamRequest, StreamResponse};
 use told::Told;
+use trouble::Trouble;
 
 pub(super) struct Session {
     client: Client,
@@ -40,6 +42,8 @@ pub(super) struct Session {
     connected: bool,
     /// What was said of the connection.
     told: Told,
+    /// What cannot be settled or extended at the moment.
+    trouble: Trouble,
     leases: Leases,
     /// Jobs that wait for a handler.
     pending: Pending,
@@ -85,6 +89,7 @@ impl Session {
             credit,
             connected: false,
             told: Told::Nothing,
+            trouble: Trouble::default(),
             source: Source::new(worker.client.clone(), request),
             settler: Settler::new(worker.client.clone()),
             client: worker.client,
@@ -200,7 +205,8 @@ impl Session {
         let now = Instant::now();
         for delivery in deliveries {
             let lease = delivery.lease_duration.and_then(|lease| lease.try_into().ok());
-            let slot = self.leases.insert(&delivery.receipt, lease.unwrap_or_default(), now);
+            let job = format!("{}/{}", delivery.topic, delivery.id);
+            let slot = self.leases.insert(job, &delivery.receipt, lease.unwrap_or_default(), now);
             self.pending.push(slot, delivery);
         }
     }

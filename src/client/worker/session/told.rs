@@ -1,10 +1,11 @@
-//! What a session tells of its connection.
+//! What a session tells of its connection and its calls.
 
 use std::time::Duration;
 
+use tonic::Code;
 use tracing::{debug, info, warn};
 
-use super::Session;
+use super::{Session, Slot};
 use crate::client::Error;
 
 /// What was said last of the connection: each change is told once, however many tries it takes.
@@ -47,6 +48,26 @@ impl Session {
             "no jobs from"
         };
         warn!("{what} {url}: {}; trying again until it is back", in_sentence(cause(error)));
+    }
+
+    /// A job's settle or Extend did not get through and is repeated: `what` it is not.
+    pub(super) fn tell_trouble(&mut self, slot: Slot, error: &Error, what: &str) {
+        // Of a connection that is gone its stream tells.
+        if error.code() == Code::Unavailable && error.reason().is_empty() {
+            return;
+        }
+        let Some(job) = self.leases.job(slot) else { return };
+        let cause = in_sentence(cause(error));
+        if self.trouble.meets(slot, &cause) {
+            warn!("{job} {what}: {cause}; trying again until its lease is over");
+        }
+    }
+
+    /// A call for this job got through.
+    pub(super) fn tell_passed(&mut self, slot: Slot) {
+        if let Some(cause) = self.trouble.passed(slot) {
+            info!("calls get through again; it was: {cause}");
+        }
     }
 }
 

@@ -21,6 +21,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(super) struct Attempt {
     pub(super) settled: Vec<Settled>,
+    /// Why some are sent again.
+    pub(super) delayed: Vec<(Slot, Error)>,
     /// What is to be sent again, after a pause.
     pub(super) again: Vec<(Group, Duration)>,
 }
@@ -61,6 +63,7 @@ impl Attempt {
         let next = Instant::now() + pause;
         for (item, error) in items {
             if next < item.expires {
+                self.delayed.push((item.slot, error));
                 group.items.push(item);
             } else {
                 self.settled.push(item.ended(Err(error)));
@@ -147,13 +150,16 @@ pub(super) async fn extend(client: Client, leases: Vec<(Slot, Arc<str>)>) -> Ans
     let request = ExtendRequest { items: leases.iter().map(item).collect() };
     let mut queue = client.queue();
     let answer = call::within(CALL_TIMEOUT, request, |request| queue.extend(request)).await;
-    let all = if answer.is_ok() { Extended::Yes } else { Extended::NotNow };
-    let mut answers: Vec<_> = leases.into_iter().map(|(slot, _)| (slot, all)).collect();
-    for failure in answer.map(|answer| answer.failures).unwrap_or_default() {
+    let (all, failures) = match answer {
+        Ok(answer) => (Extended::Yes, answer.failures),
+        Err(status) => (Extended::NotNow(status.into()), Vec::new()),
+    };
+    let mut answers: Vec<_> = leases.into_iter().map(|(slot, _)| (slot, all.clone())).collect();
+    for failure in failures {
         let index = usize::try_from(failure.index).unwrap_or(usize::MAX);
         if let Some((_, extended)) = answers.get_mut(index) {
             *extended = match failure.error() {
-                SettleError::Unavailable => Extended::NotNow,
+                SettleError::Unavailable => Extended::NotNow(failure.into()),
                 _ => Extended::Gone,
             };
         }

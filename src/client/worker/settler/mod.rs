@@ -38,8 +38,8 @@ pub(super) struct Settler {
 /// What comes back.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Attempts that ended, or could not be ended.
-    Settled(Vec<Settled>),
+    /// Attempts that ended, or could not be ended; and those that are tried again, with the reason.
+    Settled(Vec<Settled>, Vec<(Slot, Error)>),
     /// Leases whose Extend went out at that time.
     Extended(Instant, Vec<(Slot, Extended)>),
 }
@@ -53,11 +53,11 @@ pub(super) struct Settled {
 }
 
 /// What became of an Extend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Extended {
     Yes,
-    /// The server could not be reached: it may be repeated.
-    NotNow,
+    /// The server or the shard could not be reached: it may be repeated.
+    NotNow(Error),
     /// The lease is not this worker's any more.
     Gone,
 }
@@ -119,8 +119,8 @@ impl Settler {
                 biased;
                 Some(attempt) = self.calls.next() => {
                     self.again(attempt.again);
-                    if !attempt.settled.is_empty() {
-                        return Answer::Settled(attempt.settled);
+                    if !(attempt.settled.is_empty() && attempt.delayed.is_empty()) {
+                        return Answer::Settled(attempt.settled, attempt.delayed);
                     }
                 }
                 Some(answer) = self.extends.next() => return answer,
