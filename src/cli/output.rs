@@ -128,45 +128,63 @@ impl Drop for Out {
 }
 
 /// Rows under headings.
-pub(super) struct Table(comfy_table::Table);
+pub(super) struct Table {
+    headings: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
 
 // === impl Table ===
 
 impl Table {
-    pub(super) fn new<const N: usize>(headings: [&str; N]) -> Table {
-        let mut table = comfy_table::Table::new();
-        table.load_style(comfy_table::presets::NOTHING).set_header(headings);
-        Table(table)
+    pub(super) fn new<const N: usize>(headings: [&'static str; N]) -> Table {
+        Table { headings: headings.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row; what could disturb a terminal is escaped.
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.0.add_row(cells.map(|cell| one_line(&cell)));
+        self.rows.push(cells.map(|cell| one_line(&cell)).into());
     }
 
-    /// The lines, with `indent` before each.
-    fn lines(&mut self, indent: &str) -> Vec<String> {
-        self.0.column_iter_mut().for_each(|column| {
-            column.set_padding((0, GAP));
-        });
-        let lines = self.0.trim_fmt();
-        lines.lines().map(|line| format!("{indent}{}", line.trim_end())).collect()
+    /// The lines.
+    fn lines(&self) -> Vec<String> {
+        laid_out(&self.headings, self.rows.iter().map(Vec::as_slice))
+    }
+
+    /// The lines for a terminal of this width. Names that would take most of it, such as ids, stand alone on
+    /// theirs, whole and above the rest of their rows.
+    fn lines_within(&self, columns: usize) -> Vec<String> {
+        let lines = self.lines();
+        let names = self.rows.iter().map(|row| row[0].chars().count()).max().unwrap_or(0);
+        if lines[0].chars().count() <= columns || names <= columns / 2 {
+            return lines;
+        }
+        let rest = laid_out(&self.headings[1..], self.rows.iter().map(|row| &row[1..]));
+        let names = self.rows.iter().map(|row| &*row[0]);
+        let names = std::iter::once(self.headings[0]).chain(names);
+        names.zip(rest).flat_map(|(name, rest)| [name.to_owned(), format!("  {rest}")]).collect()
     }
 
     /// Prints it, unless it has no rows: then nothing.
-    pub(super) fn print(mut self, out: &mut Out) -> Result<(), Failure> {
-        if self.0.is_empty() {
+    pub(super) fn print(self, out: &mut Out) -> Result<(), Failure> {
+        if self.rows.is_empty() {
             return Ok(());
         }
-        let lines = self.lines("");
-        let is_cut = |columns| lines[0].chars().count() > columns;
+        let lines = out.columns.map_or_else(|| self.lines(), |columns| self.lines_within(columns));
+        // Those of the headings and of each row.
+        let lines_each = lines.len() / (self.rows.len() + 1);
+        let is_cut = |columns| lines.iter().any(|line| line.chars().count() > columns);
         let is_cut = out.columns.is_some_and(is_cut);
         for (index, line) in lines.iter().enumerate() {
-            // A terminal would break the line and mix the columns up; a program gets all of it.
-            let line = out.columns.map_or_else(|| line.clone(), |columns| fit(line, columns));
-            match index {
-                0 => out.line(&out.heading(&line))?,
-                _ => out.line(&line)?,
+            let is_name = lines_each > 1 && index % lines_each == 0;
+            let line = match out.columns {
+                // A terminal would break the line and mix the columns up; a program gets all of it.
+                Some(columns) if !is_name => fit(line, columns),
+                _ => line.clone(),
+            };
+            if index < lines_each {
+                out.line(&out.heading(&line))?;
+            } else {
+                out.line(&line)?;
             }
         }
         out.flush()?;
@@ -175,6 +193,17 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// Rows under headings as lines.
+fn laid_out<'a>(headings: &[&str], rows: impl Iterator<Item = &'a [String]>) -> Vec<String> {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_header(headings);
+    table.add_rows(rows);
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, GAP));
+    });
+    table.trim_fmt().lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Names and values below each other: one thing in full.
@@ -193,9 +222,9 @@ impl Block {
     }
 
     /// Adds a table, unless it has no rows.
-    pub(super) fn table(&mut self, name: &'static str, mut table: Table) {
-        if !table.0.is_empty() {
-            self.0.push((name, table.lines("")));
+    pub(super) fn table(&mut self, name: &'static str, table: Table) {
+        if !table.rows.is_empty() {
+            self.0.push((name, table.lines()));
         }
     }
 
@@ -291,7 +320,21 @@ mod tests {
         let mut table = Table::new(["NAME", "N"]);
         table.row(["long-name".to_owned(), "1".to_owned()]);
         table.row(["b".to_owned(), String::new()]);
-        assert_eq!(table.lines(""), ["NAME       N", "long-name  1", "b"]);
+        assert_eq!(table.lines(), ["NAME       N", "long-name  1", "b"]);
+    }
+
+    #[test]
+    fn a_long_name_stands_alone_where_the_columns_do_not_fit_beside_it() {
+        let mut table = Table::new(["ID", "STATE", "DUE"]);
+        table.row(["0123456789".to_owned(), "READY".to_owned(), "now".to_owned()]);
+        table.row(["b".to_owned(), "SCHEDULED".to_owned(), "in 1h".to_owned()]);
+        let apart =
+            ["ID", "  STATE      DUE", "0123456789", "  READY      now", "b", "  SCHEDULED  in 1h"];
+        assert_eq!(table.lines_within(19), apart);
+        assert_eq!(table.lines_within(20), table.lines(), "it is no more than half");
+        let mut table = Table::new(["ID", "STATE"]);
+        table.row(["0123456789".to_owned(), "READY".to_owned()]);
+        assert_eq!(table.lines_within(17), table.lines(), "they fit");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use serde_json::Value;
 
-use super::{ringq, rows};
+use super::terminal::Terminal;
+use super::{command, finish, ringq, rows};
 use ringq::pb::NackAction;
 
 use crate::harness::{Server, job, millis};
@@ -72,4 +73,32 @@ async fn nothing_to_list_is_told_apart_from_no_topic() {
     assert_eq!(ringq(&server, &args).await.json(), serde_json::json!([]));
     ringq(&server, &["job", "list", "mial"]).await.fails(3, &["mial", "`ringq topic list`"]);
     ringq(&server, &["job", "list", "mail", "--state", "gone"]).await.fails(2, &["expired"]);
+}
+
+/// A terminal shows what is to be known of a job, and an id that can be copied.
+#[tokio::test]
+async fn long_ids_leave_room_for_the_columns_on_a_terminal() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let id = "0123456789abcdef".repeat(4);
+    client.enqueue(job("mail").with_id(&id).with_delay(millis(3_600_000))).await;
+    client.enqueue(job("mail").with_id("short")).await;
+    let list = async |columns| {
+        let terminal = Terminal::of(columns);
+        let mut command = command(server.grpc, &["job", "list", "mail"]);
+        let child = command.stdout(terminal.stdio()).spawn().unwrap();
+        drop(command);
+        assert_eq!(finish(child).await.code, 0);
+        terminal.text()
+    };
+    let narrow = list(80).await;
+    let lines: Vec<&str> = narrow.lines().collect();
+    assert_eq!(lines[0], "ID");
+    assert!(lines[1].starts_with("  STATE      DUE    PRIORITY  FAILURES  DELIVERIES  CREATED"));
+    assert_eq!(lines[2], "short");
+    assert!(lines[3].starts_with("  READY "), "{narrow}");
+    assert_eq!(lines[4], id, "whole");
+    assert!(lines[5].starts_with("  SCHEDULED  in 1h  0 "), "{narrow}");
+    let wide = rows(&list(200).await);
+    assert_eq!((&*wide[2][0], &*wide[2][1]), (&*id, "SCHEDULED"), "one line where there is room");
 }

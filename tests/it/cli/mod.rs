@@ -32,6 +32,8 @@ mod lines;
 mod manners;
 /// `ringq shard`.
 mod shard;
+/// A terminal that a command runs on.
+mod terminal;
 /// `ringq topic`.
 mod topic;
 /// `ringq enqueue --wait`.
