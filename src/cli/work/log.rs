@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
+use std::sync::Arc;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -11,13 +12,12 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::super::text::printable;
-use super::report::{fresh_line, is_mixed};
+use super::report::Screen;
 use crate::telemetry;
 
 /// Lines like `ringq: connected to http://…, taking emails (up to 1 at once)`.
 struct Plain {
-    /// Commands write to the same terminal.
-    mixed: bool,
+    screen: Arc<Screen>,
 }
 
 /// An event's message and its fields.
@@ -27,16 +27,15 @@ struct Parts {
     fields: String,
 }
 
-/// Sends them to stderr from now on; when quiet, only what is wrong. `stdout`: whether commands write
-/// there by themselves.
-pub(super) fn init(quiet: bool, stdout: bool) {
+/// Sends them to stderr from now on; when quiet, only what is wrong.
+pub(super) fn init(quiet: bool, screen: Arc<Screen>) {
     let level = if quiet { "ringq::client=warn" } else { "ringq::client=info" };
     let Ok(filter) = telemetry::filter(level) else { return };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // It would tell of a closed terminal there itself, and panic.
     let log = log.log_internal_errors(false);
     // A log that is there already serves as well.
-    let _ = log.event_format(Plain { mixed: is_mixed(stdout) }).finish().try_init();
+    let _ = log.event_format(Plain { screen }).finish().try_init();
 }
 
 // === impl Plain ===
@@ -56,7 +55,7 @@ where
         event.record(&mut parts);
         let Parts { message, fields } = parts;
         let line = if fields.is_empty() { message } else { format!("{message} ({fields})") };
-        writeln!(writer, "{}ringq: {}", fresh_line(self.mixed), printable(&line))
+        writeln!(writer, "{}ringq: {}", self.screen.fresh_line(), printable(&line))
     }
 }
 

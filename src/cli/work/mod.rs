@@ -36,7 +36,7 @@ use crate::client::{Client, Delivery, Summary, Worker};
 use crate::domain::limit;
 use crate::pb;
 use handler::Handler;
-use report::Report;
+use report::{Report, Screen};
 use stop::{Reason, Stop};
 
 /// How long the process waits for what is blocked at its end.
@@ -163,10 +163,11 @@ impl Work {
         let Some(exec) = self.exec.clone() else { return Err(self.no_command()) };
         let mut known = HashSet::new();
         self.topics.retain(|topic| known.insert(topic.clone()));
-        log::init(self.quiet, self.writes_itself());
+        let screen = Arc::new(Screen::new(self.writes_itself()));
+        log::init(self.quiet, Arc::clone(&screen));
         let runtime =
             Builder::new_multi_thread().enable_all().build().context("cannot start the runtime")?;
-        let result = runtime.block_on(self.work(&exec));
+        let result = runtime.block_on(self.work(&exec, screen));
         runtime.shutdown_timeout(LINGER);
         result
     }
@@ -182,9 +183,9 @@ impl Work {
         Failure::usage("no command was given: it is one argument, after --exec").hint(example)
     }
 
-    async fn work(self, exec: &str) -> Result<(), Failure> {
+    async fn work(self, exec: &str, screen: Arc<Screen>) -> Result<(), Failure> {
         let client = self.connect.client()?;
-        let report = Arc::new(Report::new(self.quiet, self.writes_itself()));
+        let report = Arc::new(Report::new(self.quiet, screen));
         let stop =
             Stop::listen(Arc::clone(&report), !self.result).context("cannot listen to signals")?;
         command::probe().await.context("cannot run /bin/sh")?;

@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anstream::{AutoStream, ColorChoice};
@@ -17,18 +17,29 @@ use super::super::text::printable;
 use super::verdict::Verdict;
 use crate::client::{Delivery, Outcome, Summary};
 use crate::clock::Clock;
-use crate::config::io_problem;
+use crate::config::{io_problem, variable};
+
+/// What commands and the lines here share.
+#[derive(Debug)]
+pub(super) struct Screen {
+    /// Commands write to the terminal that the lines here go to, and may leave one unfinished.
+    mixed: bool,
+    /// Commands that run.
+    running: AtomicUsize,
+    /// One has run since a line was written here.
+    touched: AtomicBool,
+    /// Whether the terminal knows more than lines.
+    clears: bool,
+}
 
 /// The reporter of one process.
 #[derive(Debug)]
 pub(super) struct Report {
     quiet: bool,
-    /// Commands write to the terminal that the lines here go to, and may leave one unfinished.
-    mixed: bool,
+    screen: Arc<Screen>,
     colour: bool,
     zone: TimeZone,
     clock: Clock,
-    running: AtomicUsize,
 }
 
 /// A command that runs.
@@ -40,25 +51,55 @@ pub(super) struct Running {
     over: bool,
 }
 
+// === impl Screen ===
+
+impl Screen {
+    /// `stdout`: whether commands write there by themselves.
+    pub(super) fn new(stdout: bool) -> Screen {
+        let mixed = stdout && io::stdout().is_terminal() && io::stderr().is_terminal();
+        let clears = variable("TERM").is_some_and(|term| term != "dumb");
+        Screen { mixed, running: AtomicUsize::new(0), touched: AtomicBool::new(false), clears }
+    }
+
+    fn begin(&self) {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        self.touched.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.touched.store(true, Ordering::Relaxed);
+        self.running.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// What makes the next character the first of a line: nothing where no command can have written since the
+    /// last one.
+    pub(super) fn fresh_line(&self) -> String {
+        let was_touched = self.touched.swap(self.running() > 0, Ordering::Relaxed);
+        if self.mixed && was_touched { fill(terminal_width(), self.clears) } else { String::new() }
+    }
+}
+
 // === impl Report ===
 
 impl Report {
-    /// `stdout`: whether commands write there by themselves.
-    pub(super) fn new(quiet: bool, stdout: bool) -> Report {
+    pub(super) fn new(quiet: bool, screen: Arc<Screen>) -> Report {
         Report {
             quiet,
-            mixed: is_mixed(stdout),
+            screen,
             // Also asks NO_COLOR, CLICOLOR and TERM.
             colour: AutoStream::choice(&io::stderr()) != ColorChoice::Never,
             zone: TimeZone::system(),
             clock: Clock::system(),
-            running: AtomicUsize::new(0),
         }
     }
 
     /// A command begins.
     pub(super) fn begin(self: &Arc<Report>, jobs: &[Delivery]) -> Running {
-        self.running.fetch_add(1, Ordering::Relaxed);
+        self.screen.begin();
         let (what, attempt) = match jobs {
             [job] => (format!("{}/{}", job.topic, job.id), attempt(job)),
             jobs => {
@@ -73,7 +114,7 @@ impl Report {
     pub(super) fn stopping(&self, why: Option<&str>) {
         let why = why.map(|why| format!("{why}: ")).unwrap_or_default();
         let hint = "a second signal kills";
-        self.note(&match self.running.load(Ordering::Relaxed) {
+        self.note(&match self.screen.running() {
             0 => format!("ringq: {why}stopping"),
             1 => format!("ringq: {why}stopping when the command that runs has ended; {hint} it"),
             n => format!(
@@ -89,7 +130,7 @@ impl Report {
 
     /// What runs is killed, because of this signal.
     pub(super) fn killing(&self, signal: &str) {
-        self.note(&match self.running.load(Ordering::Relaxed) {
+        self.note(&match self.screen.running() {
             0 => format!("ringq: {signal}: not waiting for what is not settled yet"),
             1 => format!("ringq: {signal}: killing the command"),
             n => format!("ringq: {signal}: killing {n} commands"),
@@ -115,7 +156,7 @@ impl Report {
 
     /// In one piece, as commands write here, too. If nobody reads it, nobody misses it.
     fn write(&self, text: &str) {
-        let line = format!("{}{text}\n", fresh_line(self.mixed));
+        let line = format!("{}{text}\n", self.screen.fresh_line());
         let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 
@@ -132,6 +173,7 @@ impl Running {
     /// It has ended by itself.
     pub(super) fn end(mut self, verdict: &Verdict) {
         self.over = true;
+        self.report.screen.end();
         if self.report.quiet {
             return;
         }
@@ -154,11 +196,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.report.running.fetch_sub(1, Ordering::Relaxed);
-        if !self.over && !self.report.quiet {
+        if self.over {
+            return;
+        }
+        if !self.report.quiet {
             let how = format!("taken away after {}, killed", took(self.begin.elapsed()));
             self.report.line(&self.what, AnsiColor::Red.on_default(), &how);
         }
+        self.report.screen.end();
     }
 }
 
@@ -169,20 +214,14 @@ fn attempt(job: &Delivery) -> String {
     }
 }
 
-/// Whether commands that write to standard output, as `stdout` says, do so on the terminal of the lines here.
-pub(super) fn is_mixed(stdout: bool) -> bool {
-    stdout && io::stdout().is_terminal() && io::stderr().is_terminal()
-}
-
-/// What makes the next character the first of a line where commands write, too.
-pub(super) fn fresh_line(mixed: bool) -> String {
-    fill(if mixed { terminal_width() } else { 0 })
-}
-
-/// On a terminal of this width: the spaces run on to the next line unless they begin at the start of one.
-/// A command that writes to the terminal itself tells nobody where it has left the cursor.
-fn fill(width: usize) -> String {
-    if width == 0 { String::new() } else { format!("{}\r", " ".repeat(width)) }
+/// On a terminal of this width: the spaces run on to the next line unless they begin at the start of one, and
+/// are cleared away there. A command that writes to the terminal itself tells nobody where it has left the cursor.
+fn fill(width: usize, clears: bool) -> String {
+    match width {
+        0 => String::new(),
+        _ if clears => format!("{}\r\u{1b}[K", " ".repeat(width)),
+        _ => format!("{}\r", " ".repeat(width)),
+    }
 }
 
 fn terminal_width() -> usize {
@@ -204,7 +243,21 @@ mod tests {
 
     #[test]
     fn a_line_is_made_fresh_where_the_width_is_known() {
-        assert_eq!((fill(0), fill(3)), (String::new(), "   \r".to_owned()));
+        assert_eq!((fill(0, true), fill(3, true)), (String::new(), "   \r\u{1b}[K".to_owned()));
+        assert_eq!(fill(3, false), "   \r");
+    }
+
+    #[test]
+    fn a_line_is_made_fresh_only_where_a_command_may_have_written() {
+        let screen = Screen { mixed: true, ..Screen::new(true) };
+        assert!(!screen.touched.load(Ordering::Relaxed), "none has run");
+        screen.begin();
+        screen.fresh_line();
+        assert!(screen.touched.load(Ordering::Relaxed), "it still runs");
+        screen.end();
+        assert!(screen.touched.load(Ordering::Relaxed), "it may have written since");
+        screen.fresh_line();
+        assert!(!screen.touched.load(Ordering::Relaxed), "none has run since");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use ringq::pb::{JobState, payload::Kind};
 
+use super::terminal::Terminal;
 use super::work_rig::{Work, kept, signal};
 use super::{command, finish};
 use crate::harness::{JobExt as _, Server, job, millis};
@@ -403,4 +404,28 @@ async fn without_a_server_it_gives_up_soon_and_with_a_bad_topic_at_once() {
     let done = Work::spawn(&["bad topic", "--exec", "true", "--server", &url]).done().await;
     assert_eq!(done.code, Some(1), "{}", done.stderr);
     assert!(done.stderr.contains("ringq: cannot take jobs: "), "{}", done.stderr);
+}
+
+/// Where commands write to the same terminal, a line of the worker begins on one of its own. Blanks are written for
+/// that only where a command may have left a line unfinished, and not left on the line.
+#[tokio::test]
+async fn lines_on_a_terminal_begin_fresh_without_blanks_before_them() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    client.enqueue(job("t").with_id("a").with_text("unfinished")).await;
+    let terminal = Terminal::of(40);
+    let mut command = command(server.grpc, &["work", "t", "--exec", "cat", "--max-jobs", "1"]);
+    command.stdout(terminal.stdio()).stderr(terminal.stdio());
+    let child = command.env("PATH", "/usr/bin:/bin").env("TERM", "xterm").spawn().unwrap();
+    drop(command);
+    assert_eq!(finish(child).await.code, 0);
+    let text = terminal.text();
+    let (before, after) = text.split_once("unfinished").unwrap();
+    assert!(before.starts_with("ringq: connected to ") && !before.contains("  "), "{before:?}");
+    let fresh = format!("{}\r\u{1b}[K", " ".repeat(40));
+    let line = after.strip_prefix(&*fresh).unwrap_or_else(|| panic!("{after:?}"));
+    assert!(
+        line.contains(" t/a  ") && !line.trim_start_matches(&*fresh).contains("   "),
+        "{line:?}"
+    );
 }
