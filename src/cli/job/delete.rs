@@ -6,7 +6,7 @@ use serde_json::json;
 use super::connect::{Connect, Connection};
 use super::exit::{self, Failure};
 use super::output::{JsonList, Out, OutputArgs};
-use super::{OF_A_SHARD, look_around};
+use super::{OF_A_SHARD, look_around, once};
 use super::{values, view};
 use crate::pb::{DeleteRequest, JobState};
 
@@ -51,7 +51,7 @@ impl Delete {
         let mut out = Out::new();
         let mut list = self.output.is_json().then(JsonList::new);
         let mut last = None;
-        for id in &self.ids {
+        for id in &once(&self.ids) {
             match self.delete(&connection, id).await {
                 Ok(state) => self.say(&mut out, &mut list, id, state)?,
                 Err(Refused { failure, for_all }) => {

@@ -7,6 +7,8 @@ mod redrive;
 mod reschedule;
 mod view;
 
+use std::collections::HashSet;
+
 use clap::Subcommand;
 
 use super::connect::Connection;
@@ -35,7 +37,7 @@ pub(super) enum Job {
 // === impl Job ===
 
 impl Job {
-    pub(super) fn run(&self) -> Result<(), Failure> {
+    pub(super) fn run(self) -> Result<(), Failure> {
         match self {
             Job::Get(get) => connect::run(get.run()),
             Job::List(list) => connect::run(list.run()),
@@ -44,6 +46,12 @@ impl Job {
             Job::Redrive(redrive) => connect::run(redrive.run()),
         }
     }
+}
+
+/// Ids in their order, each once: a second time it would meet what the first has made of its job.
+fn once(ids: &[String]) -> Vec<String> {
+    let mut known = HashSet::new();
+    ids.iter().filter(|id| known.insert(*id)).cloned().collect()
 }
 
 /// What is wrong with a shard; others lie elsewhere.

@@ -7,7 +7,7 @@ use super::connect::{Connect, Connection};
 use super::exit::{self, Failure, complain};
 use super::output::{Out, OutputArgs, print_json};
 use super::topic;
-use super::{OF_A_SHARD, look_around};
+use super::{OF_A_SHARD, look_around, once};
 use super::{values, view};
 use crate::client::Error;
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
@@ -62,7 +62,8 @@ pub(in crate::cli) struct Redrive {
 // === impl Redrive ===
 
 impl Redrive {
-    pub(super) async fn run(&self) -> Result<(), Failure> {
+    pub(super) async fn run(mut self) -> Result<(), Failure> {
+        self.ids = once(&self.ids);
         let connection = self.connect.connection()?;
         // Before the call: after it a job that was put back looks like one that was never dead.
         let before = self.read(&connection, &self.ids).await;

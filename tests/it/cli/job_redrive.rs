@@ -22,9 +22,10 @@ async fn dead_letters_go_back_to_work() {
     };
     assert_eq!(redrive(&["--all", "--dry-run"]).await.ok(), "4 would be put back to work\n");
     assert_eq!(redrive(&["a"]).await.ok(), "1 put back to work\n");
-    let ran = redrive(&["b", "nope"]).await;
+    let ran = redrive(&["b", "b", "nope", "nope"]).await;
     let ran = ran.fails(3, &["ringq: no job mail/nope\n", "`ringq job list mail`"]);
-    assert_eq!(ran.stdout, "1 put back to work, 1 not\n");
+    assert_eq!(ran.stdout, "1 put back to work, 1 not\n", "each is counted once");
+    assert_eq!(ran.stderr.matches("mail/nope").count(), 1, "{}", ran.stderr);
     assert_eq!(redrive(&["c", "--to", "post", "-o", "json"]).await.json()["redrivenCount"], "1");
     assert_eq!(client.stats("post").await.ready, 1);
     assert_eq!(redrive(&["--all", "--rate", "10/s"]).await.ok(), "1 put back to work\n");
