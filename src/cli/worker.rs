@@ -6,21 +6,29 @@ use super::connect::{self, Connect};
 use super::exit::{Failure, note};
 use super::output::{JsonList, Out, OutputArgs, Table};
 use super::times::Now;
+use super::values;
 use crate::pb::{self, ListWorkersRequest};
 
 /// What about workers.
 #[derive(Debug, Subcommand)]
 pub(super) enum Worker {
-    /// List the open streams and their credit
+    /// List the workers that take jobs: their open streams and credit
     #[command(visible_alias = "ls")]
     List(List),
 }
 
 /// Which, and how to print.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ringq worker list\n  ringq worker list emails -o json")]
+#[command(after_help = "\
+A worker is listed as long as it takes jobs. One that runs its last ones, as after --max-jobs of `ringq work` or a \
+first Ctrl-C, has closed its stream.
+
+Examples:
+  ringq worker list
+  ringq worker list emails -o json")]
 pub(super) struct List {
     /// Only streams that ask for this topic
+    #[arg(value_parser = values::some_text)]
     topic: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
@@ -55,13 +63,18 @@ impl List {
             return list.end(&mut out);
         }
         if answer.workers.is_empty() {
-            let topic = self.topic.as_ref().map(|topic| format!(" for {topic}"));
-            note(&format!(
-                "no worker has a stream open{} at this server",
-                topic.unwrap_or_default()
-            ));
+            note(&self.nobody());
         }
         table(&answer.workers).print(&mut out)
+    }
+
+    /// A worker that is about to end is not seen here, and may still run something.
+    fn nobody(&self) -> String {
+        let of = self.topic.as_ref().map(|topic| format!(" of {topic}")).unwrap_or_default();
+        let topic = self.topic.as_deref().unwrap_or("TOPIC");
+        format!(
+            "no worker takes jobs{of} at this server; `ringq job list {topic} --state running` shows what still runs"
+        )
     }
 }
 

@@ -6,7 +6,7 @@ use super::connect::Connect;
 use super::exit::Failure;
 use super::output::{Out, OutputArgs, print_json};
 use super::times::Now;
-use super::{look_around, view};
+use super::{look_around, values, view};
 use crate::pb::GetRequest;
 
 /// Which job, and how to print it.
@@ -17,8 +17,10 @@ Examples:
   ringq job get emails welcome-7 -o json | jq -r .spec.payload.text")]
 pub(in crate::cli) struct Get {
     /// The topic
+    #[arg(value_parser = values::some_text)]
     topic: String,
     /// The job's id
+    #[arg(value_parser = values::some_text)]
     id: String,
     #[command(flatten)]
     output: OutputArgs,

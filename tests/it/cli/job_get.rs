@@ -64,6 +64,7 @@ async fn a_job_that_is_not_there_is_told_with_the_way_on() {
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;
     let says = ["ringq: cannot read job mail/a: ", "there is no topic mail: `ringq topic list`"];
     assert_eq!(ran.fails(3, &says).stdout, "");
+    ringq(&server, &["job", "get", "mail", ""]).await.fails(2, &["<ID>", "is a variable not set?"]);
     server.connect().await.enqueue(job("mail").with_id("b")).await;
     let ran = ringq(&server, &["job", "get", "mail", "a"]).await;
     ran.fails(3, &["ringq: cannot read job mail/a: ", "`ringq job list mail`"]);
