@@ -2,12 +2,13 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tonic::Code;
 
 use super::text::printable;
 use crate::client::Error;
-use crate::config::Mistakes;
+use crate::config::{Mistakes, show_duration};
 
 /// The request failed: the server refused it, or what was asked for did not come true.
 pub(super) const FAILED: u8 = 1;
@@ -119,6 +120,11 @@ pub(super) fn complain(problem: &str) {
 /// A note on stderr that is no failure.
 pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(text));
+}
+
+/// What somebody is told who would otherwise see a command do nothing.
+pub(super) fn trying_again(limit: Duration) -> String {
+    format!("trying again for up to {}", show_duration(limit))
 }
 
 /// What the server refuses has one code and what is found before anything was sent another, so that a

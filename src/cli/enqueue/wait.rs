@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connect::Connection;
-use super::exit::{self, Failure, note};
+use super::exit::{self, Failure, note, trying_again};
 use super::output::{Out, print_json};
 use super::text::{one_line, printable};
 use super::{Enqueue, state};
@@ -23,7 +23,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// How long a server that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a ready job may wait until somebody looks whether there are workers.
+/// How long a ready job may wait until somebody looks whether there are workers, and a server may be away untold.
 const LONELY: Duration = Duration::from_secs(1);
 
 /// Waits for the end of a job that was enqueued, and prints what came of it.
@@ -80,13 +80,14 @@ async fn ended(
     let mut ready_since = None;
     // That nobody takes such jobs is told at most once, and in time.
     let mut told = enqueue.quiet;
+    let mut told_away = enqueue.quiet;
     loop {
         let (topic, id) = (enqueue.topic.clone(), id.to_owned());
         let what = format!("cannot read job {topic}/{id}");
         let request = connection.request(GetRequest { topic, id, ..Default::default() });
         match connection.ask(connection.client().queue().get(request)).await {
             Ok(answer) => {
-                unreachable_since = None;
+                (unreachable_since, told_away) = (None, enqueue.quiet);
                 let job = answer.job.unwrap_or_default();
                 if is_terminal(job.state()) {
                     return Ok(job);
@@ -103,6 +104,11 @@ async fn ended(
                 let since = *unreachable_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > PATIENCE {
                     return Err(connection.failure(&what, &error));
+                }
+                if !told_away && since.elapsed() >= LONELY {
+                    told_away = true;
+                    let problem = connection.failure(&what, &error).problem();
+                    note(&format!("ringq: {problem}; {}", trying_again(PATIENCE)));
                 }
             }
             Err(error) => return Err(gone(&error, connection.failure(&what, &error))),

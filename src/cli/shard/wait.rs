@@ -1,11 +1,12 @@
 //! `--wait`: until a shard is empty.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::connect::Connection;
-use super::exit::{self, Failure, note};
+use super::exit::{self, Failure, note, trying_again};
 use super::view::{answers, content};
 use crate::pb::{ListShardsRequest, Shard, ShardState};
 
@@ -16,11 +17,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 const EMPTY_FOR: Duration = Duration::from_secs(5);
 /// How long a server that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How soon the same is told once more, if something else was told meanwhile.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// The shard once it is empty; `shard` is how it was last. What is left is told whenever it changes.
 pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Shard, Failure> {
     let name = shard.name.clone();
-    let mut told = content(&shard);
+    let mut told = Told::new(&content(&shard));
     let mut last = read(connection, &name).await;
     let (mut empty_since, mut alone_since) = (None, None);
     loop {
@@ -34,9 +37,8 @@ pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Sha
                 }
                 let is_empty = answers(&shard) && shard.jobs == 0 && !shard.on_ring;
                 let left = left(&shard, &silent);
-                if left != told {
+                if told.is_news(&left, now) {
                     note(&format!("{name}: {left}"));
-                    told = left;
                 }
                 match empty_since {
                     Some(since) if is_empty && now - since >= EMPTY_FOR => return Ok(shard),
@@ -48,11 +50,40 @@ pub(super) async fn emptied(connection: &Connection, shard: Shard) -> Result<Sha
                 if failure.code() != exit::UNAVAILABLE || now - since >= PATIENCE {
                     return Err(failure);
                 }
+                if told.is_news(&failure.problem(), now) {
+                    note(&format!("ringq: {}; {}", failure.problem(), trying_again(PATIENCE)));
+                }
                 empty_since = None;
             }
         }
         tokio::time::sleep(PAUSE).await;
         last = read(connection, &name).await;
+    }
+}
+
+/// What was told of the wait, and when.
+struct Told {
+    last: String,
+    before: HashMap<String, Instant>,
+}
+
+// === impl Told ===
+
+impl Told {
+    fn new(first: &str) -> Told {
+        Told { last: first.to_owned(), before: HashMap::new() }
+    }
+
+    /// Whether to tell this now. What comes and goes, as a shard does that answers now and then, is told anew
+    /// only after a while.
+    fn is_news(&mut self, text: &str, now: Instant) -> bool {
+        self.before.retain(|_, told| now - *told < TELL_AGAIN);
+        if text == self.last || self.before.contains_key(text) {
+            return false;
+        }
+        text.clone_into(&mut self.last);
+        self.before.insert(text.to_owned(), now);
+        true
     }
 }
 
@@ -86,5 +117,26 @@ async fn read(connection: &Connection, name: &str) -> Result<(Shard, Vec<String>
         Some(shard) => Ok((shard, silent.collect())),
         // Its server was started anew without it.
         None => Err(Failure::new(exit::NOT_FOUND, format!("{what}: it is not there any more"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_and_goes_is_told_once_a_minute() {
+        let start = Instant::now();
+        let mut told = Told::new("1 job");
+        assert!(!told.is_news("1 job", start), "that was told before the wait");
+        let mut news = Vec::new();
+        for second in 0..120 {
+            let text = if second % 2 == 0 { "no jobs; a silent" } else { "no jobs" };
+            if told.is_news(text, start + Duration::from_secs(second)) {
+                news.push(second);
+            }
+        }
+        assert_eq!(news, [0, 1, 60, 61]);
+        assert!(told.is_news("2 jobs", start + Duration::from_secs(120)), "all that is new");
     }
 }

@@ -1,7 +1,9 @@
 use ringq::pb::{AckItem, NackAction, Payload};
 
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
 use super::{command, finish};
-use crate::harness::{Server, nack, take};
+use crate::harness::{Server, Setup, job, nack, take, within};
 
 #[tokio::test]
 async fn the_result_is_printed_byte_for_byte() {
@@ -66,4 +68,38 @@ async fn an_end_that_is_no_success_is_a_failure() {
     let ran = finish(child).await;
     let says = ["ringq: job sum/a ended DEAD: boom\\u{1b}[2J", "`ringq job get sum 'a'`"];
     assert_eq!(ran.fails(1, &says).stdout, "");
+}
+
+/// Somebody who waits hears that there is nobody to ask, and that it goes on.
+#[tokio::test]
+async fn a_server_that_leaves_is_told_to_those_who_wait() {
+    let mut server = Setup::new().restartable().shards(2).start().await;
+    let client = server.connect().await;
+    client.enqueue_all(vec![job("mail"); 128]).await;
+    let waits = [&["enqueue", "sum", "x", "--wait"][..], &["shard", "drain", "s1", "--wait"]];
+    let mut waiting = Vec::new();
+    for args in waits {
+        let mut child = command(server.grpc, args).spawn().unwrap();
+        let mut notes = BufReader::new(child.stderr.take().unwrap()).lines();
+        // It has been answered, so that the next thing is the wait.
+        let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
+        tokio::select! {
+            note = notes.next_line() => assert!(note.unwrap().is_some()),
+            line = stdout.next_line() => assert!(line.unwrap().is_some()),
+        }
+        waiting.push((child, notes, stdout));
+    }
+    server.kill().await;
+    for (_child, notes, _stdout) in &mut waiting {
+        within("a word", async {
+            loop {
+                let line = notes.next_line().await.unwrap().expect("it goes on");
+                if line.ends_with("; trying again for up to 30s") {
+                    assert!(line.starts_with("ringq: cannot read "), "{line}");
+                    return;
+                }
+            }
+        })
+        .await;
+    }
 }
