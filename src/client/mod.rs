@@ -62,5 +62,7 @@ pub use connection::{Client, Options, Transport};
 pub use error::Error;
 #[cfg(feature = "cli")]
 pub(crate) use job::proto;
+#[cfg(feature = "cli")]
+pub(crate) use producer::Repeats;
 pub use producer::{Enqueued, Producer};
 pub use worker::{Delivery, Outcome, Summary, Worker};

@@ -10,6 +10,10 @@ use crate::pb::ConflictPolicy;
 
 /// Ranges of what is in that are told; more say less than what is not in.
 const RANGES: usize = 3;
+/// Ranges of what is not in that are told one by one.
+const RANGES_SHOWN: usize = 10;
+/// Ranges that a command for the shell names.
+const RANGES_OF_A_COMMAND: usize = 50;
 
 /// What a repeat of a line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub(super) enum Repeat {
 pub(super) struct Account<'a> {
     pub(super) ledger: &'a Ledger,
     pub(super) topic: &'a str,
-    /// The file; None: stdin.
+    /// The file; None: no command can read it again, as with stdin.
     pub(super) file: Option<&'a str>,
     pub(super) repeat: Repeat,
     /// How this command was called.
@@ -37,6 +41,8 @@ pub(super) struct Account<'a> {
     pub(super) all_sent: bool,
     /// How long the ids that the server has named are surely known there; None: no longer.
     pub(super) ids_live: Option<Duration>,
+    /// How many of these ids are told.
+    pub(super) ids_shown: usize,
 }
 
 /// Until when the server knows an id that follows from the line.
@@ -115,7 +121,7 @@ impl Account<'_> {
         let mut hints = Vec::new();
         let rest = self.ledger.rest(self.all_sent);
         if !rest.is_empty() {
-            hints.push(format!("to send exactly the rest: {}", self.command(&rest)));
+            hints.push(self.send_rest(&rest));
         }
         match self.repeat {
             Repeat::Doubles => hints.extend(self.look(&UNSURE)),
@@ -128,7 +134,26 @@ impl Account<'_> {
             },
             Repeat::Harmless | Repeat::HarmlessByNumber => hints.extend(self.again()),
         }
+        if self.file.is_none() && hints.iter().any(|hint| hint.contains("… | ")) {
+            hints.push("… stands for the command that the lines came from".to_owned());
+        }
         hints
+    }
+
+    fn send_rest(&self, rest: &[Part]) -> String {
+        let count = rest.len();
+        match self.repeat {
+            _ if count <= RANGES_OF_A_COMMAND => {
+                format!("to send exactly the rest: {}", self.command(rest))
+            }
+            Repeat::Harmless | Repeat::HarmlessByNumber => format!(
+                "the rest is in {count} ranges: to send it, run the same command again; lines that are enqueued are \
+                 {NOT_DOUBLED}"
+            ),
+            Repeat::Doubles | Repeat::DoublesWithoutId => format!(
+                "the rest is in {count} ranges, too many for a command; -o json prints a row for each line"
+            ),
+        }
     }
 
     /// About lines of which nothing is known that would make a repeat safe.
@@ -148,23 +173,37 @@ impl Account<'_> {
     fn again(&self) -> Option<String> {
         let lines = self.ledger.lines(&UNSURE).into_iter();
         let lines: Vec<Part> = lines.map(|(first, last)| (first, Some(last))).collect();
-        (!lines.is_empty()).then(|| {
-            format!("those that may be enqueued are {NOT_DOUBLED}: {}", self.command(&lines))
-        })
+        let them = "those that may be enqueued are";
+        match lines.len() {
+            0 => None,
+            1..=RANGES_OF_A_COMMAND => {
+                Some(format!("{them} {NOT_DOUBLED}: {}", self.command(&lines)))
+            }
+            _ => Some(format!("{them} {NOT_DOUBLED}: run the same command again")),
+        }
     }
 
     /// About lines whose ids the server has named: a loop for the shell, with a line for each. Of a line it
     /// takes what `--lines` takes.
     fn by_id(&self, live: Duration) -> Option<String> {
         let ids = self.ledger.ids();
-        let list = ids.iter().map(|(line, id)| format!("{line} {id}\n")).collect::<String>();
+        let shown = &ids[..ids.len().min(self.ids_shown)];
+        let list = shown.iter().map(|(line, id)| format!("{line} {id}\n")).collect::<String>();
+        let more = match ids.len() - shown.len() {
+            0 => String::new(),
+            more => format!(
+                "\n  and {more} more, from line {} on: look first; with -o json, or where stderr is a file, \
+                 all ids are told",
+                ids[shown.len()].0
+            ),
+        };
         let line = self.piped(r#"sed -n "${n}{s/$(printf '\r')\$//;p;}""#);
         (!ids.is_empty()).then(|| {
             format!(
                 "those whose ids are known are not doubled for {}s from now; later look first, as with \
                  `ringq job get {} ID`:\n\
                  while read -r n id; do {line} | tr -d '\\n' | {}; done <<'END'\n\
-                 {list}END",
+                 {list}END{more}",
                 live.as_secs(),
                 quoted(self.topic),
                 self.again.with_one()
@@ -224,12 +263,17 @@ fn named(lines: &[Lines]) -> String {
     format!("{} {}", if is_one { "line" } else { "lines" }, ranges(lines))
 }
 
-/// Line numbers as people write them: `1-500, 777`.
+/// Line numbers as people write them, the first ones: `1-500, 777`.
 fn ranges(lines: &[Lines]) -> String {
     let range = |&(first, last): &Lines| {
         if first == last { first.to_string() } else { format!("{first}-{last}") }
     };
-    lines.iter().map(range).collect::<Vec<_>>().join(", ")
+    let shown = &lines[..lines.len().min(RANGES_SHOWN)];
+    let text = shown.iter().map(range).collect::<Vec<_>>().join(", ");
+    match lines.len() - shown.len() {
+        0 => text,
+        more => format!("{text} and {more} more ranges"),
+    }
 }
 
 /// A file's name, which no program takes for a flag.
@@ -263,7 +307,8 @@ mod tests {
     ) -> Account<'a> {
         let ids_live = Some(Duration::from_secs(40));
         let again = Again::of(["t", "--lines", "-", "-q"].map(str::to_owned));
-        Account { ledger, topic: "t", file, repeat, again, all_sent, ids_live }
+        let ids_shown = usize::MAX;
+        Account { ledger, topic: "t", file, repeat, again, all_sent, ids_live, ids_shown }
     }
 
     #[test]
@@ -319,6 +364,45 @@ mod tests {
         let state =
             "surely enqueued: 4 lines (all others up to 8); may be enqueued: lines 2, 4, 6, 8";
         assert_eq!(account.state(), state);
+    }
+
+    #[test]
+    fn what_no_screen_would_hold_is_told_in_few_words() {
+        let mut ledger = Ledger::default();
+        ledger.sent(200);
+        for line in (1..=200).step_by(2) {
+            ledger.missing(line);
+            ledger.unsure(line + 1, Some("id"));
+        }
+        let mut account = account(&ledger, Repeat::Doubles, Some("f"), true);
+        let missing = "not enqueued: lines 1, 3, 5, 7, 9, 11, 13, 15, 17, 19 and 90 more ranges";
+        assert!(account.state().ends_with(missing), "{}", account.state());
+        let rest =
+            "the rest is in 100 ranges, too many for a command; -o json prints a row for each line";
+        assert_eq!(account.hints()[0], rest);
+        account.repeat = Repeat::DoublesWithoutId;
+        assert_eq!(account.hints()[1].matches(" id\n").count(), 100);
+        account.ids_shown = 20;
+        let by_id = &account.hints()[1];
+        assert!(by_id.contains("\n40 id\nEND\n  and 80 more, from line 42 on: "), "{by_id}");
+        for repeat in [Repeat::Harmless, Repeat::HarmlessByNumber] {
+            account.repeat = repeat;
+            let hints = account.hints();
+            assert!(
+                hints[0].starts_with(
+                    "the rest is in 100 ranges: to send it, run the same command again"
+                )
+            );
+            assert!(hints[1].ends_with("otherwise: run the same command again"), "{hints:?}");
+        }
+    }
+
+    #[test]
+    fn a_stand_in_for_the_input_is_explained() {
+        let ledger = ledger();
+        let hints = |file| account(&ledger, Repeat::Harmless, file, true).hints();
+        assert_eq!(hints(None)[2], "… stands for the command that the lines came from");
+        assert_eq!(hints(Some("f")).len(), 2);
     }
 
     #[test]

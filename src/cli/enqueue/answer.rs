@@ -2,25 +2,23 @@
 
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
-use crate::client::{Enqueued, Error, Producer};
+use crate::client::{Enqueued, Error, Producer, Repeats};
 use crate::pb::{EnqueueResult, ItemError, JobSpec};
 
-/// Sends jobs in one call, and waits no longer than that. `repeats` hears why they are sent again.
+/// Sends jobs in one call, and waits no longer than that.
 pub(super) async fn answers(
     producer: &Producer,
     jobs: Vec<JobSpec>,
     longest: Duration,
-    no_more: &CancellationToken,
-    repeats: &(dyn Fn(&Error) + Send + Sync),
+    repeats: &Repeats<'_>,
 ) -> Vec<Result<Enqueued, Error>> {
     let count = jobs.len();
     if count == 0 {
         return Vec::new();
     }
-    let batch = producer.enqueue_batch_until(jobs, no_more, repeats);
+    let batch = producer.enqueue_batch_with(jobs, repeats);
     let answers = tokio::time::timeout(longest, batch).await;
     answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
 }
@@ -58,6 +56,11 @@ pub(super) fn is_of_the_line(error: &Error) -> bool {
 /// for: others may go elsewhere.
 pub(super) fn is_in_doubt(error: &Error) -> bool {
     error.outcome_unknown() && matches!(error.reason(), "OUTCOME_UNKNOWN" | "SHARD_UNAVAILABLE")
+}
+
+/// Whether this line surely is not in because of the shard that it is for: others may go elsewhere.
+pub(super) fn is_left_out(error: &Error) -> bool {
+    error.reason() == "SHARD_UNAVAILABLE" && !error.outcome_unknown()
 }
 
 /// What JSON says of a line.

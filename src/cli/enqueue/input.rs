@@ -54,6 +54,8 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Bytes in all, where that is known.
     pub(super) size: Option<u64>,
+    /// By this name a later command reads the same.
+    pub(super) file: Option<String>,
     input: Box<dyn Read + Send>,
 }
 
@@ -126,7 +128,7 @@ impl Source {
     pub(super) fn open(path: &Path) -> Result<Source, Failure> {
         if path == "-" {
             let (name, input) = ("standard input".to_owned(), Box::new(io::stdin()));
-            return Ok(Source { name, size: None, input });
+            return Ok(Source { name, size: None, file: None, input });
         }
         let name = path.display().to_string();
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
@@ -135,7 +137,10 @@ impl Source {
             return Err(Failure::usage(format!("cannot read {name}: it is a directory")));
         }
         let size = Some(metadata.len()).filter(|_| metadata.is_file());
-        Ok(Source { name, size, input: Box::new(file) })
+        // What this process alone has open, as by `<(…)`, is gone with it.
+        let is_lasting = size.is_some() && !path.starts_with("/dev") && !path.starts_with("/proc");
+        let kept = is_lasting.then(|| name.clone());
+        Ok(Source { name, size, file: kept, input: Box::new(file) })
     }
 
     /// Reads on a thread of its own, no further ahead than a few batches. What went wrong, in words,

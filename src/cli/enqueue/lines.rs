@@ -1,6 +1,7 @@
 //! `--lines`: a job for each line, in batches, several of them under way.
 
 use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,17 +14,17 @@ use tokio::sync::mpsc::error::TryRecvError;
 use super::Enqueue;
 use super::account::{Account, Repeat, summary};
 use super::again::Again;
-use super::answer::{answers, is_in_doubt, is_of_the_line, no_answer, too_long};
+use super::answer::{answers, is_in_doubt, is_left_out, is_of_the_line, no_answer, too_long};
+use super::away::Away;
 use super::connect::{self, Connection};
-use super::exit::{self, Failure, complain, note};
+use super::exit::{self, Failure, complain, note, trying_again};
 use super::input::{Batch, Line, Source, digest, payload};
 use super::ledger::{Ledger, Lines};
 use super::printer::Printer;
 use super::progress::Progress;
 use super::stop::Stop;
 use super::times::remark_past;
-use crate::client::{Enqueued, Error, Producer};
-use crate::config::show_duration;
+use crate::client::{Enqueued, Error, Producer, Repeats};
 use crate::domain::limit;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
@@ -34,6 +35,9 @@ const CALLS: usize = 8;
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
 /// How long answers are waited for after Ctrl-C or SIGTERM.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Ids that are told on a terminal: more of them nobody copies from there. What is redirected gets them all.
+const IDS_ON_TERMINAL: usize = 20;
 
 /// Enqueues each line.
 pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
@@ -64,13 +68,14 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         connection,
         producer,
         template,
-        file: (file != "-").then(|| source.name.clone()),
+        file: source.file.clone(),
         name: source.name.clone(),
         under_way: BTreeMap::new(),
         ledger: Ledger::default(),
-        progress: Progress::new(source.size, !enqueue.quiet),
+        progress: Progress::new(source.size, enqueue.quiet),
         printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
         stop: Stop::new(CALLS),
+        away: Away::default(),
         repeats,
         told_of_json: enqueue.quiet,
     };
@@ -110,7 +115,7 @@ struct Import<'a> {
     connection: Connection,
     producer: Producer,
     template: JobSpec,
-    /// None: stdin.
+    /// None: no command can read it again by its name.
     file: Option<String>,
     /// Of the input, for messages.
     name: String,
@@ -120,6 +125,7 @@ struct Import<'a> {
     progress: Progress,
     printer: Printer,
     stop: Stop,
+    away: Away,
     /// Hears why lines are sent again.
     repeats: mpsc::Sender<Error>,
     /// That a line is no JSON which looks like it.
@@ -188,8 +194,8 @@ impl Import<'_> {
     /// Somebody who sees nothing happen wants to know why.
     fn tell_of_repeats(&self, why: &Error) {
         let why = self.connection.failure("not all lines are in yet", why).problem();
-        let limit = show_duration(self.connection.timeout());
-        self.progress.suspend(|| note(&format!("ringq: {why}; trying again for up to {limit}")));
+        let again = trying_again(self.connection.timeout());
+        self.progress.suspend(|| note(&format!("ringq: {why}; {again}")));
     }
 
     /// What cannot be read is wrong usage only as long as nothing was sent.
@@ -212,10 +218,12 @@ impl Import<'_> {
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
         jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
         let (producer, longest) = (self.producer.clone(), self.longest());
-        let (no_more, repeats) = (self.stop.no_more(), self.repeats.clone());
-        let repeats = move |why: &Error| _ = repeats.try_send(why.clone());
+        let (stop, away, hear) = (self.stop.no_more(), self.away.clone(), self.repeats.clone());
         Box::pin(async move {
-            let answers = answers(&producer, jobs, longest, &no_more, &repeats).await;
+            let hear = |why: &Error| _ = hear.try_send(why.clone());
+            let wants = |why: &Error| away.is_worth_a_repeat(why);
+            let repeats = Repeats { stop: &stop, hear: &hear, wants: &wants };
+            let answers = answers(&producer, jobs, longest, &repeats).await;
             let mut answers = answers.into_iter();
             let answer = |is_short| match is_short {
                 true => answers.next().unwrap_or_else(|| Err(no_answer())),
@@ -277,18 +285,19 @@ impl Import<'_> {
     }
 
     fn take(&mut self, answered: Answered) {
-        let done = self.ledger.count();
+        let (done, lines) = (self.ledger.count(), answered.lines.len());
         for (line, answer) in answered.lines {
             let printed = self.printer.answer(&answer);
             self.check(printed);
             match answer {
                 Ok(job) => {
+                    self.away.is_back(&job.shard);
                     self.ledger.enqueued(line, job.outcome == EnqueueOutcome::Unchanged);
                 }
                 Err(error) => self.fail(line, &error),
             }
         }
-        self.stop.call_ended(self.ledger.count() > done);
+        self.stop.call_ended(lines, self.ledger.count() > done);
         self.progress.set(answered.offset, self.ledger.count());
         // So that a reader sees the ids while the next ones are made.
         let flushed = self.printer.flush();
@@ -320,13 +329,15 @@ impl Import<'_> {
             if self.stop.doubt(&problem) && !self.enqueue.quiet {
                 self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
             }
+        } else if is_left_out(error) {
+            self.away.waited_for(error);
+            let failure = self.connection.failure(&format!("{what} is not enqueued"), error);
+            let problem = failure.problem();
+            if self.stop.left_out(failure) && !self.enqueue.quiet {
+                self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
+            }
         } else if !self.stop.is_decided() {
-            let what = match error.reason() {
-                // What lies behind it may well be in: it is for other shards.
-                "SHARD_UNAVAILABLE" => format!("{what} is not enqueued"),
-                _ => format!("stopped at {what}"),
-            };
-            self.stop.halt(self.connection.failure(&what, error));
+            self.stop.halt(self.connection.failure(&format!("stopped at {what}"), error));
         }
     }
 
@@ -367,9 +378,11 @@ impl Import<'_> {
             repeat: Repeat::of(&self.enqueue.identity),
             again: Again::of_this_process(),
             all_sent,
+            ids_shown: if io::stderr().is_terminal() { IDS_ON_TERMINAL } else { usize::MAX },
         };
-        complain(&account.state());
+        // The account is the last line, as the count of a whole run is: the others may be many.
         account.hints().iter().for_each(|hint| note(&format!("  {hint}")));
+        complain(&account.state());
         Err(Failure::told(failure.code()))
     }
 }

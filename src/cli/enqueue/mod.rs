@@ -3,6 +3,7 @@
 mod account;
 mod again;
 mod answer;
+mod away;
 mod input;
 mod ledger;
 mod lines;
@@ -43,7 +44,8 @@ others go on; the exit code is then 1. What may be in, as its shard did not say,
 --timeout under the id that the server gave it, and the others go on; what stays unknown is told at \
 the end (exit code 4), with how to repeat it.
 
-When the server or a shard goes away meanwhile, \
+When a shard is away, lines with ids for it are repeated for --timeout, then each is tried once, and the others go \
+on; what is not in is told at the end (exit code 4). When the server goes away, or all shards, \
 the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then, \
 and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command \
 that sends exactly the rest. With --request-id the same command can be run again, and doubles \
@@ -78,7 +80,7 @@ pub(super) struct Enqueue {
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     #[arg(requires = "wait")]
     wait_timeout: Option<Duration>,
-    /// Print no ids, and no notes
+    /// Print nothing but what went wrong: no ids, no notes, no progress
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]

@@ -14,9 +14,9 @@ pub(super) struct Progress(Option<ProgressBar>);
 // === impl Progress ===
 
 impl Progress {
-    /// `size` is that of the input in bytes, if it is known; `prints` says that ids go to stdout.
-    pub(super) fn new(size: Option<u64>, prints: bool) -> Progress {
-        if !io::stderr().is_terminal() || (prints && io::stdout().is_terminal()) {
+    /// `size` is that of the input in bytes, if it is known. Unless `quiet`, ids go to stdout.
+    pub(super) fn new(size: Option<u64>, quiet: bool) -> Progress {
+        if quiet || !io::stderr().is_terminal() || io::stdout().is_terminal() {
             return Progress(None);
         }
         let (bar, template) = match size {

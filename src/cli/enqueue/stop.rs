@@ -13,21 +13,36 @@ pub(super) struct Stop {
     failure: Option<Failure>,
     /// Ends repeats: what they bring in lies behind a line that is not.
     no_more: CancellationToken,
-    /// Why it is not known of some lines whether they are in, though the server answers.
-    doubt: Option<Failure>,
-    /// When that was heard first.
+    /// Why some lines are not in, or nobody knows whether they are, though the server answers.
+    passed_over: Option<Failure>,
+    /// When it was heard first that a line may be in.
     doubt_since: Option<Instant>,
+    /// Whether it was heard that a line is left out.
+    has_left_out: bool,
     /// Calls in a row that have brought in no line.
     barren: usize,
+    /// Their lines.
+    barren_lines: usize,
 }
+
+/// Lines for one shard of several may follow each other, a call for each where they come slowly; not so many.
+const BARREN_LINES: usize = 100;
 
 // === impl Stop ===
 
 impl Stop {
     /// Nothing has happened yet; `calls` are under way at once.
     pub(super) fn new(calls: usize) -> Stop {
-        let (failure, no_more) = (None, CancellationToken::new());
-        Stop { calls, failure, no_more, doubt: None, doubt_since: None, barren: 0 }
+        Stop {
+            calls,
+            failure: None,
+            no_more: CancellationToken::new(),
+            passed_over: None,
+            doubt_since: None,
+            has_left_out: false,
+            barren: 0,
+            barren_lines: 0,
+        }
     }
 
     /// Whether nothing more is sent.
@@ -63,8 +78,14 @@ impl Stop {
     pub(super) fn doubt(&mut self, problem: &str) -> bool {
         let is_first = self.doubt_since.is_none();
         self.doubt_since.get_or_insert_with(Instant::now);
-        self.doubt.get_or_insert_with(|| Failure::new(exit::UNAVAILABLE, problem));
+        self.passed_over.get_or_insert_with(|| Failure::new(exit::UNAVAILABLE, problem));
         is_first
+    }
+
+    /// A line is not in, and others may be; whether that is heard for the first time.
+    pub(super) fn left_out(&mut self, failure: Failure) -> bool {
+        self.passed_over.get_or_insert(failure);
+        !std::mem::replace(&mut self.has_left_out, true)
     }
 
     /// Since when some line may be in.
@@ -72,19 +93,23 @@ impl Stop {
         self.doubt_since
     }
 
-    /// A call has brought in a line or none. When as many as are under way at once bring in none, those in doubt are
-    /// why: it is not one shard alone that does not answer.
-    pub(super) fn call_ended(&mut self, brought_in: bool) {
-        self.barren = if brought_in { 0 } else { self.barren + 1 };
+    /// A call of so many lines has brought in one or none. When as many as are under way at once bring in none, those
+    /// that were passed over are why: it is not one shard alone that does not answer.
+    pub(super) fn call_ended(&mut self, lines: usize, brought_in: bool) {
+        (self.barren, self.barren_lines) =
+            if brought_in { (0, 0) } else { (self.barren + 1, self.barren_lines + lines) };
+        // A line in doubt takes its time, one that is left out may take none.
+        let enough = self.doubt_since.is_some() || self.barren_lines >= BARREN_LINES;
         if self.barren >= self.calls
-            && let Some(doubt) = self.doubt.take()
+            && enough
+            && let Some(why) = self.passed_over.take()
         {
-            self.halt(doubt);
+            self.halt(why);
         }
     }
 
     /// Why not all is well, if so.
     pub(super) fn failure(self) -> Option<Failure> {
-        self.failure.or(self.doubt)
+        self.failure.or(self.passed_over)
     }
 }

@@ -53,6 +53,16 @@ struct Item<K> {
     error: Option<Error>,
 }
 
+/// What a caller has to say about the repeats of its jobs.
+pub(crate) struct Repeats<'a> {
+    /// Nothing is sent or repeated once this is cancelled.
+    pub(crate) stop: &'a CancellationToken,
+    /// Hears why jobs are sent again, each time that it takes long.
+    pub(crate) hear: &'a (dyn Fn(&Error) + Send + Sync),
+    /// Whether a job that failed like this is sent again.
+    pub(crate) wants: &'a (dyn Fn(&Error) -> bool + Send + Sync),
+}
+
 /// What one call brought.
 pub(super) struct Sent<K> {
     pub(super) answers: Vec<(K, Answer)>,
@@ -150,27 +160,30 @@ impl<K> Group<K> {
         Sent { answers, again }
     }
 
-    /// Calls until all have their answer, or until `stop`: nothing is sent after that. `repeats` hears why it
-    /// takes long.
+    /// Calls until all have their answer, as far as `repeats` lets it.
     pub(super) async fn send_all(
         mut self,
         client: &Client,
         terms: &Terms,
-        stop: &CancellationToken,
-        repeats: &(dyn Fn(&Error) + Send + Sync),
+        repeats: &Repeats<'_>,
     ) -> Vec<(K, Answer)> {
         let begin = Instant::now();
         let mut all = Vec::with_capacity(self.items.len());
-        while !stop.is_cancelled() {
+        while !repeats.stop.is_cancelled() {
             let Sent { answers, again } = self.send(client, terms).await;
             all.extend(answers);
             let Some((rest, pause)) = again else { return all };
             self = rest;
+            let wants = |item: &Item<K>| item.error.as_ref().is_none_or(repeats.wants);
+            all.extend(self.give_up(|item| !wants(item)));
+            if self.items.is_empty() {
+                return all;
+            }
             let why = self.items.iter().find_map(|item| item.error.as_ref());
             if let Some(error) = why.filter(|_| begin.elapsed() + pause >= LONG) {
-                repeats(error);
+                (repeats.hear)(error);
             }
-            stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+            repeats.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
         }
         all.extend(self.give_up(|_| true));
         all

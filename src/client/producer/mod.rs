@@ -14,6 +14,7 @@ use tonic::Code;
 
 use super::{Client, Error};
 use crate::pb::{ConflictPolicy, Durability, EnqueueOutcome, JobSpec, JobState};
+pub(crate) use group::Repeats;
 use queue::Waiting;
 
 /// How long a job is repeated unless told otherwise.
@@ -144,23 +145,23 @@ impl Producer {
     /// Enqueues jobs, any number of them, in as many calls as that takes; the answers are in the
     /// order of the jobs. No two of them are one transaction: some may fail while others are written.
     pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<Enqueued, Error>> {
-        self.enqueue_batch_until(jobs, &CancellationToken::new(), &|_| ()).await
+        let stop = CancellationToken::new();
+        self.enqueue_batch_with(jobs, &Repeats { stop: &stop, hear: &|_| (), wants: &|_| true })
+            .await
     }
 
-    /// The same, but nothing is sent or repeated after `stop`; what is under way is waited for. `repeats`
-    /// hears why jobs are sent again, each time that it takes long.
-    pub(crate) async fn enqueue_batch_until(
+    /// The same, repeated as the caller wants it; what is under way is waited for.
+    pub(crate) async fn enqueue_batch_with(
         &self,
         jobs: Vec<JobSpec>,
-        stop: &CancellationToken,
-        repeats: &(dyn Fn(&Error) + Send + Sync),
+        repeats: &Repeats<'_>,
     ) -> Vec<Result<Enqueued, Error>> {
         let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
         let groups = group::split(&self.terms, jobs.into_iter().enumerate());
         // Of two changes to one id the later one is to stay.
         let calls = if self.terms.changes() { 1 } else { BATCH_CALLS };
         let mut ended = stream::iter(groups)
-            .map(|group| group.send_all(&self.client, &self.terms, stop, repeats))
+            .map(|group| group.send_all(&self.client, &self.terms, repeats))
             .buffer_unordered(calls);
         while let Some(group) = ended.next().await {
             for (index, answer) in group {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::process::Child;
 
+use super::terminal::Terminal;
 use super::work_rig::signal;
 use super::{Ran, command, finish, piped, ringq};
 use crate::client::fake::{Fake, Script, not_done, unknown};
@@ -512,6 +513,9 @@ async fn lines_in_doubt_are_named_and_the_others_go_on() {
 
     unsure.store(false, Ordering::SeqCst);
     let (_, told) = ran.stderr.split_once("while read").expect("a loop for the shell");
+    let (told, account) = told.split_once("\nEND\n").unwrap();
+    assert!(account.starts_with("ringq: surely enqueued: "), "it is last: {account}");
+    let told = format!("{told}\nEND\n");
     let pasted = paste(address, &format!("while read{told}")).await;
     assert_eq!(pasted.stdout.lines().count(), 65, "{}", pasted.stderr);
     assert_eq!(taken(&fake), all, "none is doubled");
@@ -545,4 +549,139 @@ async fn a_server_that_is_unsure_of_everything_is_not_sent_the_whole_file() {
         rows.iter().filter(|row| row["error"]["reason"] == "OUTCOME_UNKNOWN").collect();
     let is_named = |row: &&Value| row["id"].as_str().is_some_and(|id| id.starts_with("s1~"));
     assert!(unknown.len() > 500 && unknown.iter().all(is_named), "{:?}", rows[0]);
+}
+
+/// Quiet is quiet on a terminal, too, where others see how far it is.
+#[tokio::test]
+async fn quiet_lines_draw_nothing_on_a_terminal() {
+    let server = Server::start().await;
+    for (quiet, pauses) in [(false, true), (true, true), (true, false)] {
+        let terminal = Terminal::of(80);
+        let mut args = vec!["enqueue", "mail", "--lines", "-"];
+        args.extend(quiet.then_some("--quiet"));
+        let mut command = command(server.grpc, &args);
+        command.stdin(Stdio::piped()).stderr(terminal.stdio());
+        let mut child = command.env("TERM", "xterm").spawn().unwrap();
+        drop(command);
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"a\n").await.unwrap();
+        if pauses {
+            // A few turns of what is drawn as time goes by.
+            tokio::time::sleep(millis(700)).await;
+        }
+        drop(stdin);
+        assert_eq!(finish(child).await.code, 0);
+        let text = terminal.text();
+        match quiet {
+            true => assert_eq!(text, ""),
+            false => {
+                assert!(text.contains("1 lines") && text.ends_with("1 enqueued\n"), "{text:?}")
+            }
+        }
+    }
+}
+
+/// What a shell gives one command as a file is not there for the next one.
+#[tokio::test]
+async fn a_file_that_is_gone_afterwards_is_not_named_in_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 1_500);
+    let (_fake, address) = scripted(|line| (line == 501).then(unknown)).await;
+    let ringq = env!("CARGO_BIN_EXE_ringq");
+    let enqueue = format!("{ringq} enqueue mail --request-id r --timeout 1s --lines");
+    for script in [
+        format!("cat '{file}' | {enqueue} /dev/fd/3 3<&0"),
+        format!("{enqueue} /dev/fd/3 3< '{file}'"),
+        format!("{enqueue} /proc/self/fd/3 3< '{file}'"),
+        format!("{enqueue} /dev/stdin < '{file}'"),
+        format!("mkfifo '{file}.fifo'; cat '{file}' > '{file}.fifo' & {enqueue} '{file}.fifo'"),
+    ] {
+        let mut shell = tokio::process::Command::new("sh");
+        shell.args(["-c", &script]).stdin(Stdio::null());
+        shell.stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.env("RINGQ_SERVER", format!("http://{address}"));
+        let ran = finish(shell.spawn().unwrap()).await;
+        let says =
+            ["says otherwise: … | sed ", "\n  … stands for the command that the lines came from\n"];
+        let ran = ran.fails(4, &says);
+        let named = |line: &str| line.contains(" | sed") && !line.contains("… | sed");
+        assert!(!ran.stderr.lines().any(named), "{script}: {}", ran.stderr);
+    }
+}
+
+/// Whatever a terminal shows of many ids and ranges, the account is what stays to be seen.
+#[tokio::test]
+async fn many_lines_in_doubt_leave_the_account_on_the_screen() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 400);
+    let (_fake, address) = doubting(Arc::new(AtomicBool::new(true)), |line| line % 4 == 1).await;
+    let terminal = Terminal::of(80);
+    let args = ["enqueue", "mail", "--timeout", "1s", "--lines", &file];
+    let mut command = command(address, &args);
+    let child = command.stderr(terminal.stdio()).spawn().unwrap();
+    drop(command);
+    assert_eq!(finish(child).await.code, 4);
+    let text = terminal.text();
+    let (_, end) = text.rsplit_once("<<'END'\n").unwrap();
+    let lines: Vec<&str> = end.lines().collect();
+    assert_eq!(lines.iter().filter(|line| line.contains(" s1~")).count(), 20, "{end}");
+    assert!(lines[21].starts_with("  and 80 more, from line 81 on: "), "{end}");
+    let account = "surely enqueued: 300 lines (all others up to 400); may be enqueued: \
+                   lines 1, 5, 9, 13, 17, 21, 25, 29, 33, 37 and 90 more ranges";
+    assert!(lines.last().unwrap().ends_with(account), "{end}");
+}
+
+/// One shard of several is away for the whole run: it is waited for once, and the lines for others all go in.
+#[tokio::test]
+async fn lines_for_other_shards_than_the_one_that_is_away_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 20_000);
+    let is_away = Arc::new(AtomicBool::new(true));
+    let away = Arc::clone(&is_away);
+    let (fake, client) = Fake::start(Script::without(move |job| {
+        away.load(Ordering::SeqCst) && job.payload.as_ref().unwrap().bytes().ends_with(b"7")
+    }))
+    .await;
+    let address = client.url().trim_start_matches("http://").parse().unwrap();
+    let args = ["enqueue", "mail", "--timeout", "2s", "--id-from-payload", "--lines", &file];
+    let begin = Instant::now();
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    // 40 batches, 8 at once: it would be 10 s if each were repeated for as long.
+    assert!(begin.elapsed() < millis(8_000), "{:?}", begin.elapsed());
+    let says = [
+        "ringq: line 7 of ",
+        "; others go on\n",
+        "the rest is in 2000 ranges: to send it, run the same command again; ",
+        "ringq: surely enqueued: 18000 lines (all others up to 20000); \
+         not enqueued: lines 7, 17, 27, 37, 47, 57, 67, 77, 87, 97 and 1990 more ranges\n",
+    ];
+    ran.fails(4, &says);
+    assert_eq!(taken(&fake).len(), 18_000);
+
+    is_away.store(false, Ordering::SeqCst);
+    let again = finish(command(address, &args).spawn().unwrap()).await;
+    assert_eq!(again.code, 0, "{}", again.stderr);
+    assert_eq!(taken(&fake).into_iter().collect::<HashSet<_>>().len(), 20_000);
+}
+
+/// No line gets in any more: the rest of the file is left alone.
+#[tokio::test]
+async fn all_shards_away_is_the_end_of_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = numbered(dir.path(), 20_000);
+    let (fake, client) = Fake::start(Script::without(|job| {
+        let line = std::str::from_utf8(job.payload.as_ref().unwrap().bytes()).unwrap();
+        line.parse::<u64>().unwrap() > 500
+    }))
+    .await;
+    let address = client.url().trim_start_matches("http://").parse().unwrap();
+    let args = ["enqueue", "mail", "--timeout", "1s", "--lines", &file];
+    let ran = finish(command(address, &args).spawn().unwrap()).await;
+    let ran = ran.fails(
+        4,
+        &["is not enqueued", "surely enqueued: 500 lines (1-500); not enqueued: lines 501-"],
+    );
+    assert_eq!(told_lines(&ran, "exactly the rest: "), (501..=20_000).collect::<Vec<_>>());
+    assert!(ran.stderr.contains("; not sent: "), "{}", ran.stderr);
+    assert_eq!(taken(&fake).len(), 500);
 }
