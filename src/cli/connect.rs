@@ -163,7 +163,7 @@ pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Failure
     let hint = if error.message().contains("frame with invalid size") {
         "does a gRPC server listen there? ringq's port is 7700 by default"
     } else if error.outcome_unknown() {
-        "the connection broke: what was asked may have been done all the same"
+        "the connection broke: what was asked may have been done all the same, if that is a ringq server"
     } else {
         "is it running? start one with `ringq serve`, or name it with --server or RINGQ_SERVER"
     };

@@ -27,6 +27,9 @@ pub(super) enum Topic {
 /// Which, and how to print.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+IN/S, DONE/S, FAILED/S and STREAMS are those of the server that answers, over the last minute; the other numbers are of \
+the whole queue.
+
 Examples:
   ringq topic list
   ringq topic list billing.
@@ -184,12 +187,17 @@ fn block(stats: &TopicStats) -> Block {
         ("enqueued", stats.enqueue_rate, stats.enqueued_total),
         ("succeeded", stats.finish_rate, stats.succeeded_total),
     ] {
-        block.line(name, format!("{total} in all, {}/s over the last minute", rate(per_second)));
+        block.line(name, format!("{total} in all, {}", here(per_second)));
     }
-    block.line("failed", format!("{}/s over the last minute", rate(stats.fail_rate)));
+    block.line("failed", here(stats.fail_rate));
     block.line("ended dead", format!("{} in all", stats.dead_total));
-    block.line("streams", stats.streams.to_string());
+    block.line("streams", format!("{} at this server", stats.streams));
     block
+}
+
+/// Each server counts what goes through it.
+fn here(per_second: f64) -> String {
+    format!("{}/s at this server over the last minute", rate(per_second))
 }
 
 /// Two digits where they say something.

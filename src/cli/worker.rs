@@ -20,7 +20,7 @@ pub(super) enum Worker {
 /// Which, and how to print.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A worker is listed as long as it takes jobs. One that runs its last ones, as after --max-jobs of `ringq work` or a \
+Listed are the workers of the server that answers, each as long as it takes jobs. One that runs its last ones, as after --max-jobs of `ringq work` or a \
 first Ctrl-C, has closed its stream.
 
 Examples:

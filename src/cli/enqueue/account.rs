@@ -144,7 +144,7 @@ impl Account<'_> {
         let count = rest.len();
         match self.repeat {
             _ if count <= RANGES_OF_A_COMMAND => {
-                format!("to send exactly the rest: {}", self.command(rest))
+                format!("to send exactly those that surely are not: {}", self.command(rest))
             }
             Repeat::Harmless | Repeat::HarmlessByNumber => format!(
                 "the rest is in {count} ranges: to send it, run the same command again; lines that are enqueued are \
@@ -161,7 +161,8 @@ impl Account<'_> {
         let lines = self.ledger.lines(places);
         (!lines.is_empty()).then(|| {
             format!(
-                "{} would run twice if enqueued already: look first, as with `ringq job list {}`; \
+                "{} would run twice if enqueued already: look first, as with \
+                 `ringq job list {} --limit 0 --full -o json`, which has the payloads; \
                  a run with --request-id could be repeated",
                 named(&lines),
                 quoted(self.topic)
@@ -329,7 +330,7 @@ mod tests {
         let hints = |repeat, file, all_sent| account(&ledger, repeat, file, all_sent).hints();
         let doubles = hints(Repeat::Doubles, Some("my jobs"), false);
         let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - -q";
-        assert_eq!(doubles[0], format!("to send exactly the rest: {sed}"));
+        assert_eq!(doubles[0], format!("to send exactly those that surely are not: {sed}"));
         assert!(doubles[1].starts_with("lines 6-7, 10-12 would run twice"), "{doubles:?}");
         assert!(doubles[1].contains("`ringq job list t`") && !doubles[1].contains("sed"));
         let by_id = hints(Repeat::DoublesWithoutId, Some("my jobs"), true);

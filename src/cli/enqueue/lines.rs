@@ -366,10 +366,11 @@ impl Import<'_> {
             let refused = self.ledger.count_refused() > 0;
             return if refused { Err(Failure::told(exit::FAILED)) } else { Ok(()) };
         };
-        if !self.ledger.is_any_in() {
-            return Err(failure);
-        }
         failure.tell();
+        if !self.ledger.is_any_in() {
+            complain("no line is enqueued");
+            return Err(Failure::told(failure.code()));
+        }
         let account = Account {
             ids_live,
             ledger: &self.ledger,

@@ -48,7 +48,7 @@ When a shard is away, lines with ids for it are repeated for --timeout, then eac
 on; what is not in is told at the end (exit code 4). When the server goes away, or all shards, \
 the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then, \
 and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command \
-that sends exactly the rest. With --request-id the same command can be run again, and doubles \
+that sends exactly those that are not. With --request-id the same command can be run again, and doubles \
 nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
 
 Examples:
@@ -285,15 +285,20 @@ impl Enqueue {
                 ));
                 return;
             }
-            // For people; a script that repeats itself expects just this.
+            // For people; a program that repeats itself expects just this.
             let by_default = self.identity.on_conflict.is_none()
                 && self.identity.request_id.is_none()
                 && !self.identity.id_from_payload;
-            if by_default && io::stderr().is_terminal() {
-                note(
-                    "  nothing of it was changed; --on-conflict replace changes all of it, reschedule its time \
-                     and priority",
-                );
+            if by_default && !self.output.is_json() && io::stderr().is_terminal() {
+                note(match answer.state() {
+                    JobState::Succeeded | JobState::Cancelled | JobState::Expired => {
+                        "  it has ended and nothing runs again; --on-conflict replace makes a new job of it"
+                    }
+                    _ => {
+                        "  nothing of it was changed; --on-conflict replace changes all of it, reschedule its \
+                         time and priority"
+                    }
+                });
             }
         }
     }

@@ -170,7 +170,16 @@ impl Redrive {
         let others = usize::try_from(skipped).unwrap_or(0).saturating_sub(unfit.len());
         if others == 0 {
             let all_missing = unfit.iter().all(|(_, state)| state.is_none());
-            return Failure::told(if all_missing { exit::NOT_FOUND } else { exit::FAILED });
+            let failure = Failure::told(if all_missing { exit::NOT_FOUND } else { exit::FAILED });
+            let waits = |(_, state): &&Unfit| {
+                matches!(state, Some(JobState::Scheduled | JobState::Backoff))
+            };
+            return match unfit.iter().find(waits) {
+                Some((id, _)) => failure.hint(format!(
+                    "`ringq job reschedule {topic} {id} --now` runs one that waits for its time"
+                )),
+                None => failure,
+            };
         }
         let problem = format!("{others} of the jobs named were left");
         let hint = match &self.to {

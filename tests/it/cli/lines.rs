@@ -70,8 +70,8 @@ async fn bad_lines_are_told_by_their_number_and_good_ones_go_through() {
 async fn a_mistake_in_the_flags_is_told_once() {
     let server = Server::start().await;
     let ran = piped(&server, &["enqueue", "no topic", "--lines", "-"], b"a\nb\nc\n").await;
-    let ran = ran.fails(1, &["stopped at line 1", "TOPIC"]);
-    assert_eq!(ran.stderr.lines().count(), 2, "{}", ran.stderr);
+    let ran = ran.fails(1, &["stopped at line 1", "TOPIC", "\nringq: no line is enqueued\n"]);
+    assert_eq!(ran.stderr.lines().count(), 3, "{}", ran.stderr);
     let none = ringq(&server, &["enqueue", "mail", "--lines", "/nowhere"]).await;
     none.fails(2, &["cannot read /nowhere: no such file"]);
     let none = ringq(&server, &["enqueue", "mail", "--lines", "/"]).await;
@@ -172,7 +172,7 @@ async fn a_server_that_goes_away_leaves_a_true_account() {
     let says = [
         "stopped at line 11 of standard input",
         "surely enqueued: 10 lines (1-10)",
-        "rest: … | sed -n '11,$p' |",
+        "surely are not: … | sed -n '11,$p' |",
     ];
     ran.fails(4, &says);
     server.restart().await;
@@ -284,11 +284,11 @@ async fn a_broken_call_never_leads_to_doubled_lines() {
         "stopped at line 501 of ",
         "surely enqueued: 1000 lines (1-500, 1001-1500)",
         "may be enqueued: lines 501-1000; not enqueued: lines 1501-2000",
-        "`ringq job list mail`",
+        "`ringq job list mail --limit 0 --full -o json`",
     ];
     let ran = ran.fails(4, &says);
     assert_eq!(ran.stdout.lines().count(), 1_000, "an id for each, empty ones here");
-    let rest = told_lines(&ran, "exactly the rest: ");
+    let rest = told_lines(&ran, "exactly those that surely are not: ");
     assert_eq!(rest, (1_501..=2_000).collect::<Vec<_>>());
     let taken = taken(&fake);
     assert_eq!(taken, (1..=500).chain(1_001..=1_500).collect::<Vec<_>>(), "no repeat behind it");
@@ -315,7 +315,7 @@ async fn lines_with_a_request_id_are_sent_again_by_their_numbers() {
     let places = |lines: std::ops::RangeInclusive<u64>| -> Vec<(u64, usize)> {
         lines.map(|line| (line, usize::try_from(line).unwrap())).collect()
     };
-    assert_eq!(told(&ran, "exactly the rest: "), places(1_001..=1_500));
+    assert_eq!(told(&ran, "exactly those that surely are not: "), places(1_001..=1_500));
     assert_eq!(told(&ran, "--retention says otherwise: "), places(501..=1_000));
 }
 
@@ -357,7 +357,10 @@ async fn a_full_disk_behind_stdout_leaves_a_true_account() {
     assert!((1..20_000).contains(&stored), "it stops: {stored}");
     let stored = u64::try_from(stored).unwrap();
     assert!(ran.stderr.contains(&format!("{stored} lines (1-{stored})")), "{}", ran.stderr);
-    assert_eq!(told_lines(&ran, "exactly the rest: "), (stored + 1..=20_000).collect::<Vec<_>>());
+    assert_eq!(
+        told_lines(&ran, "exactly those that surely are not: "),
+        (stored + 1..=20_000).collect::<Vec<_>>()
+    );
     assert!(!ran.stderr.contains("may be enqueued"), "{}", ran.stderr);
 }
 
@@ -422,7 +425,10 @@ async fn ctrl_c_loses_no_answer_behind_one_that_is_missing() {
     let says =
         ["ringq: interrupted", "1000 lines (1-500, 1001-1500); not enqueued: lines 501-1000\n"];
     let ran = finish(child).await.fails(130, &says);
-    assert_eq!(told_lines(&ran, "exactly the rest: "), (501..=1_000).collect::<Vec<_>>());
+    assert_eq!(
+        told_lines(&ran, "exactly those that surely are not: "),
+        (501..=1_000).collect::<Vec<_>>()
+    );
 }
 
 /// A server that has all jobs, but does not say so of those in these lines as long as it is `unsure`.
@@ -482,7 +488,9 @@ async fn a_shard_that_is_away_is_told_in_time_and_with_the_way_on() {
     assert!(!rest.iter().any(|line| line.contains("trying again")), "once: {rest:?}");
 
     is_away.store(false, Ordering::SeqCst);
-    let told = rest.iter().find_map(|line| line.strip_prefix("  to send exactly the rest: "));
+    let told = rest
+        .iter()
+        .find_map(|line| line.strip_prefix("  to send exactly those that surely are not: "));
     let pasted = paste(address, told.unwrap()).await;
     assert_eq!((pasted.code, pasted.stderr.as_str()), (0, "3 enqueued\n"));
     assert_eq!(taken(&fake), (1..=10).collect::<Vec<_>>());
@@ -681,7 +689,10 @@ async fn all_shards_away_is_the_end_of_lines() {
         4,
         &["is not enqueued", "surely enqueued: 500 lines (1-500); not enqueued: lines 501-"],
     );
-    assert_eq!(told_lines(&ran, "exactly the rest: "), (501..=20_000).collect::<Vec<_>>());
+    assert_eq!(
+        told_lines(&ran, "exactly those that surely are not: "),
+        (501..=20_000).collect::<Vec<_>>()
+    );
     assert!(ran.stderr.contains("; not sent: "), "{}", ran.stderr);
     assert_eq!(taken(&fake).len(), 500);
 }

@@ -20,7 +20,7 @@ impl Session {
             Answer::Settled(settled, delayed) => {
                 settled.into_iter().for_each(|one| self.settled(one));
                 for (slot, error) in delayed {
-                    self.tell_trouble(slot, &error, "is not settled yet");
+                    self.tell_trouble(slot, &error);
                 }
             }
             Answer::Extended(sent, answers) => {
@@ -32,7 +32,7 @@ impl Session {
                         }
                         Extended::NotNow(error) => {
                             self.leases.not_extended(slot, Instant::now());
-                            self.tell_trouble(slot, &error, "is not extended yet");
+                            self.tell_trouble(slot, &error);
                         }
                         Extended::Gone => self.lose(slot, "its lease could not be extended"),
                     }

@@ -50,8 +50,8 @@ impl Session {
         warn!("{what} {url}: {}; trying again until it is back", in_sentence(cause(error)));
     }
 
-    /// A job's settle or Extend did not get through and is repeated: `what` it is not.
-    pub(super) fn tell_trouble(&mut self, slot: Slot, error: &Error, what: &str) {
+    /// A job's settle or Extend did not get through and is repeated.
+    pub(super) fn tell_trouble(&mut self, slot: Slot, error: &Error) {
         // Of a connection that is gone its stream tells.
         if error.code() == Code::Unavailable && error.reason().is_empty() {
             return;
@@ -59,7 +59,9 @@ impl Session {
         let Some(job) = self.leases.job(slot) else { return };
         let cause = in_sentence(cause(error));
         if self.trouble.meets(slot, &cause) {
-            warn!("{job} {what}: {cause}; trying again until its lease is over");
+            warn!(
+                "{job} cannot be extended or settled yet: {cause}; trying again until its lease is over"
+            );
         }
     }
 
