@@ -18,13 +18,17 @@ const TOPICS_PAGE: usize = 1_000;
 
 impl Scheduler {
     /// Closes the rings before the newest one, if all replicas have agreed on that for a while, this one is
-    /// the one to do it, and no job is left that only they find. Long, in small pieces: it reads all ids.
+    /// the one to do it, and no job is left that only they find. Long, in small pieces: it reads all ids. A ring with a
+    /// shard that is not here stays open, and for its sake nothing is read.
     ///
     /// # Errors
     /// As the store's: every shard must have answered.
     pub async fn close_rings(&self) -> shards::Result<()> {
         let shards = &self.inner.shards;
         let Some(agreement) = shards.agreement() else { return Ok(()) };
+        if !shards.may_close_rings() {
+            return Ok(());
+        }
         for shard in shards.all() {
             if self.has_strays(shard).await? {
                 return Ok(());

@@ -11,7 +11,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::rings::{self, Members, Rings};
+use crate::domain::rings::{self, Rings};
 use crate::domain::{ShardName, limit};
 use crate::store::{About, Beat, Event};
 
@@ -70,21 +70,22 @@ impl Shards {
     /// lowest. Where a shard is silent nobody knows what others serve.
     #[must_use]
     pub fn agreement(&self) -> Option<Agreement> {
-        let council = &self.inner.council;
-        let (&owner, known) = (council.owner.get()?, council.known());
+        self.agreement_by(&self.inner.council.known())
+    }
+
+    fn agreement_by(&self, known: &Known) -> Option<Agreement> {
+        let &owner = self.inner.council.owner.get()?;
         let now = Instant::now();
         let is_heard = |shard: &Shard| !shard.is_shared() || known.dissent.hears(shard.name(), now);
         let heard = self.all().iter().all(is_heard);
-        let agreed = known.agreed;
-        drop(known);
-        let long = heard && agreed.elapsed() >= self.inner.patience.agreement;
+        let long = heard && now.duration_since(known.agreed) >= self.inner.patience.agreement;
         let ours = self.all().iter().all(|shard| {
             shard.census().is_some_and(|census| {
                 let living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
                 living.map(|sign| sign.owner).min() == Some(owner)
             })
         });
-        (long && ours && self.rings().is_changing()).then_some(Agreement(agreed))
+        (long && ours && self.rings().is_changing()).then_some(Agreement(known.agreed))
     }
 
     /// How long it takes at least until there is an agreement that there is not yet; zero where there may be one.
@@ -101,16 +102,17 @@ impl Shards {
         known.records.iter().any(|(members, mark)| mark.open && members.contains(shard))
     }
 
-    /// Closes all rings but the newest one, if what was agreed on still is.
+    /// Whether a former ring may be closed at all, once no job is left that only it finds.
+    #[must_use]
+    pub fn may_close_rings(&self) -> bool {
+        !self.inner.council.known().closable().is_empty()
+    }
+
+    /// Closes all rings that may be closed, if what was agreed on still is.
     pub async fn close_former_rings(&self, agreement: Agreement) {
         let close = |known: &mut Known| {
-            // What lies on a shard that is not here was not looked for.
-            let is_here = |ring: &Members| !known.strangers.iter().any(|s| ring.contains(s));
-            let former =
-                known.records.keys().filter(|ring| **ring != known.served && is_here(ring));
-            let mut former: Vec<_> = former.cloned().collect();
-            former.retain(|ring| rings::close(&mut known.records, ring));
-            for ring in &former {
+            for ring in known.closable() {
+                rings::close(&mut known.records, &ring);
                 tracing::info!(%ring, "a former ring is closed: no job is left that only it finds");
             }
         };
@@ -131,14 +133,11 @@ impl Shards {
     }
 
     async fn close_rings(&self, agreement: Agreement, close: impl FnOnce(&mut Known)) {
-        // A shard may be silent by now.
-        if self.agreement() != Some(agreement) {
-            return;
-        }
         let council = &self.inner.council;
         {
             let mut known = council.known();
-            if Agreement(known.agreed) != agreement {
+            // A shard may be silent by now, or a replica have come.
+            if self.agreement_by(&known) != Some(agreement) {
                 return;
             }
             close(&mut known);

@@ -263,6 +263,14 @@ impl Known {
         }
     }
 
+    /// Former rings that are open and of which every shard is here. What lies on another one is not looked for, and it
+    /// may come back with it.
+    pub(super) fn closable(&self) -> Vec<Members> {
+        let is_here = |ring: &Members| !self.strangers.iter().any(|shard| ring.contains(shard));
+        let former = self.records.iter().filter(|(ring, mark)| mark.open && **ring != self.served);
+        former.map(|(ring, _)| ring).filter(|ring| is_here(ring)).cloned().collect()
+    }
+
     /// Looks which shards are on an open ring and not here, and says so of new ones.
     fn meet_strangers(&mut self, shards: &[Shard]) {
         let is_here = |name: &ShardName| shards.iter().any(|shard| shard.name() == name);
@@ -282,10 +290,87 @@ impl Known {
             tracing::warn!(
                 %shard,
                 "no replica has a shard that may have jobs: they are neither found nor delivered; configure it on \
-                 all servers, and remove it when `ringq shard drain` with --wait has ended; if its data is gone, \
-                 nothing can be done"
+                 all servers, an empty one by its name if its data is gone, and remove it when `ringq shard drain` \
+                 with --wait has ended"
             );
         }
         (self.strangers, self.lost) = (strangers, lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::Clock;
+    use crate::domain::Time;
+    use crate::domain::rings::Mark;
+    use crate::shards::faulty::Faulty;
+    use crate::shards::{Member, Patience, Shards};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Two shards that have answered, and a replica that serves both.
+    fn shards() -> Shards {
+        let member = |name| Member::from(Faulty::new(name, &Clock::system()));
+        let shards = Shards::new(["s0", "s1"].map(member).into(), &Metrics::new());
+        shards.all().iter().for_each(|shard| shard.set_census(census(Records::new())));
+        serve(&shards);
+        shards
+    }
+
+    fn census(rings: Records) -> Census {
+        Census { now: Time(0), state: ShardState::Active, rings, replicas: Vec::new() }
+    }
+
+    /// What follows from what is known.
+    fn serve(shards: &Shards) {
+        let council = &shards.inner.council;
+        let served = open(&mut council.known().records, shards.all());
+        council.serve(shards.all(), served);
+    }
+
+    /// A shard says this of a ring.
+    fn hear(shards: &Shards, ring: &Members, version: u64, open: bool) {
+        let census = census(Records::from([(ring.clone(), Mark { version, open })]));
+        shards.inner.council.hear(1, shards.all(), &shards.all()[0], &census);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_ring_stays_open_until_calls_that_began_under_it_have_ended() {
+        let shards = shards();
+        let council = &shards.inner.council;
+        let both = council.known().served.clone();
+        shards.all()[1].set_state(ShardState::Draining);
+        serve(&shards);
+        assert_ne!(council.known().served, both);
+        // Others take this replica for dead, and close it again and again.
+        let is_open_though_closed = |version| {
+            hear(&shards, &both, version, false);
+            council.known().records[&both].open
+        };
+        assert!(is_open_though_closed(9));
+        tokio::time::advance(Patience::default().call_max()).await;
+        assert!(is_open_though_closed(19));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!is_open_though_closed(29));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn agreement_begins_anew_when_a_ring_is_opened() {
+        let shards = shards();
+        let council = &shards.inner.council;
+        let since = || council.known().agreed.elapsed();
+        let other = Members::stored("s0:1,s2:1").unwrap();
+        for (version, open, agreed) in [
+            (1, true, Duration::ZERO),
+            (1, true, MINUTE),
+            (2, false, 2 * MINUTE),
+            (3, true, Duration::ZERO),
+        ] {
+            tokio::time::advance(MINUTE).await;
+            hear(&shards, &other, version, open);
+            assert_eq!(since(), agreed, "{version} {open}");
+        }
     }
 }

@@ -202,6 +202,47 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
 }
 
 #[tokio::test]
+async fn a_former_ring_is_not_closed_on_what_was_agreed_before_another_change() {
+    let stores = Ring::stores(3);
+    let jobs = Ring::joined(&stores[..2], 1).await.accept(drafts(0)).await;
+    let ring = Ring::joined(&stores, 2).await;
+    let shards = ring.scheduler.shards();
+    let agreed = soon("they agree", async || shards.agreement()).await;
+    set(&ring, 0, ShardState::Draining).await;
+    set(&ring, 0, ShardState::Active).await;
+    shards.close_former_rings(agreed).await;
+    is_where_it_was(&ring, &jobs).await;
+    let agreed = soon("they agree again", async || shards.agreement()).await;
+    shards.close_former_rings(agreed).await;
+    assert!(shards.agreement().is_none(), "no former ring is open");
+}
+
+#[tokio::test]
+async fn a_ring_whose_shard_is_gone_is_not_searched_and_ends_when_an_empty_one_has_its_name() {
+    let stores = Ring::stores(3);
+    Ring::joined(&stores, 1).await.accept(drafts(0)).await;
+    let (rest, gone) = (&stores[..2], stores[2].name());
+    let ring = Ring::joined(rest, 2).await;
+    let shards = ring.scheduler.shards();
+    soon("they agree", async || shards.agreement()).await;
+    let calls = || rest.iter().map(|store| store.calls()).sum::<usize>();
+    let before = calls();
+    ring.scheduler.close_rings().await.unwrap();
+    assert_eq!(calls(), before);
+    assert!(shards.is_on_ring(gone), "it may come back, with jobs");
+    // It does not: what lay there is lost.
+    let empty = Ring::stores(3).remove(2);
+    let ring = Ring::joined(&[rest, &[empty]].concat(), 3).await;
+    set(&ring, 2, ShardState::Draining).await;
+    let shards = ring.scheduler.shards();
+    soon("they agree", async || shards.agreement()).await;
+    ring.scheduler.release_drained().await;
+    assert!(!shards.is_on_ring(gone));
+    let later = Ring::joined(rest, 4).await;
+    assert!(!later.scheduler.shards().is_on_ring(gone));
+}
+
+#[tokio::test]
 async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     let stores = Ring::stores(3);
     // Most of them are found under the former ring alone, so that it stays open.
