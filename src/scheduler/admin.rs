@@ -16,7 +16,7 @@ pub struct TopicRow {
     pub stats: Stats,
     /// Enqueued, finished and failed per second over the last minute.
     pub rates: [f64; 3],
-    /// Shards that did not answer.
+    /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ impl Scheduler {
         match (rows.into_iter().next().flatten(), unreachable.first()) {
             (None, Some(shard)) => Err(ShardError::unavailable(
                 shard,
-                "only it may have the topic, and it does not answer",
+                "only it may have the topic, and it cannot be asked",
             )),
             (row, _) => Ok(row),
         }
@@ -201,7 +201,7 @@ impl Scheduler {
         }
     }
 
-    /// The numbers of topics, summed over the shards that answer, and who does not.
+    /// The numbers of topics, summed over the shards that answer, and who does not or cannot be asked.
     async fn stats(
         &self,
         names: Vec<TopicName>,
@@ -210,7 +210,8 @@ impl Scheduler {
             let topics = names.clone();
             async move { shard.stats(topics).await }
         };
-        let (found, unreachable) = self.inner.shards.ask_all(read).await.partial()?;
+        let (found, mut unreachable) = self.inner.shards.ask_all(read).await.partial()?;
+        unreachable.extend(self.inner.shards.absent());
         let mut sums: Vec<Option<Stats>> = vec![None; names.len()];
         for (_, stats) in found {
             for (sum, stats) in sums.iter_mut().zip(stats) {

@@ -47,7 +47,7 @@ pub struct JobsPage {
     pub jobs: Vec<ListedJob>,
     /// Where the next page begins; `None` at the end.
     pub next: Option<Places>,
-    /// Shards that did not answer.
+    /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
 }
 
@@ -79,7 +79,8 @@ impl Scheduler {
         if all && read.answers.is_empty() {
             return read.partial().map(|_| JobsPage::default());
         }
-        let mut unreachable: Vec<_> = read.failed.into_iter().map(|failed| failed.shard).collect();
+        let failed = read.failed.into_iter().map(|failed| failed.shard);
+        let mut unreachable: Vec<_> = failed.chain(self.inner.shards.absent()).collect();
         unreachable.sort_unstable();
         let page = merge(read.answers, list.limit, list.after);
         Ok(JobsPage { unreachable: names_of(&unreachable), ..page })

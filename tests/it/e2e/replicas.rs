@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ringq::pb::reschedule_request::Schedule;
 use ringq::pb::{
-    DeleteRequest, GetRequest, RedriveJobsRequest, RescheduleRequest, RevocationReason,
-    StreamRequest,
+    DeleteRequest, GetRequest, GetTopicStatsRequest, JobState, ListJobsRequest, ListTopicsRequest,
+    RedriveJobsRequest, RescheduleRequest, RevocationReason, StreamRequest,
 };
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -171,6 +171,7 @@ async fn what_may_lie_on_a_shard_that_only_others_have_is_unavailable() {
     .await;
     assert_eq!(says(short.log(), "no replica has"), 0, "{}", short.log());
     a_redrive_tells_of_it(&here, &on_b).await;
+    lists_and_numbers_tell_of_it(&here).await;
     long.terminate();
     long.exit().await;
     let lost = "WARN ringq::shards::council: no replica has a shard that may have jobs";
@@ -195,6 +196,24 @@ async fn a_redrive_tells_of_it(here: &Client, on_b: &[String]) {
     let all = RedriveJobsRequest { topic: "t".to_owned(), ..Default::default() };
     let all = here.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
     assert_eq!((all.redriven_count, all.unreachable_shards), (0, vec!["b".to_owned()]));
+}
+
+/// What lies here is told, and which shard is missing.
+async fn lists_and_numbers_tell_of_it(here: &Client) {
+    let mut topics = here.topics.clone();
+    let topic = "here".to_owned();
+    here.enqueue(job(&topic)).await;
+    let state = JobState::Ready.into();
+    let list = ListJobsRequest { topic: topic.clone(), state, ..Default::default() };
+    let page = here.admin.clone().list_jobs(list).await.unwrap().into_inner();
+    assert_eq!((page.jobs.len(), page.unreachable_shards), (1, vec!["b".to_owned()]));
+    let listed = topics.list_topics(ListTopicsRequest::default()).await.unwrap().into_inner();
+    let row = listed.topics.into_iter().find(|row| row.topic.as_ref().unwrap().name == topic);
+    assert_eq!(row.unwrap().stats.unwrap().unreachable_shards, ["b"]);
+    let there = GetTopicStatsRequest { name: "there".to_owned() };
+    let refused = topics.get_topic_stats(there).await.unwrap_err();
+    assert_refused(&refused, Code::Unavailable, "SHARD_UNAVAILABLE", "");
+    assert!(refused.message().starts_with("shard b is unavailable"), "{refused:?}");
 }
 
 /// Calls of a command so far, by Redis's own count: those that came over a socket, not those of scripts.
