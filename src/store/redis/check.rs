@@ -2,6 +2,7 @@
 
 use crate::store::Error;
 
+use super::address::SENTINEL_PORT;
 use super::fault;
 
 /// The oldest Redis that has everything scripts use.
@@ -24,6 +25,22 @@ pub enum OpenError {
          for a port with TLS"
     )]
     NotRedis,
+    /// It has no TLS.
+    #[error(
+        "what answers there has no TLS; write redis in place of rediss, or give the port that it has for TLS"
+    )]
+    NoTls,
+    /// It only watches one.
+    #[error(
+        "it is a sentinel and no redis; write redis+sentinel://host:port/PRIMARY with the name of the primary that \
+         it watches, or give that redis"
+    )]
+    Sentinel,
+    /// It watches none.
+    #[error(
+        "{0} is a redis and no sentinel; give its sentinels, which listen on {SENTINEL_PORT} as a rule, or write redis://{0}"
+    )]
+    NoSentinel(String),
     /// It does not know this user by this password.
     #[error(
         "it does not accept the user and password of the url, or that user is disabled; correct them there, \
@@ -115,6 +132,11 @@ impl OpenError {
     pub fn is_certain(&self) -> bool {
         !matches!(self, OpenError::Unreachable(_))
     }
+
+    /// Which of two failures counts where one way of several is enough: the one that may pass.
+    pub(super) fn likelier(first: Option<OpenError>, other: OpenError) -> OpenError {
+        first.filter(|first| !first.is_certain()).unwrap_or(other)
+    }
 }
 
 impl From<Error> for OpenError {
@@ -137,6 +159,9 @@ pub(super) fn version(info: &str) -> (u32, u32) {
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
 pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
+    if field(info, "redis_mode") == Some("sentinel") {
+        return Err(OpenError::Sentinel);
+    }
     let (major, minor) = version(info);
     if (major, minor) < VERSION_MIN {
         let found = field(info, "redis_version").unwrap_or("0");
@@ -163,8 +188,7 @@ pub(super) fn evicts(info: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const GOOD: &str =
-        "# Server\r\nredis_version:7.0.15\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
 
     #[test]
     fn a_good_server_is_taken_and_others_are_told_what_to_do() {
@@ -172,6 +196,7 @@ mod tests {
         for (good, bad, want) in [
             ("7.0.15", "6.0.20", "use 6.2 or newer"),
             ("role:master", "role:slave", "address of its primary"),
+            ("mode:standalone", "mode:sentinel", "write redis+sentinel://"),
         ] {
             let error = check(&GOOD.replace(good, bad)).unwrap_err().to_string();
             assert!(error.contains(want), "{error}");

@@ -95,6 +95,15 @@ pub(super) fn of_pool(error: &PoolError, way: &ConnectionInfo) -> OpenError {
     }
 }
 
+/// Whether nobody has answered in time.
+pub(super) fn is_silence(error: &PoolError) -> bool {
+    match error {
+        PoolError::Backend(error) => error.is_timeout(),
+        PoolError::Timeout(TimeoutType::Create) => true,
+        _ => false,
+    }
+}
+
 fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
     match (error.kind(), error.code()) {
         (ErrorKind::Parse, _) if error.to_string().contains(CUT_OFF) => {
@@ -107,6 +116,7 @@ fn of_connecting(error: &RedisError, way: &ConnectionInfo) -> OpenError {
         (_, Some("NOAUTH")) => OpenError::NoPassword,
         (_, Some("DENIED")) => OpenError::Protected,
         _ if error.to_string().starts_with(NO_DATABASE) => of_database(error, way),
+        _ if is_plain(error) => OpenError::NoTls,
         _ if is_tls(way) && is_no_tls(error) => no_tls(),
         _ if is_hang_up(error) && matches!(way.addr(), ConnectionAddr::Tcp(..)) => hung_up(),
         _ => OpenError::Unreachable(in_words(error) + hint(error, way)),
@@ -119,7 +129,8 @@ fn of_database(error: &RedisError, way: &ConnectionInfo) -> OpenError {
         return OpenError::Rights("SELECT".to_owned());
     }
     // Any other word passes: a Redis that is busy or loading refuses the same command.
-    let never = ["out of range", "invalid DB index", "invalid first", "cluster mode"];
+    let never =
+        ["out of range", "invalid DB index", "invalid first", "cluster mode", "unknown command"];
     match never.iter().any(|word| said.contains(word)) {
         true => OpenError::Database { number: way.redis_settings().db(), said },
         false => OpenError::Unreachable(in_words(error)),
@@ -128,6 +139,11 @@ fn of_database(error: &RedisError, way: &ConnectionInfo) -> OpenError {
 
 fn is_tls(way: &ConnectionInfo) -> bool {
     matches!(way.addr(), ConnectionAddr::TcpTls { .. })
+}
+
+/// Whether TLS was begun and something else came: nothing that speaks it begins its messages so.
+pub(super) fn is_plain(error: &RedisError) -> bool {
+    error.to_string().contains("corrupt message of type InvalidContentType")
 }
 
 /// A Redis without TLS waits for the end of what it takes for a line, or finds one and complains.
@@ -300,6 +316,7 @@ mod tests {
         let info = "NOPERM this user has no permissions to run the 'info' command";
         assert!(matches!(of_info(&answered(info)), OpenError::Rights(_)));
         assert!(select("DB index is out of range"));
+        assert!(select("unknown command 'SELECT', with args beginning with: '9'"));
         assert!(!select("Redis is busy running a script."));
         let cut = parse_redis_value(b"*3\r\n+OK\r\n").unwrap_err();
         assert!(!of_connecting(&cut, &way("redis://h")).is_certain(), "{cut}");
@@ -317,6 +334,13 @@ mod tests {
             let said = of_connecting(&error, &way("redis://h")).to_string();
             assert!(!said.contains("TLS"), "{said}");
         }
+    }
+
+    #[test]
+    fn who_answers_tls_with_something_else_has_none() {
+        let text = "received corrupt message of type InvalidContentType";
+        let error = RedisError::from(io::Error::new(io::ErrorKind::InvalidData, text));
+        assert!(matches!(of_connecting(&error, &way("rediss://h")), OpenError::NoTls));
     }
 
     #[test]

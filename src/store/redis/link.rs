@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::domain::limit;
 
-use super::route::Route;
+use super::route::{Route, answers_plainly};
 use super::{OpenError, fault};
 
 /// An answer that takes longer is none. A script never takes as long, so by then Redis or the way to it
@@ -104,7 +104,7 @@ impl Link {
             self.suspects[lane as usize].store(false, Ordering::Release);
             match self.try_way(way.clone(), times, check.clone()).await {
                 Ok(pooled) => return self.hold(held, &way, pooled),
-                Err(error) => failure = Some(likelier(failure, error)),
+                Err(error) => failure = Some(OpenError::likelier(failure, error)),
             }
         }
         Err(failure.unwrap_or_else(nowhere))
@@ -138,7 +138,7 @@ impl Link {
         let mut failure = None;
         for way in self.route.ways().await? {
             match self.try_way(way, times, check.clone()).await {
-                Err(error) => failure = Some(likelier(failure, error)),
+                Err(error) => failure = Some(OpenError::likelier(failure, error)),
                 made => return made,
             }
         }
@@ -159,8 +159,13 @@ impl Link {
             Some(target) => target,
             None => Target { pool: self.pool(way.clone()).map_err(unreachable)?, way },
         };
-        let pooled = target.pool.get().await;
-        let pooled = pooled.map_err(|error| fault::of_pool(&error, &target.way))?;
+        let pooled = match target.pool.get().await {
+            Ok(pooled) => pooled,
+            Err(error) if fault::is_silence(&error) && answers_plainly(target.way.addr()).await => {
+                return Err(OpenError::NoTls);
+            }
+            Err(error) => return Err(fault::of_pool(&error, &target.way)),
+        };
         let checked = check(&mut Connection::clone(&pooled)).await;
         if let Err(error) = checked {
             // A Redis that is wrong or not ready yet is asked anew, on a new connection.
@@ -285,11 +290,6 @@ impl Link {
     fn target(&self) -> MutexGuard<'_, Option<Target>> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Which of two failures tells more: while sentinels disagree one names a Redis that is another one's by now.
-fn likelier(first: Option<OpenError>, other: OpenError) -> OpenError {
-    first.filter(|first| !first.is_certain()).unwrap_or(other)
 }
 
 fn nowhere() -> OpenError {

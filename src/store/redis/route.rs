@@ -11,6 +11,8 @@ use deadpool_redis::redis::{
     Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
     RedisConnectionInfo, RedisError, TlsCertificates,
 };
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::address::{Address, Endpoint, Host, Tls};
@@ -18,6 +20,9 @@ use super::{OpenError, fault};
 
 /// Data that is not acknowledged for so long breaks the connection.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long a Redis without TLS may take to show itself.
+const PLAIN_MAX: Duration = Duration::from_millis(500);
+
 /// How to reach one Redis.
 pub(super) struct Route {
     pub(super) address: Address,
@@ -47,7 +52,7 @@ impl Route {
     /// Where the Redis may be, the likeliest first.
     ///
     /// # Errors
-    /// [`OpenError::Unreachable`], when no sentinel knows.
+    /// [`OpenError`], when no sentinel knows.
     pub(super) async fn ways(&self) -> Result<Vec<ConnectionInfo>, OpenError> {
         let places = match &self.address.endpoint {
             Endpoint::Host(host) => vec![self.to_host(host)],
@@ -96,6 +101,19 @@ impl Route {
         let info = addr.into_connection_info()?;
         Ok(info.set_redis_settings(login.clone()).set_tcp_settings(tcp_settings()))
     }
+}
+
+/// Whether TLS is expected there, and a Redis answers without. It takes the beginning of a handshake for that of a line
+/// as a rule, and waits for the end.
+pub(super) async fn answers_plainly(addr: &ConnectionAddr) -> bool {
+    let ConnectionAddr::TcpTls { host, port, .. } = addr else { return false };
+    let ask = async {
+        let mut socket = TcpStream::connect((host.as_str(), *port)).await?;
+        socket.write_all(b"PING\r\n").await?;
+        socket.read_u8().await
+    };
+    // Said or refused, it is in the protocol of Redis.
+    matches!(tokio::time::timeout(PLAIN_MAX, ask).await, Ok(Ok(b'+' | b'-')))
 }
 
 /// Small writes go out at once; a peer that has gone silent is noticed.

@@ -10,8 +10,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::address::{Endpoint, Host, SENTINEL_PORT};
-use super::route::Route;
+use super::address::{Endpoint, Host};
+use super::route::{Route, answers_plainly};
 use super::{OpenError, fault};
 
 /// How long a sentinel may take to answer, and to connect before that.
@@ -54,17 +54,18 @@ impl Route {
         for sentinel in sentinels {
             answers.push(self.ask_one(sentinel, primary, login));
         }
-        let (mut said, mut failure): (Vec<(Host, usize)>, _) = (Vec::new(), String::new());
+        let (mut said, mut failure): (Vec<(Host, usize)>, _) = (Vec::new(), None);
         while let Some(answer) = answers.next().await {
             let host = match answer {
                 Ok(host) if self.is_old_news(&host) => {
-                    failure =
+                    let text =
                         format!("{host} is the primary no more, the next one is not known yet");
+                    failure = Some(OpenError::Unreachable(text));
                     continue;
                 }
                 Ok(host) => host,
                 Err(error) => {
-                    failure = error;
+                    failure = Some(OpenError::likelier(failure, error));
                     continue;
                 }
             };
@@ -79,9 +80,9 @@ impl Route {
             }
         }
         said.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
-        match said.is_empty() {
-            true => Err(OpenError::Unreachable(failure)),
-            false => Ok(said.into_iter().map(|(host, _)| host).collect()),
+        match failure.filter(|_| said.is_empty()) {
+            Some(failure) => Err(failure),
+            None => Ok(said.into_iter().map(|(host, _)| host).collect()),
         }
     }
 
@@ -100,7 +101,7 @@ impl Route {
         sentinel: &Host,
         primary: &str,
         login: &RedisConnectionInfo,
-    ) -> Result<Host, String> {
+    ) -> Result<Host, OpenError> {
         let asked = async {
             let client = Client::open(self.way(self.to_host(sentinel), login)?)?;
             let config = AsyncConnectionConfig::new()
@@ -114,20 +115,29 @@ impl Route {
         };
         match asked.await {
             Ok(Some((name, port))) => Ok(Host { name: fault::plain(&name), port }),
-            Ok(None) => Err(format!("sentinel {sentinel} watches no primary called {primary}")),
-            Err(error) => {
-                let login = match fault::is_of_login(&error) {
-                    true => "; check sentinel_user and sentinel_password",
-                    false => "",
-                };
-                if error.to_string().contains("unknown command") {
-                    return Err(format!(
-                        "{sentinel} is a redis and no sentinel; those listen on {SENTINEL_PORT} as a rule"
-                    ));
-                }
-                Err(format!("sentinel {sentinel} does not help: {}{login}", fault::text(&error)))
+            Ok(None) => {
+                let text = format!("sentinel {sentinel} watches no primary called {primary}");
+                Err(OpenError::Unreachable(text))
             }
+            Err(error) => Err(self.of_asking(sentinel, &error).await),
         }
+    }
+
+    /// Why a sentinel does not say who the primary is.
+    async fn of_asking(&self, sentinel: &Host, error: &RedisError) -> OpenError {
+        if error.to_string().contains("unknown command") {
+            return OpenError::NoSentinel(sentinel.to_string());
+        }
+        let is_silent = error.is_timeout();
+        if fault::is_plain(error) || is_silent && answers_plainly(&self.to_host(sentinel)).await {
+            return OpenError::NoTls;
+        }
+        let login = match fault::is_of_login(error) {
+            true => "; check sentinel_user and sentinel_password",
+            false => "",
+        };
+        let text = fault::text(error);
+        OpenError::Unreachable(format!("sentinel {sentinel} does not help: {text}{login}"))
     }
 }
 

@@ -177,10 +177,40 @@ async fn who_mistakes_tls_for_none_or_none_for_it_is_told_so() {
     let Some(files) = Certificates::make() else { return };
     let Some((redis, port)) = Redis::secure(&files, false).await else { return };
     let url = format!("rediss://localhost:{}", redis.port());
+    let says = refused(&url).await;
+    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
+    let sentinels = format!("rediss+sentinel://localhost:{}/main", redis.port());
+    let says = refused(&sentinels).await;
+    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
+    let says = refused(&parrot("-ERR\r\n").await.replace("redis:", "rediss:")).await;
+    assert!(says.contains("no TLS; write redis in place of rediss"), "{says}");
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("rediss://{}", silent.local_addr().unwrap());
     let line = awaited(Setup::new(), &url).await;
     assert!(line.contains("is TLS on at that port?"), "{line}");
     let line = awaited(Setup::new(), &format!("redis://localhost:{port}")).await;
     assert!(line.contains("is that port for TLS (rediss://)"), "{line}");
+}
+
+#[tokio::test]
+async fn a_sentinel_in_place_of_a_redis_is_refused_and_a_redis_in_place_of_a_sentinel() {
+    let Some(redis) = Redis::start().await else { return };
+    let settings = format!("sentinel monitor main 127.0.0.1 {} 1\n", redis.port());
+    let sentinel = Redis::sentinel(&settings).await.unwrap();
+    let says = refused(&sentinel.url()).await;
+    assert!(says.contains("it is a sentinel and no redis; write redis+sentinel://"), "{says}");
+    let url = |hosts: &str| format!("redis+sentinel://{hosts}/main");
+    let here = format!("127.0.0.1:{}", redis.port());
+    let says = refused(&url(&here)).await;
+    assert!(
+        says.contains(&format!("{here} is a redis and no sentinel; give its sentinels")),
+        "{says}"
+    );
+    let says = refused(&url(&format!("{here},{here}"))).await;
+    assert!(says.contains("is a redis and no sentinel"), "{says}");
+    // Another one may come.
+    let line = awaited(Setup::new(), &url(&format!("{here},127.0.0.1:1"))).await;
+    assert!(line.contains("sentinel 127.0.0.1:1 does not help"), "{line}");
 }
 
 #[tokio::test]

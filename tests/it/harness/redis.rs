@@ -147,7 +147,7 @@ impl Redis {
     }
 
     /// A sentinel with these settings.
-    pub(super) async fn sentinel(settings: &str) -> Option<Redis> {
+    pub(crate) async fn sentinel(settings: &str) -> Option<Redis> {
         let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
         Redis::launch(None, Setup { program: Program::Redis, config, args, preload: None }).await
     }
