@@ -2,8 +2,8 @@
 
 use crate::store::Error;
 
-use super::address::SENTINEL_PORT;
 use super::fault;
+use super::url::SENTINEL_PORT;
 
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);

@@ -12,10 +12,10 @@ use crate::domain::{Time, Token, TopicName};
 use crate::pauses::Pauses;
 use crate::store::{Error, Hint, Revoked, Trouble};
 
-use super::address::Host;
 use super::hints::Hints;
 use super::link::Lane;
 use super::shard::Shard;
+use super::url::Host;
 use super::{fault, keys};
 
 /// How often a silent subscription is asked whether it is there.

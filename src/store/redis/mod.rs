@@ -64,6 +64,7 @@ mod stored;
 mod tests;
 mod unclaim;
 mod upkeep;
+mod url;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,8 +87,9 @@ use link::Lane;
 use script::{Call, Verb};
 use shard::Shard;
 
-pub use address::{Address, InvalidAddress, Tls};
+pub use address::{Address, Tls};
 pub use open::{Config, OpenError};
+pub use url::InvalidAddress;
 
 /// Calls under way at once; more wait in their callers.
 const CALLS_MAX: u32 = 4_096;

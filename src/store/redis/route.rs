@@ -15,7 +15,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::address::{Address, Endpoint, Host, Tls};
+use super::address::{Address, Tls};
+use super::url::{Endpoint, Host};
 use super::{OpenError, fault};
 
 /// Data that is not acknowledged for so long breaks the connection.

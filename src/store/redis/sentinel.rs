@@ -10,8 +10,8 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::address::{Endpoint, Host};
 use super::route::{Route, answers_plainly};
+use super::url::{Endpoint, Host};
 use super::{OpenError, fault};
 
 /// How long a sentinel may take to answer, and to connect before that.

@@ -8,13 +8,13 @@ use crate::clock::Clock;
 use crate::domain::{ShardName, TopicName, limit};
 use crate::store::{Error, Result, Topic};
 
-use super::address::DEFAULT_USER;
 use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::contact::Contact;
 use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
 use super::script::{Call, Scripts, Verb, commands};
+use super::url::DEFAULT_USER;
 use super::{fault, keys};
 
 /// What is called outside of scripts and may be forbidden.
