@@ -208,7 +208,11 @@ fn unreadable(url: &str) -> &'static str {
 
 /// Whether a password seems to go on behind what ends the place: one of these characters stands in it as it is.
 fn has_raw_login(url: &str) -> bool {
+    // Two urls in a row are another mistake.
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    if rest.contains("://") {
+        return false;
+    }
     let before_sentinels = rest.split("?sentinel_").next().unwrap_or_default();
     before_sentinels.split_once(ENDS).is_some_and(|(_, behind)| behind.contains('@'))
 }
@@ -249,6 +253,7 @@ mod tests {
             ("redis://h/-1", DATABASE),
             ("redis://h?db=3", QUERY),
             ("redis://secret@h", NO_PASSWORD),
+            ("redis://h:1,b=redis://:secret@h:2", PORT),
             ("redis://:se/cret@h:6379", LOGIN),
             ("redis://u:se?cret@h:6379/1", LOGIN),
             ("redis://u:se#cret@h", LOGIN),
