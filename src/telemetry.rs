@@ -1,10 +1,15 @@
 //! The log: where it goes, how it looks, what is in it. Messages are lowercase sentences without a
 //! final stop; ids are fields.
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 
+use tracing::field::Field;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::fmt::FormatFields;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How log lines look.
@@ -36,15 +41,91 @@ pub fn init(format: LogFormat, words: &str) -> anyhow::Result<()> {
     match format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
         // On a terminal NO_COLOR still counts.
-        LogFormat::Text if io::stderr().is_terminal() => builder.finish().try_init()?,
-        LogFormat::Text => builder.with_ansi(false).finish().try_init()?,
+        LogFormat::Text if io::stderr().is_terminal() => {
+            builder.fmt_fields(fields()).finish().try_init()?;
+        }
+        LogFormat::Text => builder.with_ansi(false).fmt_fields(fields()).finish().try_init()?,
     }
     Ok(())
 }
 
+/// Writes fields so that a program can tell where each ends: in quotes where that is not the next space.
+fn fields() -> impl for<'writer> FormatFields<'writer> + Send + Sync + 'static {
+    debug_fn(field).delimited(" ")
+}
+
+fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
+    let (name, text) = (field.name(), format!("{value:?}"));
+    if name == "message" {
+        // What others have said is part of it: it neither ends the line nor moves the cursor.
+        return text.split(char::is_control).try_for_each(|part| writer.write_str(part));
+    }
+    match writer.has_ansi_escapes() {
+        true => write!(writer, "\x1b[3m{name}\x1b[0m\x1b[2m=\x1b[0m")?,
+        false => write!(writer, "{name}=")?,
+    }
+    match is_word(&text) || is_quoted(&text) {
+        true => writer.write_str(&text),
+        false => write!(writer, "{text:?}"),
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
+}
+
+/// Whether it is one text in quotes, as all values are that are texts from the beginning.
+fn is_quoted(text: &str) -> bool {
+    let Some(inner) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) else {
+        return false;
+    };
+    let (mut escaped, mut ends_early) = (false, false);
+    for c in inner.chars() {
+        ends_early |= c.is_control() || c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+    }
+    !ends_early && !escaped
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+
+    /// What is written to it.
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_value_ends_where_its_quotes_or_its_word_do() {
+        let (sink, error) = (Sink::default(), io::Error::other("it is \"odd\"\nWARN and long"));
+        let writer = sink.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).without_time().with_target(false);
+        let log = log.with_writer(move || writer.clone()).fmt_fields(fields()).finish();
+        tracing::subscriber::with_default(log, || {
+            let (none, some) = (None::<u64>, Some(3));
+            tracing::info!(shard = %"s0", %error, none, some, text = "a b", "calls\nfail");
+            tracing::info!(url = %"redis://h/0", half = %"\"a\" b\"", empty = %"", list = ?[1, 2], "x");
+        });
+        let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
+        let want = [
+            r#" INFO callsfail shard=s0 error="it is \"odd\"\nWARN and long" some=3 text="a b""#,
+            r#" INFO x url=redis://h/0 half="\"a\" b\"" empty="" list="[1, 2]""#,
+        ];
+        assert_eq!(text.lines().collect::<Vec<_>>(), want);
+    }
 
     #[test]
     fn filters() {

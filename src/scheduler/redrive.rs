@@ -80,7 +80,11 @@ impl Work<'_> {
     /// What came of a piece of work on a shard.
     fn note(&mut self, shard: &Shard, done: shards::Result<()>) {
         if let Err(error) = done {
-            tracing::warn!(shard = %shard.name(), %error, "jobs of the shard were not put back");
+            let (name, topic) = (shard.name(), &self.redrive.topic);
+            // Another one that owns them in the topic to which they go.
+            let because_of = Some(&error.shard).filter(|other| *other != name);
+            let because_of = because_of.map(tracing::field::display);
+            tracing::warn!(shard = %name, %topic, because_of, error = %error.error, "jobs of the shard were not put back");
             self.failed.entry(shard.name().clone()).or_insert(error);
         }
     }
