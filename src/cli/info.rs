@@ -12,7 +12,11 @@ use crate::pb::{GetServerInfoRequest, GetServerInfoResponse};
 
 /// Which server, and how to print.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  ringq info -o json | jq .limits")]
+#[command(after_help = "\
+Example:
+  ringq info -o json | jq .limits
+
+Exit code 0 if the server answers, whatever its shards do; `ringq shard list` says why one does not.")]
 pub(super) struct Info {
     #[command(flatten)]
     output: OutputArgs,
@@ -42,7 +46,11 @@ fn show(info: &GetServerInfoResponse, out: &mut Out) -> Result<(), Failure> {
     block.line("version", &info.version);
     block.line("replica", &info.replica);
     block.line("store", &info.store);
-    block.line("durability", word(info.durability().as_str_name(), "DURABILITY_"));
+    let durability = word(info.durability().as_str_name(), "DURABILITY_");
+    block.line("durability", if durability.is_empty() { "unknown" } else { durability });
+    if !info.unreachable_shards.is_empty() {
+        block.line("unreachable", info.unreachable_shards.join(", "));
+    }
     let features = info.features.join(", ");
     block.line("features", if features.is_empty() { "none" } else { &features });
     block.line("started", now.full(info.start_time));

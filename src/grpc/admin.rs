@@ -110,6 +110,7 @@ impl AdminService for Admin {
         _: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
         let limits = limit::all().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let durability = self.scheduler.durability().map(to_durability);
         Ok(Response::new(pb::GetServerInfoResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             replica: self.scheduler.replica().name.clone(),
@@ -118,7 +119,8 @@ impl AdminService for Admin {
             start_time: Some(to_timestamp(self.about.start_time)),
             server_time: Some(to_timestamp(self.scheduler.clock().now())),
             limits: limits.collect(),
-            durability: to_durability(self.scheduler.durability()).into(),
+            durability: durability.unwrap_or_default().into(),
+            unreachable_shards: self.scheduler.unreachable(),
         }))
     }
 }

@@ -122,12 +122,33 @@ impl Scheduler {
         RetryPolicy::default().merge(over)
     }
 
-    /// The most that can be asked of a write on every active shard.
+    /// The most that can be asked of a write on every active shard; `None` while that hangs on one that was not
+    /// reached yet.
     #[must_use]
-    pub fn durability(&self) -> Durability {
+    pub fn durability(&self) -> Option<Durability> {
         let shards = self.inner.shards.all().iter();
         let active = shards.filter(|shard| shard.state() == ShardState::Active);
-        active.map(|shard| shard.reach().most).min().unwrap_or(Durability::Memory)
+        let mut least = None;
+        let mut is_unknown = false;
+        for shard in active {
+            match shard.known_reach() {
+                Some(reach) => least = Some(least.unwrap_or(reach.most).min(reach.most)),
+                None => is_unknown = true,
+            }
+        }
+        match least {
+            // None can be worse.
+            Some(Durability::Memory) => least,
+            _ if is_unknown => None,
+            least => Some(least.unwrap_or(Durability::Memory)),
+        }
+    }
+
+    /// Shards that do not answer.
+    #[must_use]
+    pub fn unreachable(&self) -> Vec<String> {
+        let down = self.inner.shards.all().iter().filter(|shard| shard.is_down());
+        down.map(|shard| shard.name().to_string()).collect()
     }
 
     fn now(&self) -> Time {

@@ -171,6 +171,12 @@ impl Shard {
         self.inner.store.reach()
     }
 
+    /// [`Store::reach`], if it was seen.
+    #[must_use]
+    pub fn known_reach(&self) -> Option<Reach> {
+        self.inner.store.knows_reach().then(|| self.reach())
+    }
+
     /// [`Store::events`].
     #[must_use]
     pub fn events(&self, about: About) -> broadcast::Receiver<Event> {

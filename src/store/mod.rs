@@ -58,6 +58,11 @@ pub trait Store: Send + Sync {
     /// What a write reaches, as last observed. Cheap.
     fn reach(&self) -> Reach;
 
+    /// Whether that was observed: what nobody has looked at promises nothing. Cheap.
+    fn knows_reach(&self) -> bool {
+        true
+    }
+
     /// What is known, without asking the shard, to keep it from working. Cheap.
     fn trouble(&self) -> Option<Trouble> {
         None

@@ -125,6 +125,11 @@ impl Observed {
         self.changed.notified().await;
     }
 
+    /// Whether the Redis was looked at.
+    pub(super) fn is_known(&self) -> bool {
+        !self.state().run.is_empty()
+    }
+
     /// What a write reaches.
     pub(super) fn reach(&self) -> Reach {
         self.state().reach

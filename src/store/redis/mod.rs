@@ -163,6 +163,10 @@ impl Store for RedisStore {
         self.shard.durability.reach()
     }
 
+    fn knows_reach(&self) -> bool {
+        self.shard.durability.is_known()
+    }
+
     fn address(&self) -> String {
         self.address.clone()
     }

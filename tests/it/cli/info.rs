@@ -1,5 +1,5 @@
 use super::ringq;
-use crate::harness::Server;
+use crate::harness::{Server, Setup};
 
 #[tokio::test]
 async fn a_server_says_what_it_is() {
@@ -12,4 +12,16 @@ async fn a_server_says_what_it_is() {
     }
     let json = ringq(&server, &["info", "-o", "json"]).await.json();
     assert_eq!(json["limits"]["payload_bytes_max"], "1048576");
+}
+
+#[tokio::test]
+async fn what_a_server_has_not_seen_is_unknown_and_no_failure() {
+    // Nobody listens at port 1.
+    let server = Setup::new().shard("s0=redis://127.0.0.1:1").start().await;
+    let text = ringq(&server, &["info"]).await.ok();
+    for part in ["durability:   unknown\n", "unreachable:  s0\n"] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    let json = ringq(&server, &["info", "-o", "json"]).await.json();
+    assert_eq!(json["unreachableShards"][0], "s0");
 }
