@@ -9,6 +9,7 @@
 //! Both wait for what their own connection has written before, so a batch and its waiting go down one
 //! connection, which nobody else uses meanwhile: it is blocked.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(super) struct Observed {
     state: Mutex<State>,
     /// Another process has taken the place of the one that was looked at.
     changed: Notify,
+    /// Somebody has asked for a replica.
+    asked_for_replica: AtomicBool,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +110,8 @@ impl Observed {
     /// Of a Redis that nobody has looked at: it promises nothing.
     pub(super) fn new() -> Observed {
         let state = State::unknown();
-        Observed { state: Mutex::new(state), changed: Notify::new() }
+        let asked_for_replica = AtomicBool::new(false);
+        Observed { state: Mutex::new(state), changed: Notify::new(), asked_for_replica }
     }
 
     /// A connection was made to the Redis with this INFO. One that was not looked at promises nothing until
@@ -138,6 +142,9 @@ impl Observed {
     /// What there is to wait for when so much is asked; none where every write reaches it, or where it
     /// cannot be reached.
     pub(super) fn wait_for(&self, asked: Durability) -> Option<Wait> {
+        if asked == Durability::Replicated {
+            self.asked_for_replica.store(true, Ordering::Relaxed);
+        }
         let reach = self.reach();
         let wait = Wait {
             disk: reach.plain < Durability::Fsynced,
@@ -166,7 +173,7 @@ impl Observed {
         }
         let reach = facts.reach(complete, believed == Some(true));
         let promise = Promise { reach, keeps: facts.keeps };
-        promise.tell(shard, before.told);
+        promise.tell(shard, before.told, self.asked_for_replica.load(Ordering::Relaxed));
         let (met, told) = (facts.run.clone(), Some(promise));
         *self.state() = State { reach, run: facts.run, complete, believed, met, told };
     }
@@ -181,7 +188,7 @@ impl Observed {
 impl Promise {
     /// Tells the log, unless it was `told` the same. Without a file every job hangs on one process: nobody should
     /// learn that from its end.
-    fn tell(self, shard: &ShardName, told: Option<Promise>) {
+    fn tell(self, shard: &ShardName, told: Option<Promise>, asked_for_replica: bool) {
         if told == Some(self) {
             return;
         }
@@ -193,15 +200,22 @@ impl Promise {
                  appendonly to yes, and appendfsync to always for FSYNCED"
             ),
             None => tracing::info!(%shard, %durability, "what a write reaches"),
-            Some(told)
-                if self.reach.plain < told.reach.plain || self.reach.most < told.reach.most =>
-            {
+            Some(told) if self.is_missed(told, asked_for_replica) => {
                 tracing::warn!(%shard, %durability, before, "what a write reaches has become less; see its replicas, appendonly, appendfsync and the last sync");
             }
             Some(_) => {
                 tracing::info!(%shard, %durability, before, "what a write reaches has changed")
             }
         }
+    }
+
+    /// Whether it is less than before, and not only for want of a replica that nobody asks for: one goes whenever a
+    /// machine is retired by way of it.
+    fn is_missed(self, before: Promise, asked_for_replica: bool) -> bool {
+        let (now, before) = (self.reach, before.reach);
+        let is_safe = now.plain == before.plain && now.most >= Durability::Fsynced;
+        let is_less = now.plain < before.plain || now.most < before.most;
+        is_less && (asked_for_replica || !is_safe)
     }
 }
 
@@ -407,6 +421,28 @@ mod tests {
         let settings = synced("always", "no").map(|(n, v)| (n.to_owned(), v.to_owned()));
         let facts = Facts::read(INFO, &settings);
         assert_eq!(facts.reach(true, false).most, Durability::Replicated, "it is not needed");
+    }
+
+    #[test]
+    fn a_replica_that_leaves_is_missed_by_those_who_ask_for_it() {
+        use Durability::{Fsynced, Memory, Replicated};
+        let promise = |plain, most| Promise { reach: Reach { plain, most }, keeps: true };
+        let full = promise(Fsynced, Replicated);
+        for (now, unasked, asked) in [
+            (full, false, false),
+            (promise(Fsynced, Fsynced), false, true),
+            (promise(Memory, Replicated), true, true),
+            (promise(Memory, Memory), true, true),
+        ] {
+            assert_eq!(now.is_missed(full, false), unasked, "{now:?}");
+            assert_eq!(now.is_missed(full, true), asked, "{now:?}");
+        }
+        let confirmed = promise(Memory, Replicated);
+        assert!(!promise(Memory, Fsynced).is_missed(confirmed, false));
+        assert!(
+            promise(Memory, Memory).is_missed(confirmed, false),
+            "no sync is confirmed any more"
+        );
     }
 
     #[test]
