@@ -6,14 +6,29 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is said, in two words that are known when the program is built: so there are few of them.
-pub(crate) type Words = (&'static str, &'static str);
+/// Things that are remembered at most. Beyond that those that have not been said lately are forgotten, and new ones
+/// share one place while there are none.
+const THINGS_MAX: usize = 1_024;
+/// Between the words of a thing.
+const BETWEEN: &str = "\n";
 
-/// When what was said last.
+/// When what was said last, and how often it was not said since.
 #[derive(Debug)]
 pub(crate) struct Said {
     every: Duration,
-    at: Mutex<HashMap<Words, Instant>>,
+    things: Mutex<HashMap<String, Thing>>,
+}
+
+#[derive(Debug)]
+struct Thing {
+    at: Instant,
+    suppressed: u64,
+}
+
+/// It is to be said, and with it how often it was not since it was said last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    suppressed: u64,
 }
 
 // === impl Said ===
@@ -21,18 +36,42 @@ pub(crate) struct Said {
 impl Said {
     /// The same is said this often at most.
     pub(crate) fn new(every: Duration) -> Said {
-        Said { every, at: Mutex::default() }
+        Said { every, things: Mutex::default() }
     }
 
-    /// Whether that was not said just now; then it counts as said.
-    pub(crate) fn is_news(&self, what: Words) -> bool {
-        let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Whether that was not said just now; then it counts as said, else it is counted. The words that tell one thing
+    /// from another are few: none that a caller makes up.
+    pub(crate) fn news(&self, words: &[&str]) -> Option<News> {
+        let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let is_news = at.get(&what).is_none_or(|&at| now.duration_since(at) >= self.every);
-        if is_news {
-            at.insert(what, now);
+        let is_old = |thing: &Thing| now.duration_since(thing.at) >= self.every;
+        let mut what = words.join(BETWEEN);
+        if things.len() >= THINGS_MAX && !things.contains_key(&what) {
+            things.retain(|_, thing| !is_old(thing));
+            if things.len() >= THINGS_MAX {
+                what.clear();
+            }
         }
-        is_news
+        match things.get_mut(&what) {
+            Some(thing) if !is_old(thing) => {
+                thing.suppressed += 1;
+                None
+            }
+            said => {
+                let suppressed = said.map_or(0, |thing| thing.suppressed);
+                things.insert(what, Thing { at: now, suppressed: 0 });
+                Some(News { suppressed })
+            }
+        }
+    }
+}
+
+// === impl News ===
+
+impl News {
+    /// How often it was not said since it was said last; none where that is never.
+    pub(crate) fn suppressed(self) -> Option<u64> {
+        Some(self.suppressed).filter(|&suppressed| suppressed > 0)
     }
 }
 
@@ -40,12 +79,44 @@ impl Said {
 mod tests {
     use super::*;
 
+    const EVERY: Duration = Duration::from_secs(30);
+
+    /// How often it was suppressed, if it is to be said.
+    fn said(said: &Said, words: &[&str]) -> Option<u64> {
+        said.news(words).map(|news| news.suppressed().unwrap_or(0))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_same_is_news_again_after_a_while_and_other_things_at_once() {
-        let said = Said::new(Duration::from_secs(30));
-        assert!(said.is_news(("claim", "FULL")) && said.is_news(("claim", "UNAVAILABLE")));
-        assert!(!said.is_news(("claim", "FULL")));
-        tokio::time::advance(Duration::from_secs(30)).await;
-        assert!(said.is_news(("claim", "FULL")));
+        let log = Said::new(EVERY);
+        assert_eq!(said(&log, &["claim", "FULL"]), Some(0));
+        assert_eq!(said(&log, &["claim", "UNAVAILABLE"]), Some(0));
+        assert_eq!(said(&log, &["claim", "FULL"]), None);
+        tokio::time::advance(EVERY).await;
+        assert!(said(&log, &["claim", "FULL"]).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_said_is_counted_once() {
+        let log = Said::new(EVERY);
+        for expected in [Some(0), None, None] {
+            assert_eq!(said(&log, &["claim"]), expected);
+        }
+        tokio::time::advance(EVERY).await;
+        assert_eq!(said(&log, &["claim"]), Some(2));
+        tokio::time::advance(EVERY).await;
+        assert_eq!(said(&log, &["claim"]), Some(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_things_there_are_few_are_remembered() {
+        let log = Said::new(EVERY);
+        let all: Vec<String> = (0..2 * THINGS_MAX).map(|n| n.to_string()).collect();
+        let count = |all: &[String]| all.iter().filter(|n| log.news(&[n]).is_some()).count();
+        let told = count(&all);
+        assert!((THINGS_MAX..=THINGS_MAX + 1).contains(&told), "{told}");
+        assert!(log.things.lock().unwrap().len() <= THINGS_MAX + 1);
+        tokio::time::advance(EVERY).await;
+        assert_eq!(count(&all[..THINGS_MAX]), THINGS_MAX, "the old ones make room");
     }
 }

@@ -15,7 +15,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -85,11 +84,10 @@ impl App {
         let addresses = (grpc_listener.address, http_listener.address);
         let (grpc_stop, http_stop) = (CancellationToken::new(), CancellationToken::new());
         let _upkeep = AbortOnDropHandle::new(tokio::spawn(upkeep(scheduler.metrics().clone())));
-        let (ready, is_ready) = watch::channel(false);
-        let serving = Serving::start(config, scheduler, ready).await;
+        let serving = Serving::start(config, scheduler).await;
         let serve_http = http::serve(
             http_listener.socket,
-            serving.router(is_ready),
+            serving.router(),
             http_stop.clone().cancelled_owned(),
         );
         let serve_grpc = grpc::serve(

@@ -4,37 +4,92 @@
 use tokio::sync::watch;
 
 use crate::grpc::Health;
+use crate::shards::{Shard, Shards};
 
-/// Whether work is taken from the start, while some of `all` shards are `down`.
-pub(super) fn begin(down: usize, all: usize) -> bool {
-    let is = down < all;
-    if !is {
-        tracing::warn!("no shard answers yet, no work is taken");
-    }
-    is
+/// Whether the server takes work, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    /// It has just begun.
+    Starting,
+    /// It does.
+    Ready,
+    /// No shard answers.
+    NoShard,
+    /// It is about to end.
+    Leaving,
 }
 
-/// Keeps both kinds of readiness up to date while some of `all` shards are `down`. Ends never.
-pub(super) async fn follow(
-    mut down: watch::Receiver<usize>,
-    all: usize,
-    ready: &watch::Sender<bool>,
-    health: &Health,
-) {
-    loop {
-        let is = *down.borrow_and_update() < all;
-        if *ready.borrow() != is {
-            if is {
-                tracing::info!("a shard answers again, work is taken");
-            } else {
-                tracing::warn!("no shard answers, no work is taken");
+/// What probes ask; in words, see [`Readiness::why_not`].
+pub(super) type Ready = watch::Sender<Readiness>;
+
+// === impl Readiness ===
+
+impl Readiness {
+    /// By how many of the shards do not answer.
+    fn of(down: usize, all: usize) -> Readiness {
+        if down < all { Readiness::Ready } else { Readiness::NoShard }
+    }
+
+    /// Why no work is taken, if none is.
+    pub(super) fn why_not(self, shards: &Shards) -> Option<String> {
+        match self {
+            Readiness::Ready => None,
+            Readiness::Starting => Some("the server starts".to_owned()),
+            Readiness::Leaving => Some("the server is about to end".to_owned()),
+            Readiness::NoShard => {
+                let line = |shard: &Shard| {
+                    shard.last_error().map(|error| format!("\nshard {}: {error}", shard.name()))
+                };
+                let lines: String = shards.all().iter().filter_map(line).collect();
+                Some(format!("no shard answers{lines}"))
             }
-            ready.send_replace(is);
-            health.set_serving(is).await;
+        }
+    }
+}
+
+/// Tells both kinds of probes.
+pub(super) async fn set(now: Readiness, ready: &Ready, health: &Health) {
+    ready.send_replace(now);
+    health.set_serving(now == Readiness::Ready).await;
+}
+
+/// Whether work is taken from the start on.
+pub(super) async fn begin(shards: &Shards, ready: &Ready, health: &Health) {
+    let (down, all) = (*shards.down().borrow(), shards.all().len());
+    let now = Readiness::of(down, all);
+    if now == Readiness::NoShard {
+        tell_no_shard(all);
+    }
+    set(now, ready, health).await;
+}
+
+/// Keeps both kinds of probes up to date after that. Ends never.
+pub(super) async fn follow(shards: &Shards, ready: &Ready, health: &Health) {
+    let (mut down, all) = (shards.down(), shards.all().len());
+    let mut was_ready = *ready.borrow() == Readiness::Ready;
+    loop {
+        let (now, before) = (Readiness::of(*down.borrow_and_update(), all), *ready.borrow());
+        if now != before {
+            match now {
+                Readiness::NoShard => tell_no_shard(all),
+                _ if was_ready => tracing::info!("a shard answers again, work is taken"),
+                _ => tracing::info!("a shard answers, work is taken"),
+            }
+            was_ready |= now == Readiness::Ready;
+            set(now, ready, health).await;
         }
         if down.changed().await.is_err() {
             // The shards are gone, and the server soon.
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// Of a single shard it has been said that it does not answer.
+fn tell_no_shard(shards: usize) {
+    if shards > 1 {
+        tracing::warn!("no shard answers, no work is taken");
+    } else {
+        tracing::info!("no shard answers, no work is taken");
     }
 }

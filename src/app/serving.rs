@@ -2,10 +2,10 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -14,8 +14,9 @@ use crate::scheduler::Scheduler;
 use crate::timer::Timer;
 use crate::{grpc, http};
 
+use super::readiness::{self, Readiness};
 use super::ready_file::ReadyFile;
-use super::{Error, drain, gauges, readiness};
+use super::{Error, drain, gauges};
 
 /// Everything of a server but its listeners.
 pub(super) struct Serving {
@@ -25,18 +26,14 @@ pub(super) struct Serving {
     timers: Timer,
     timers_stop: CancellationToken,
     health: grpc::Health,
-    ready: watch::Sender<bool>,
+    ready: readiness::Ready,
 }
 
 // === impl Serving ===
 
 impl Serving {
-    /// Begins what happens by itself; no call is taken yet. `ready` is what probes ask.
-    pub(super) async fn start(
-        config: Config,
-        scheduler: Scheduler,
-        ready: watch::Sender<bool>,
-    ) -> Serving {
+    /// Begins what happens by itself; no call is taken yet.
+    pub(super) async fn start(config: Config, scheduler: Scheduler) -> Serving {
         let streams = dispatch::Config {
             streams_max: config.max_streams,
             age_max: config.stream_max_age.unwrap_or(Duration::ZERO),
@@ -45,6 +42,7 @@ impl Serving {
         let timers_stop = CancellationToken::new();
         let timers = Timer::spawn(&scheduler, &timers_stop);
         let health = grpc::Health::new().await;
+        let ready = readiness::Ready::new(Readiness::Starting);
         Serving { config, scheduler, dispatcher, timers, timers_stop, health, ready }
     }
 
@@ -68,9 +66,11 @@ impl Serving {
     }
 
     /// What answers HTTP.
-    pub(super) fn router(&self, is_ready: watch::Receiver<bool>) -> Router {
+    pub(super) fn router(&self) -> Router {
         let refresh = gauges::refresh(self.scheduler.clone(), self.dispatcher.clone());
-        http::router(self.scheduler.metrics().clone(), is_ready, refresh)
+        let (ready, shards) = (self.ready.subscribe(), self.scheduler.shards().clone());
+        let not_ready: http::NotReady = Arc::new(move || ready.borrow().why_not(&shards));
+        http::router(self.scheduler.metrics().clone(), not_ready, refresh)
     }
 
     /// Takes work until `shutdown` ends, then none that is new, and waits for what is running. The ready file
@@ -80,10 +80,8 @@ impl Serving {
         shutdown: impl Future<Output = ()>,
         (grpc, http): (SocketAddr, SocketAddr),
     ) -> Result<Option<ReadyFile>, Error> {
-        let (down, all) = (self.scheduler.shards().down(), self.scheduler.shards().all().len());
-        if readiness::begin(*down.borrow(), all) {
-            self.set_ready(true).await;
-        }
+        let (shards, ready, health) = (self.scheduler.shards(), &self.ready, &self.health);
+        readiness::begin(shards, ready, health).await;
         let ready_file = ReadyFile::write(self.config.ready_file.clone(), grpc, http).await?;
         if !grpc.ip().to_canonical().is_loopback() {
             tracing::info!(
@@ -94,20 +92,15 @@ impl Serving {
         tracing::info!(%grpc, %http, replica = self.config.replica, "serving");
         tokio::select! {
             () = shutdown => {}
-            () = readiness::follow(down, all, &self.ready, &self.health) => {}
+            () = readiness::follow(shards, ready, health) => {}
         }
         let delay = self.config.drain_delay;
         let delay_s = delay.as_secs();
         tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
-        self.set_ready(false).await;
+        readiness::set(Readiness::Leaving, ready, health).await;
         tokio::time::sleep(delay).await;
         drain::streams(&self.dispatcher, self.config.shutdown_grace).await;
         Ok(ready_file)
-    }
-
-    async fn set_ready(&self, ready: bool) {
-        self.ready.send_replace(ready);
-        self.health.set_serving(ready).await;
     }
 
     /// Gives back what no worker has, and lets go of the shards.

@@ -157,7 +157,7 @@ impl Feed {
             Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
             Event::Missed => self.missed_events(),
             // What becomes of leases is heard at once and not between claims, see `hear`.
-            Event::Upkeep { .. } | Event::Lease(_) | Event::Configured => {}
+            Event::Upkeep { .. } | Event::Lease(_) | Event::Configured | Event::Lost => {}
         }
     }
 

@@ -3,7 +3,7 @@
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200 as long as the process can answer at all |
-//! | `/readyz` | 200 while the server takes work, else 503 |
+//! | `/readyz` | 200 while the server takes work, else 503 and why it takes none |
 //! | `/metrics` | Prometheus text |
 
 use std::future::Future;
@@ -18,7 +18,6 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -34,22 +33,24 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Brings the gauges up to date before a scrape, which waits 2 s for it at most.
 pub type Refresh = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// Why the server takes no work, if it takes none.
+pub type NotReady = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// What the pages show.
 #[derive(Clone)]
 struct Pages {
     metrics: Metrics,
-    ready: watch::Receiver<bool>,
+    not_ready: NotReady,
     refresh: Refresh,
 }
 
-/// The pages. `ready` is whether the server takes work; `refresh` runs before each rendering of the
-/// metrics.
-pub fn router(metrics: Metrics, ready: watch::Receiver<bool>, refresh: Refresh) -> Router {
+/// The pages. `not_ready` is asked for each probe; `refresh` runs before each rendering of the metrics.
+pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
-        .with_state(Pages { metrics, ready, refresh })
+        .with_state(Pages { metrics, not_ready, refresh })
 }
 
 /// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
@@ -78,10 +79,9 @@ pub async fn serve(
 }
 
 async fn readyz(State(pages): State<Pages>) -> impl IntoResponse {
-    if *pages.ready.borrow() {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+    match (pages.not_ready)() {
+        None => (StatusCode::OK, "ready\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {why}\n")),
     }
 }
 
@@ -96,6 +96,7 @@ async fn render(State(pages): State<Pages>) -> impl IntoResponse {
 mod tests {
     use axum::body::{Body, to_bytes};
     use axum::http::Request;
+    use tokio::sync::watch;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -108,17 +109,27 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
+    fn ready() -> NotReady {
+        Arc::new(|| None)
+    }
+
     fn idle() -> Refresh {
         Arc::new(|| Box::pin(async {}))
     }
 
     #[tokio::test]
     async fn readiness_follows_the_server_and_health_does_not() {
-        let (ready, receiver) = watch::channel(false);
-        let router = router(Metrics::new(), receiver, idle());
-        for (is, status) in [(false, 503), (true, 200), (false, 503)] {
-            ready.send_replace(is);
-            assert_eq!(fetch(&router, "/readyz").await.0, status);
+        let (why, asked) = watch::channel(None);
+        let not_ready: NotReady = Arc::new(move || asked.borrow().map(str::to_owned));
+        let router = router(Metrics::new(), not_ready, idle());
+        for (is, status, body) in [
+            (Some("no shard answers"), 503, "not ready: no shard answers\n"),
+            (None, 200, "ready\n"),
+            (Some("it ends"), 503, "not ready: it ends\n"),
+        ] {
+            why.send_replace(is);
+            let (code, text) = fetch(&router, "/readyz").await;
+            assert_eq!((code.as_u16(), &*text), (status, body));
             assert_eq!(fetch(&router, "/healthz").await, (StatusCode::OK, "ok".to_owned()));
         }
         assert_eq!(fetch(&router, "/nothing").await.0, 404);
@@ -132,7 +143,7 @@ mod tests {
             let fresh = fresh.clone();
             Box::pin(async move { fresh.set_streams(3) })
         });
-        let router = router(metrics, watch::channel(true).1, refresh);
+        let router = router(metrics, ready(), refresh);
         let (status, text) = fetch(&router, "/metrics").await;
         assert_eq!(status, 200);
         assert!(text.contains("\nringq_streams 3\n"), "{text}");
@@ -141,7 +152,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_scrape_does_not_wait_for_ever() {
         let stuck: Refresh = Arc::new(|| Box::pin(std::future::pending()));
-        let router = router(Metrics::new(), watch::channel(true).1, stuck);
+        let router = router(Metrics::new(), ready(), stuck);
         assert_eq!(fetch(&router, "/metrics").await.0, 200);
     }
 }

@@ -36,6 +36,7 @@ pub(crate) struct Faulty {
     store: SqliteStore,
     fault: watch::Sender<Fault>,
     calls: AtomicUsize,
+    enqueues: AtomicUsize,
 }
 
 impl Faulty {
@@ -44,8 +45,8 @@ impl Faulty {
         let name = ShardName::try_new(name).unwrap();
         let config = Config { name, database: Database::Memory, clock: clock.clone() };
         let store = SqliteStore::open(config).unwrap();
-        let (fault, calls) = (watch::Sender::new(Fault::None), AtomicUsize::new(0));
-        Arc::new(Faulty { store, fault, calls })
+        let (calls, enqueues) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Faulty { store, fault: watch::Sender::new(Fault::None), calls, enqueues })
     }
 
     /// From now on it is so.
@@ -56,6 +57,11 @@ impl Faulty {
     /// Calls that reached it, in whatever state it was.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Those among them that enqueue: nobody probes by them.
+    pub(crate) fn enqueues(&self) -> usize {
+        self.enqueues.load(Ordering::Relaxed)
     }
 
     /// The store itself, which always works.
@@ -100,6 +106,7 @@ impl Store for Faulty {
         if *self.fault.borrow() == Fault::Full {
             return Box::pin(async { Err(Error::Full("no room".into())) });
         }
+        self.enqueues.fetch_add(1, Ordering::Relaxed);
         self.pass(|store| store.enqueue(jobs))
     }
 

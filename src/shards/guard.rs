@@ -12,15 +12,16 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
 use crate::metrics::ShardMetrics;
 use crate::said::Said;
-use crate::store::{self, About, Error, Event, LeaseRef, Store, Unclaim};
+use crate::store::{self, About, Error, Event, LeaseRef, Store, Trouble, Unclaim};
 
 use super::breaker::{Access, Breaker, Kind};
+use super::doubt::{Doubt, Seen};
 use super::op::Op;
 
 /// A failure that took so long counts like no answer at all.
 const LATE: Duration = Duration::from_secs(1);
 
-/// The same failure of the same operation is said so often at most; metrics count the others.
+/// The same failure of the same operation is said so often at most; metrics have the others.
 const SAY_EVERY: Duration = Duration::from_secs(30);
 
 /// How patient this replica is with its shards.
@@ -51,7 +52,8 @@ pub(super) struct Guard {
     /// How many shards of this replica do not answer.
     down: watch::Sender<usize>,
     closing: CancellationToken,
-    /// Failures by operation, or without one where the shard itself is the cause.
+    doubt: Doubt,
+    /// Failures by operation and reason.
     said: Said,
 }
 
@@ -89,7 +91,8 @@ impl Guard {
         metrics.set_breaker_open(false);
         let breaker = Breaker::new(patience.probes);
         let closing = CancellationToken::new();
-        Guard { store, metrics, patience, breaker, down, closing, said: Said::new(SAY_EVERY) }
+        let (doubt, said) = (Doubt::default(), Said::new(SAY_EVERY));
+        Guard { store, metrics, patience, breaker, down, closing, doubt, said }
     }
 
     pub(super) fn breaker(&self) -> &Breaker {
@@ -149,38 +152,128 @@ impl Guard {
 
     fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error) {
         self.metrics.error(op.name(), error.reason());
-        if self.is_news(op, error) {
-            tracing::warn!(shard = %self.name(), op = op.name(), %error, "store calls fail");
-        } else {
-            tracing::debug!(shard = %self.name(), op = op.name(), %error, "a store call failed");
-        }
+        tracing::debug!(shard = %self.name(), op = op.name(), %error, "a store call failed");
         if answers(error) {
             self.breaker.succeeded(op.access());
+            self.tell_refusal(op, error);
         } else if self.breaker.failed(op.access(), kind, words(error)) {
-            tracing::warn!(
-                shard = %self.name(), error = words(error),
-                "the shard does not answer; its calls fail at once until it does"
-            );
-            self.leave_alone(true);
+            self.leave_alone(error);
+        } else if !self.breaker.is_open() {
+            self.doubt(Some((op, error)));
         }
     }
 
-    /// Whether that was not said just now: a full store refuses thousands of calls a second, and one that does not
-    /// answer fails calls of every kind.
-    fn is_news(&self, op: Op, error: &Error) -> bool {
-        let op = if answers(error) { op.name() } else { "" };
-        self.said.is_news((op, error.reason()))
+    /// A full store refuses thousands of calls a second.
+    fn tell_refusal(&self, op: Op, error: &Error) {
+        if let Some(news) = self.said.news(&[op.name(), error.reason()]) {
+            let suppressed = news.suppressed();
+            tracing::warn!(shard = %self.name(), op = op.name(), suppressed, %error, "a store call was refused");
+        }
+    }
+
+    /// Hears of the shard what casts doubt on it, as long as somebody has a use for that.
+    pub(super) fn listen(self: &Arc<Self>) {
+        let (mut events, guard) = (self.store.events(About::Shard), Arc::downgrade(self));
+        tokio::spawn(async move {
+            loop {
+                match events.recv().await {
+                    Ok(Event::Lost) => match guard.upgrade() {
+                        Some(guard) => guard.doubt(None),
+                        None => return,
+                    },
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+            }
+        });
+    }
+
+    /// The shard may not answer any more, because a call `failed` or by what was heard. Nobody waits for the next
+    /// call to find out: of an idle shard that may be seconds away.
+    fn doubt(self: &Arc<Self>, failed: Option<(Op, &Error)>) {
+        if !self.breaker.is_open() && self.doubt.cast(failed) {
+            tokio::spawn(Arc::clone(self).make_sure());
+        }
+    }
+
+    /// Asks until the shard has answered and there is no new doubt, or so many answers have failed to come that it
+    /// is left alone. One that only lost a connection answers the first time.
+    async fn make_sure(self: Arc<Self>) {
+        while self.doubt.is_open() {
+            if self.breaker.is_open() || self.closing.is_cancelled() {
+                continue;
+            }
+            match self.ask().await {
+                Ok(()) => {
+                    self.breaker.succeeded(Access::Write);
+                    self.tell(self.doubt.answered());
+                }
+                Err((kind, error)) => {
+                    self.doubt.stays();
+                    if self.breaker.failed(Access::Write, kind, words(&error)) {
+                        self.leave_alone(&error);
+                    }
+                }
+            }
+            // Also after an answer: where one call in two fails this would go on for ever.
+            tokio::select! {
+                () = tokio::time::sleep(self.patience.probes.0) => {}
+                () = self.closing.cancelled() => {}
+            }
+        }
+    }
+
+    /// The shard answers. If it did not for a moment, or calls have failed, that is all that there is to be seen of
+    /// it.
+    fn tell(&self, seen: Seen) {
+        let shard = self.name();
+        match seen.first {
+            Some((op, error)) => {
+                let (op, failed) = (op.name(), seen.failed);
+                let Some(news) = self.said.news(&["failed", op]) else { return };
+                let suppressed = news.suppressed();
+                tracing::warn!(%shard, op, failed, suppressed, error, "store calls failed; the shard answers now");
+            }
+            None if seen.was_away => {
+                tracing::info!(%shard, "the shard did not answer for a moment")
+            }
+            None => {}
+        }
+    }
+
+    /// Whether the shard answers; not so when it says that it cannot be used.
+    async fn ask(&self) -> Result<(), (Kind, Error)> {
+        let limit = self.patience.claim;
+        match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
+            Ok(Err(error)) if !answers(&error) => Err((Kind::Failed, error)),
+            Ok(_) => Ok(()),
+            Err(_) => Err((Kind::Late, Error::Unavailable(format!("no answer within {limit:?}")))),
+        }
     }
 
     /// The store is known not to answer, and has said so: nobody has to find out first. For a breaker that
     /// nobody has used yet.
     pub(super) fn begin_down(self: &Arc<Self>, error: &str) {
         while !self.breaker.failed(Access::Write, Kind::Late, error) {}
-        self.leave_alone(false);
+        self.begin_probing(false);
     }
 
-    /// The breaker has just opened; `told`: the log was told, and is when it closes.
-    fn leave_alone(self: &Arc<Self>, told: bool) {
+    /// The breaker has just opened, by this error. What keeps a shard from working whatever is tried, its store has
+    /// told, and tells when that is over.
+    fn leave_alone(self: &Arc<Self>, error: &Error) {
+        let is_told = !matches!(self.store.trouble(), Some(Trouble::Down(_)));
+        if is_told {
+            let (address, error) = (self.store.address(), words(error));
+            tracing::warn!(
+                shard = %self.name(), address, error,
+                "the shard does not answer; its calls fail at once until it does; see whether it runs and can be reached"
+            );
+        }
+        self.begin_probing(is_told);
+    }
+
+    /// `told`: the log was told, and is when it is over.
+    fn begin_probing(self: &Arc<Self>, told: bool) {
         self.changed(true);
         let events = self.store.events(About::Shard);
         tokio::spawn(Arc::clone(self).probe(events, told));
@@ -196,15 +289,16 @@ impl Guard {
                 () = heard(&mut events) => false,
                 () = self.closing.cancelled() => return,
             };
-            let limit = self.patience.claim;
-            match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
-                Ok(Err(error)) if !answers(&error) => {
-                    // What it says may have changed: nobody there, then somebody wrong.
-                    self.breaker.failed(Access::Write, Kind::Failed, words(&error));
+            match self.ask().await {
+                Ok(()) => break,
+                Err((kind, error)) => {
+                    // What it says may have changed: nobody there, then somebody wrong. A probe without an answer
+                    // says less than the call that had none.
+                    if kind == Kind::Failed {
+                        self.breaker.failed(Access::Write, kind, words(&error));
+                    }
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }
-                Err(_) => tracing::debug!(shard = %self.name(), "the shard still does not answer"),
-                Ok(_) => break,
             }
             if is_over {
                 pause.as_mut().reset(Instant::now() + self.breaker.pause());
@@ -225,8 +319,12 @@ impl Guard {
 
 /// Waits for the next sign of life.
 async fn heard(events: &mut broadcast::Receiver<Event>) {
-    if let Err(RecvError::Closed) = events.recv().await {
-        std::future::pending().await
+    loop {
+        match events.recv().await {
+            Ok(Event::Lost) => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 
@@ -257,6 +355,8 @@ fn nothing() -> Unclaim {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use crate::clock::Clock;
     use crate::domain::ring::ShardState;
     use crate::metrics::Metrics;
@@ -264,17 +364,135 @@ mod tests {
 
     use super::*;
 
+    const LATE_ENOUGH: Duration = Duration::from_secs(60);
+    const SOON: Duration = Duration::from_millis(1);
+
+    /// What was logged, by level and message.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Log {
+        /// Notes what this thread logs from now on, but for details.
+        fn begin(&self) -> tracing::subscriber::DefaultGuard {
+            let log = self.clone();
+            let format = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+            let format = format.without_time().with_target(false).with_ansi(false);
+            tracing::subscriber::set_default(format.with_writer(move || log.clone()).finish())
+        }
+
+        fn lines(&self) -> Vec<String> {
+            self.0.lock().unwrap().clone()
+        }
+    }
+
+    impl std::io::Write for Log {
+        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn guard(store: &Arc<Faulty>, patience: Patience) -> Arc<Guard> {
+        let (shard, down) = (Arc::clone(store), watch::Sender::new(0));
+        Arc::new(Guard::new(shard, Metrics::new().shard("s0"), patience, down))
+    }
+
+    fn hasty() -> Patience {
+        Patience { probes: (10 * SOON, 10 * SOON), ..Patience::default() }
+    }
+
+    async fn call(guard: &Arc<Guard>, store: &Faulty) -> bool {
+        guard.call(Op::Info, LATE_ENOUGH, store.info()).await.is_ok()
+    }
+
+    /// Waits until nobody asks any more whether the shard answers.
+    async fn sure(guard: &Guard) {
+        while !guard.doubt.is_none() {
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
+        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let guard = guard(&store, hasty());
+        let _log = log.begin();
+        store.set(Fault::Refuses);
+        assert!(!call(&guard, &store).await);
+        sure(&guard).await;
+        assert!(guard.breaker().is_open());
+        store.set(Fault::None);
+        guard.breaker().closed().await;
+        assert!(call(&guard, &store).await);
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].contains("WARN the shard does not answer"), "{lines:?}");
+        assert!(lines[1].contains("INFO the shard answers again"), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number_and_end() {
+        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let guard = guard(&store, hasty());
+        let _log = log.begin();
+        for _ in 0..3 {
+            let failed = async { Err::<(), _>(Error::Unavailable("lost".into())) };
+            assert!(guard.call(Op::Info, LATE_ENOUGH, failed).await.is_err());
+        }
+        sure(&guard).await;
+        assert!(!guard.breaker().is_open() && call(&guard, &store).await);
+        let lines = log.lines();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        for part in ["WARN store calls failed; the shard answers now", "op=\"info\" failed=3"] {
+            assert!(lines[0].contains(part), "{part}: {lines:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_idle_shard_of_which_nothing_is_heard_is_asked_at_once() {
+        let store = Faulty::new("s0", &Clock::system());
+        let guard = guard(&store, hasty());
+        for (fault, is_open) in [(Fault::None, false), (Fault::Refuses, true)] {
+            store.set(fault);
+            let calls = store.calls();
+            guard.doubt(None);
+            sure(&guard).await;
+            assert!(store.calls() > calls, "{fault:?}");
+            assert_eq!(guard.breaker().is_open(), is_open, "{fault:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
+        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let guard = guard(&store, Patience::default());
+        let _log = log.begin();
+        let refuse = async || {
+            let full = async { Err::<(), _>(Error::Full("no room".into())) };
+            assert!(guard.call(Op::Enqueue, LATE_ENOUGH, full).await.is_err());
+        };
+        for _ in 0..5 {
+            refuse().await;
+        }
+        tokio::time::sleep(SAY_EVERY).await;
+        refuse().await;
+        let lines = log.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[1].contains("suppressed=4"), "{lines:?}");
+    }
+
     #[tokio::test]
     async fn a_shard_that_is_heard_of_is_asked_at_once() {
-        let late = Duration::from_secs(60);
+        let late = LATE_ENOUGH;
         let store = Faulty::new("s0", &Clock::system());
-        let patience = Patience { probes: (late, late), ..Patience::default() };
-        let metrics = Metrics::new().shard("s0");
-        let (shard, down) = (Arc::clone(&store), watch::Sender::new(0));
-        let guard = Arc::new(Guard::new(shard, metrics, patience, down));
+        let guard = guard(&store, Patience { probes: (late, late), ..Patience::default() });
         store.set(Fault::Refuses);
         while !guard.breaker().is_open() {
-            assert!(guard.call(Op::Info, late, store.info()).await.is_err());
+            assert!(!call(&guard, &store).await);
         }
         store.set(Fault::None);
         store.inner().set_state(ShardState::Active).await.unwrap();

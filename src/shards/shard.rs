@@ -69,6 +69,7 @@ impl Shard {
             patience.clone(),
             down.clone(),
         ));
+        guard.listen();
         if let Some(Trouble::Down(error)) = store.trouble() {
             guard.begin_down(&error);
         }
@@ -142,6 +143,12 @@ impl Shard {
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.inner.guard.breaker().is_open()
+    }
+
+    /// Why it does not answer, if that is so: what it said last.
+    #[must_use]
+    pub fn last_error(&self) -> Option<String> {
+        self.is_down().then(|| self.inner.guard.breaker().error())
     }
 
     /// Why it takes no new jobs though it answers, if that is so.

@@ -31,6 +31,8 @@ pub enum Event {
     },
     /// The shard's state was set.
     Configured,
+    /// Nothing is heard of the shard any more: it may be gone.
+    Lost,
     /// Another replica has ended or changed leases that this one handed out.
     Lease(Hint),
     /// Hints may have been lost: anything may be claimable, settled, or to be reaped or pruned.
@@ -46,7 +48,7 @@ pub enum About {
     Leases,
     /// [`Event::Upkeep`].
     Upkeep,
-    /// [`Event::Configured`].
+    /// [`Event::Configured`] and [`Event::Lost`].
     Shard,
 }
 
@@ -81,7 +83,7 @@ impl Events {
             Event::Claimable { .. } => About::Jobs,
             Event::Lease(_) => About::Leases,
             Event::Upkeep { .. } => About::Upkeep,
-            Event::Configured => About::Shard,
+            Event::Configured | Event::Lost => About::Shard,
             Event::Missed => return self.missed(),
         };
         let _ = self.to(about).send(event);

@@ -55,9 +55,9 @@ impl CallBody {
         Frame::trailers(trailers)
     }
 
-    fn end(&mut self, code: Code, message: &str) {
+    fn end(&mut self, code: Code, failure: Option<&Status>) {
         if let Some(mut call) = self.call.take() {
-            call.end(code, message);
+            call.end(code, failure);
         }
     }
 }
@@ -77,11 +77,11 @@ impl http_body::Body for CallBody {
         match &polled {
             Some(Ok(frame)) => {
                 if let Some(status) = frame.trailers_ref().and_then(Status::from_header_map) {
-                    this.end(status.code(), status.message());
+                    this.end(status.code(), Some(&status));
                 }
             }
-            Some(Err(status)) => this.end(status.code(), status.message()),
-            None => this.end(Code::Ok, ""),
+            Some(Err(status)) => this.end(status.code(), Some(status)),
+            None => this.end(Code::Ok, None),
         }
         Poll::Ready(polled)
     }

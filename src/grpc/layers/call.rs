@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 use tracing::Span;
 use tracing::span::EnteredSpan;
+
+use crate::said::News;
 
 use super::super::reason::code_name;
 use super::Shared;
@@ -56,8 +59,8 @@ impl Call {
         self.span.clone().entered()
     }
 
-    /// Logs and measures the end of the call.
-    pub(super) fn end(&mut self, code: Code, message: &str) {
+    /// Logs and measures the end of the call; `failure`: what it answers if it failed.
+    pub(super) fn end(&mut self, code: Code, failure: Option<&Status>) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -65,38 +68,45 @@ impl Call {
         let (method, request_id) = (self.method.name, text(&self.id));
         let name = code_name(code);
         self.shared.metrics.rpc(method, name, took);
+        let error = failure.map_or("", Status::message);
         match code {
             Code::Ok | Code::Cancelled => {
                 tracing::debug!(method, request_id, code = name, ?took, "call ended");
             }
             Code::Internal | Code::Unknown | Code::DataLoss => {
-                tracing::error!(
-                    method,
-                    request_id,
-                    code = name,
-                    ?took,
-                    error = message,
-                    "call failed"
-                );
+                tracing::error!(method, request_id, code = name, ?took, error, "call failed");
             }
-            _ if self.shared.said.is_news((method, name)) => {
-                tracing::info!(
-                    method,
-                    request_id,
-                    code = name,
-                    ?took,
-                    error = message,
-                    "call refused"
-                );
-            }
-            _ => tracing::debug!(method, request_id, code = name, error = message, "call refused"),
+            _ => match self.news(name, failure) {
+                Some(news) => {
+                    let suppressed = news.suppressed();
+                    tracing::info!(
+                        method,
+                        request_id,
+                        code = name,
+                        ?took,
+                        suppressed,
+                        error,
+                        "call refused"
+                    );
+                }
+                None => tracing::debug!(method, request_id, code = name, error, "call refused"),
+            },
         }
+    }
+
+    /// Whether a refusal is not like one of a moment ago: for another reason, or of another shard.
+    fn news(&self, code: &str, failure: Option<&Status>) -> Option<News> {
+        let cause = failure.and_then(Status::get_details_error_info);
+        let reason = cause.as_ref().map_or("", |cause| &cause.reason);
+        let shard = cause.as_ref().and_then(|cause| cause.metadata.get("shard"));
+        let shard = shard.map_or("", String::as_str);
+        self.shared.said.news(&[self.method.name, code, reason, shard])
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.end(Code::Cancelled, "");
+        self.end(Code::Cancelled, None);
         if self.counted {
             self.shared.gate.leave();
         }

@@ -101,13 +101,13 @@ fn answered(
     let id = call.id().clone();
     let mut response = match answer.and_then(|answer| check(&call, answer)) {
         Err(status) => {
-            call.end(status.code(), status.message());
+            call.end(status.code(), Some(&status));
             status.into_http()
         }
         Ok(answer) if answer.headers().contains_key(Status::GRPC_STATUS) => {
             let status = Status::from_header_map(answer.headers());
             let code = status.as_ref().map_or(Code::Unknown, Status::code);
-            call.end(code, status.as_ref().map_or("", Status::message));
+            call.end(code, status.as_ref());
             answer.map(|_| CallBody::default())
         }
         Ok(answer) => {

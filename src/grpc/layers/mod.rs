@@ -57,7 +57,7 @@ pub(super) struct Calls<S> {
     shared: Arc<Shared>,
 }
 
-/// A method's refusals with the same code are said so often at most; metrics count the others.
+/// A method's refusals for the same reason are said so often at most, with the number of the others.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
 /// What all calls share.
@@ -65,7 +65,7 @@ struct Shared {
     metrics: Metrics,
     gate: Gate,
     request_timeout: Duration,
-    /// Refusals, by method and code.
+    /// Refusals, by method, code, reason and shard.
     said: Said,
 }
 

@@ -278,10 +278,10 @@ async fn what_a_repeat_could_double_is_not_repeated() {
     let begin = Instant::now();
     let result = ring.enqueue_for(Duration::from_secs(9), job.clone()).await;
     assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
-    assert_eq!(ring.stores[0].calls(), 1);
+    assert_eq!(ring.stores[0].enqueues(), 1);
     let job = Draft { request_id: Some("r".into()), ..job };
     let result = ring.enqueue_for(Duration::from_millis(300), job).await;
-    assert!(result.is_err() && ring.stores[0].calls() > 2, "the request id makes it safe");
+    assert!(result.is_err() && ring.stores[0].enqueues() > 2, "the request id makes it safe");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::{Time, Token, TopicName};
 use crate::pauses::Pauses;
-use crate::store::{Error, Hint, Revoked, Trouble};
+use crate::store::{Error, Hint, Revoked};
 
 use super::hints::Hints;
 use super::link::Lane;
@@ -25,12 +25,32 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// Pauses between attempts to subscribe: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// What the log was told of the want of a subscription.
-#[derive(Default)]
+/// Why there is no subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// Nobody has tried yet.
+    New,
+    /// It was lost.
+    Lost,
+    /// It was given up, because it led to a Redis that is the primary no more; that has been said.
+    Left,
+}
+
+/// Why none was made.
+enum Deaf {
+    /// No call reaches the Redis either, which is the business of those who call it.
+    Away(Error),
+    /// It answers everything else.
+    Mute(String),
+}
+
+/// What is known of the want of a subscription, and what the log was told of it.
 struct Silence {
-    is_told: bool,
-    /// Why there was none when that was tried last.
-    failure: Option<String>,
+    loss: Loss,
+    /// The Redis did not answer meanwhile.
+    was_away: bool,
+    /// Why it could not be made, as told last.
+    told: Option<String>,
 }
 
 /// Subscribes to the shard's wake-ups and to what becomes of this replica's leases, and again whenever the
@@ -38,7 +58,7 @@ struct Silence {
 /// to when this returns.
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
-    let mut silence = Silence::default();
+    let mut silence = Silence::begins(Loss::New);
     let mut subscription = match shard.contact.is_known() {
         true => silence.ended(&shard, join(&shard).await),
         false => None,
@@ -48,12 +68,15 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
         loop {
             if let Some(subscription) = subscription.take() {
                 pauses.reset();
-                tokio::select! {
-                    () = hear(subscription, &hints) => {}
-                    _ = left.changed() => {}
+                let loss = tokio::select! {
+                    () = hear(subscription, &hints) => Loss::Lost,
+                    _ = left.changed() => Loss::Left,
+                };
+                tracing::debug!(shard = %shard.name, ?loss, "the subscription to wake-ups is lost");
+                silence = Silence::begins(loss);
+                if loss == Loss::Lost {
+                    hints.lost();
                 }
-                tracing::warn!(shard = %shard.name, "the subscription to wake-ups is lost");
-                silence.is_told = true;
             }
             tokio::time::sleep(pauses.pause()).await;
             left.mark_unchanged();
@@ -68,37 +91,66 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
 // === impl Silence ===
 
 impl Silence {
-    /// The subscription, if there is one. Why there is none is said once, and again when it is another reason;
-    /// not when the shard is known to be of no use, which has been said.
-    fn ended(&mut self, shard: &Shard, joined: Result<PubSub, Error>) -> Option<PubSub> {
-        let error = match joined {
+    fn begins(loss: Loss) -> Silence {
+        Silence { loss, was_away: false, told: None }
+    }
+
+    /// The subscription, if there is one. That there is none is said where it is all that is wrong: once, and again
+    /// when it is for another reason.
+    fn ended(&mut self, shard: &Shard, joined: Result<PubSub, Deaf>) -> Option<PubSub> {
+        let shard = &shard.name;
+        match joined {
             Ok(subscription) => {
-                if std::mem::take(self).is_told {
-                    tracing::info!(shard = %shard.name, "wake-ups are heard");
+                if self.told.take().is_some() {
+                    tracing::info!(%shard, "wake-ups are heard");
+                } else if self.loss == Loss::Lost && !self.was_away {
+                    tracing::warn!(
+                        %shard,
+                        "the subscription to wake-ups was lost; redis answers and they are heard again, but jobs may \
+                         have come a second later"
+                    );
+                } else {
+                    tracing::debug!(%shard, "wake-ups are heard");
                 }
                 return Some(subscription);
             }
-            Err(error) => error.to_string(),
-        };
-        let is_useless = matches!(shard.contact.trouble(), Some(Trouble::Down(_)));
-        if !is_useless && self.failure.as_ref() != Some(&error) {
-            tracing::warn!(shard = %shard.name, error, "wake-ups are not heard: jobs may come a second later");
-            (self.is_told, self.failure) = (true, Some(error));
+            Err(Deaf::Away(error)) => {
+                self.was_away = true;
+                tracing::debug!(%shard, %error, "wake-ups are not heard");
+            }
+            Err(Deaf::Mute(error)) if self.told.as_ref() != Some(&error) => {
+                tracing::warn!(
+                    %shard, error,
+                    "wake-ups are not heard though redis answers: jobs may come a second later"
+                );
+                self.told = Some(error);
+            }
+            Err(Deaf::Mute(_)) => {}
         }
         None
     }
 }
 
 /// Subscribes on the Redis that calls go to, which is thereby known to be the right one.
-async fn join(shard: &Shard) -> Result<PubSub, Error> {
-    shard.connection(Lane::Read).await?;
-    let unavailable = |error: RedisError| Error::Unavailable(fault::text(&error));
+async fn join(shard: &Shard) -> Result<PubSub, Deaf> {
+    shard.connection(Lane::Read).await.map_err(Deaf::Away)?;
     let Some(way) = shard.link.way() else {
-        return Err(Error::Unavailable("another redis becomes the primary".to_owned()));
+        let text = "another redis becomes the primary".to_owned();
+        return Err(Deaf::Away(Error::Unavailable(text)));
     };
-    let client = Client::open(way).map_err(unavailable)?;
     let channels = [keys::wake_channel(&shard.name), keys::lease_channel(&shard.name, shard.owner)];
-    subscribe(&client, &channels).await.map_err(unavailable)
+    let subscribed = match Client::open(way) {
+        Ok(client) => subscribe(&client, &channels).await,
+        Err(error) => Err(error),
+    };
+    match subscribed {
+        Ok(subscription) => Ok(subscription),
+        // The connection that is held may lead to a Redis that stands still or has just gone.
+        Err(error) => match shard.ask::<redis::Value>(Lane::Read, &redis::cmd("PING")).await {
+            Ok(_) => Err(Deaf::Mute(fault::text(&error))),
+            Err(error) => Err(Deaf::Away(error)),
+        },
+    }
 }
 
 /// Listens to one of the sentinels, and lets go of the connections as soon as their Redis is the primary no

@@ -113,6 +113,11 @@ impl Hints {
         self.events.send(Event::Lease(hint));
     }
 
+    /// Nothing is heard any more.
+    pub(super) fn lost(&self) {
+        self.events.send(Event::Lost);
+    }
+
     /// Hints may have been lost.
     pub(super) fn missed(&self) {
         self.events.send(Event::Missed);

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
 use super::reach::{shard, works};
-use crate::harness::{Certificates, Redis, Server, Setup, eventually, job};
+use crate::harness::{Certificates, Redis, Server, Setup, eventually, job, request};
 
 /// A server on the Redis of that url that does not start: the one line that it says of that.
 async fn refused(url: &str) -> String {
@@ -96,10 +96,8 @@ async fn a_password_that_is_not_asked_for_is_refused_at_the_start_and_no_matter_
     // It comes back as it was configured before: without a password.
     redis.kill();
     redis.restart().await;
-    eventually("wake-ups are heard", async || {
-        server.log().contains("wake-ups are heard").then_some(())
-    })
-    .await;
+    let client = server.connect().await;
+    eventually("it is used again", async || client.send(request(job("other"))).await.ok()).await;
     works(&server).await;
 }
 

@@ -1,0 +1,201 @@
+use std::time::Duration;
+
+use ringq::pb::{Durability, GetServerInfoRequest, GetServerInfoResponse, RedriveJobsRequest};
+use tokio::time::Instant;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use super::reach::works;
+use crate::harness::{Client, Redis, Server, Setup, eventually, http_get, job, millis, request};
+
+/// As long as everybody who tries again needs to have done so more than once.
+const SETTLED: Duration = Duration::from_secs(4);
+
+async fn on(redis: &Redis) -> Server {
+    Setup::new().shard(format!("s0={}", redis.url())).start().await
+}
+
+/// The lines of its log of that level, from the `from`th line on.
+fn lines(server: &Server, level: &str, from: usize) -> Vec<String> {
+    let (log, level) = (server.log(), format!(" {level} "));
+    log.lines().skip(from).filter(|line| line.contains(&level)).map(str::to_owned).collect()
+}
+
+fn length(server: &Server) -> usize {
+    server.log().lines().count()
+}
+
+async fn is_ready(server: &Server) -> bool {
+    http_get(server.http, "/readyz").await.0 == 200
+}
+
+async fn health(client: &Client) -> ServingStatus {
+    let service = "ringq.v1.QueueService".to_owned();
+    let mut health = HealthClient::new(client.channel.clone());
+    health.check(HealthCheckRequest { service }).await.unwrap().into_inner().status()
+}
+
+/// How long it takes until it says that it is not ready, and what it says then.
+async fn unready(server: &Server) -> (Duration, String) {
+    let begin = Instant::now();
+    let body = eventually("it is not ready", async || {
+        let (status, body) = http_get(server.http, "/readyz").await;
+        (status == 503).then_some(body)
+    })
+    .await;
+    (begin.elapsed(), body)
+}
+
+async fn info(client: &Client) -> GetServerInfoResponse {
+    client.admin.clone().get_server_info(GetServerInfoRequest {}).await.unwrap().into_inner()
+}
+
+#[tokio::test]
+async fn an_idle_server_whose_redis_dies_says_so_at_once_and_in_one_line() {
+    let Some(mut redis) = Redis::durable().await else { return };
+    let server = on(&redis).await;
+    let client = server.connect().await;
+    let before = length(&server);
+    redis.kill();
+    let (took, body) = unready(&server).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(body.starts_with("not ready: no shard answers\nshard s0: redis "), "{body}");
+    assert!(body.contains("Connection refused"), "{body}");
+    assert_eq!(health(&client).await, ServingStatus::NotServing);
+    tokio::time::sleep(SETTLED).await;
+    let warned = lines(&server, "WARN", before);
+    assert_eq!(warned.len(), 1, "{}", server.log());
+    let address = format!("address=\"{}\"", redis.url());
+    for part in ["the shard does not answer", "shard=s0", &address, "check that redis runs there"] {
+        assert!(warned[0].contains(part), "{part}: {}", warned[0]);
+    }
+    redis.restart().await;
+    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
+    works(&server).await;
+    let told = lines(&server, "INFO", before);
+    let back = told.iter().filter(|line| line.contains("the shard answers again")).count();
+    assert_eq!(back, 1, "{told:?}");
+    assert_eq!(lines(&server, "WARN", before).len(), 1, "{}", server.log());
+}
+
+#[tokio::test]
+async fn an_idle_server_whose_redis_takes_no_writes_any_more_says_so_soon() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = on(&redis).await;
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let (took, body) = unready(&server).await;
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(body.contains("replica"), "{body}");
+    redis.command(&["REPLICAOF", "NO", "ONE"]).await;
+    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
+    works(&server).await;
+}
+
+#[tokio::test]
+async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unready() {
+    let Some(redis) = Redis::durable().await else { return };
+    let server = on(&redis).await;
+    let client = server.connect().await;
+    let before = length(&server);
+    for kind in ["pubsub", "normal"] {
+        redis.command(&["CLIENT", "KILL", "TYPE", kind]).await;
+        let begin = Instant::now();
+        while begin.elapsed() < millis(700) {
+            assert!(is_ready(&server).await, "{kind}\n{}", server.log());
+            assert_eq!(health(&client).await, ServingStatus::Serving, "{kind}");
+        }
+    }
+    works(&server).await;
+    let warned = lines(&server, "WARN", before);
+    assert_eq!(warned.len(), 1, "{}", server.log());
+    for part in ["the subscription to wake-ups was lost", "redis answers", "shard=s0"] {
+        assert!(warned[0].contains(part), "{part}: {}", warned[0]);
+    }
+}
+
+#[tokio::test]
+async fn what_was_never_reached_is_not_told_as_known_nor_as_back() {
+    let Some(mut redis) = Redis::durable().await else { return };
+    redis.kill();
+    let server = on(&redis).await;
+    let client = server.connect().await;
+    let told = info(&client).await;
+    assert_eq!(told.durability(), Durability::Unspecified);
+    assert_eq!(told.unreachable_shards, ["s0"]);
+    assert!(unready(&server).await.1.contains("Connection refused"));
+    redis.restart().await;
+    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
+    eventually("its durability is known", async || {
+        (info(&client).await.durability() == Durability::Fsynced).then_some(())
+    })
+    .await;
+    assert_eq!(info(&client).await.unreachable_shards, Vec::<String>::new());
+    assert!(!server.log().contains("answers again"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn one_unknown_shard_leaves_unknown_what_all_reach() {
+    let Some(mut redis) = Redis::durable().await else { return };
+    let Some(other) = Redis::durable().await else { return };
+    redis.kill();
+    let setup = Setup::new().shard(format!("s0={}", other.url()));
+    let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
+    let client = server.connect().await;
+    let told = info(&client).await;
+    assert_eq!(told.durability(), Durability::Unspecified);
+    assert_eq!(told.unreachable_shards, ["s1"]);
+    assert!(is_ready(&server).await);
+}
+
+#[tokio::test]
+async fn refusals_that_were_not_logged_are_counted_in_the_next_line() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let bad = || request(job("mail").with_id("a~b"));
+    let refuse = async || {
+        assert_eq!(client.send(bad()).await.unwrap_err().code(), Code::InvalidArgument);
+    };
+    for _ in 0..20 {
+        refuse().await;
+    }
+    tokio::time::sleep(millis(1_100)).await;
+    refuse().await;
+    let log = eventually("the second line", async || {
+        let lines = lines(&server, "INFO", 0);
+        let refused: Vec<_> =
+            lines.into_iter().filter(|line| line.contains("call refused")).collect();
+        (refused.len() > 1).then_some(refused)
+    })
+    .await;
+    let suppressed = |line: &String| {
+        let count = line.split(' ').find_map(|word| word.strip_prefix("suppressed="));
+        count.map_or(0, |count| count.parse::<usize>().unwrap())
+    };
+    // Whatever time the calls took, each is in the log as a line or as a number.
+    assert_eq!(log.len() + log.iter().map(suppressed).sum::<usize>(), 21, "{log:?}");
+    assert!(log.iter().any(|line| suppressed(line) > 0), "{log:?}");
+}
+
+#[tokio::test]
+async fn jobs_that_are_not_put_back_are_told_with_their_topic_and_their_shard_once() {
+    let Some(mut redis) = Redis::durable().await else { return };
+    let Some(other) = Redis::durable().await else { return };
+    let setup = Setup::new().shard(format!("s0={}", other.url()));
+    let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail")).await;
+    redis.kill();
+    let all = RedriveJobsRequest { topic: "mail".into(), ..Default::default() };
+    let answer = client.admin.clone().redrive_jobs(all).await.unwrap().into_inner();
+    assert_eq!(answer.unreachable_shards, ["s1"]);
+    let line = eventually("it is told", async || {
+        lines(&server, "WARN", 0).into_iter().find(|line| line.contains("were not put back"))
+    })
+    .await;
+    for part in [" shard=s1 ", "topic=mail", "error=\""] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    assert!(!line.contains("shard s1: "), "{line}");
+}
