@@ -204,6 +204,8 @@ impl Guard {
                 continue;
             }
             match self.ask().await {
+                // Meanwhile it was found not to answer; the probes see the end of that.
+                Ok(()) if self.breaker.is_open() => continue,
                 Ok(()) => {
                     self.breaker.succeeded(Access::Write);
                     self.tell(self.doubt.answered());
@@ -450,6 +452,21 @@ mod tests {
         for part in ["WARN store calls failed; the shard answers now", "op=\"info\" failed=3"] {
             assert!(lines[0].contains(part), "{part}: {lines:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn failures_of_a_shard_that_is_known_not_to_answer_are_told_no_more() {
+        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let guard = guard(&store, hasty());
+        let _log = log.begin();
+        guard.doubt(Some((Op::Info, &Error::Unavailable("lost".into()))));
+        while store.calls() == 0 {
+            tokio::task::yield_now().await;
+        }
+        guard.begin_down("told elsewhere");
+        sure(&guard).await;
+        guard.breaker().closed().await;
+        assert_eq!(log.lines(), Vec::<String>::new());
     }
 
     #[tokio::test]
