@@ -1,15 +1,17 @@
 //! Enqueue: write a job, or do to the one that has its id what [`conflict::resolve`] says.
 
-use rusqlite::{CachedStatement, params};
+use rusqlite::CachedStatement;
 
 use crate::domain::conflict::{self, Action};
 use crate::domain::{Durability, EnqueueOutcome, State, Time};
 use crate::store::{Enqueue, NewJob, Prior, codec};
 
 use super::fault::Done;
-use super::generation::{self, Schedule, StoredSpec, Successor, due_of, overwrite, rank_of, waits};
+use super::generation::{
+    self, Generation, Schedule, StoredSpec, due_of, overwrite, rank_of, waits,
+};
 use super::lifecycle;
-use super::row::{BY_ID, Row, micros, signed};
+use super::row::{BY_ID, Row, micros};
 use super::session::{Session, Total};
 use super::sql::statement;
 
@@ -111,23 +113,9 @@ fn insert_new(
     new: &Prepared,
     schedule: Schedule,
 ) -> Done<bool> {
-    let (job, spec) = (&new.job, &new.spec);
-    let inserted = insert.execute(params![
-        topic,
-        job.key.id.as_str(),
-        schedule.rank,
-        schedule.due.0,
-        session.now.0,
-        schedule.expire.map(|expire| expire.0),
-        spec.keep,
-        job.request.map(signed),
-        spec.bytes,
-        spec.is_large(),
-        spec.own_lease,
-        spec.retention,
-        spec.terms,
-        spec.inline(),
-    ])?;
+    let (key, spec, created) = (&new.job.key, &new.spec, session.now);
+    let generation = Generation { spec, schedule, created, request: new.job.request };
+    let inserted = generation.write(insert, [&topic, &key.id.as_str()])?;
     if inserted == 0 {
         return Ok(false);
     }
@@ -150,8 +138,8 @@ fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Do
             let schedule = new.fresh_schedule(session.now);
             let request = new.job.request.or(row.request);
             let (spec, created) = (&new.spec, session.now);
-            let successor = Successor { spec, schedule, created, request, raises: true };
-            overwrite(session, &row, &successor)?;
+            let generation = Generation { spec, schedule, created, request };
+            overwrite(session, &row, &generation, true)?;
             announce(session, row.topic, row.key, new, schedule)?;
             Ok(answer(session, outcome, schedule))
         }

@@ -1,7 +1,7 @@
 //! A generation of a job: what is stored of its spec, and when it runs. One lies in the job's row; another
 //! may wait behind it while it runs, in a table of its own.
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::{CachedStatement, OptionalExtension as _, ToSql, params};
 
 use crate::domain::{Time, TopicName, limit};
 use crate::store::codec;
@@ -42,14 +42,12 @@ pub(super) struct Schedule {
     pub(super) expire: Option<Time>,
 }
 
-/// What takes the place of a job that is not running any more.
-pub(super) struct Successor<'a> {
+/// All that a job's row says of a generation.
+pub(super) struct Generation<'a> {
     pub(super) spec: &'a StoredSpec,
     pub(super) schedule: Schedule,
     pub(super) created: Time,
     pub(super) request: Option<u64>,
-    /// Whether it is one generation more, or one that was counted when it was deferred.
-    pub(super) raises: bool,
 }
 
 // === impl StoredSpec ===
@@ -65,30 +63,46 @@ impl StoredSpec {
     }
 }
 
-/// Writes a generation over a job that is not running.
+// === impl Generation ===
+
+impl Generation<'_> {
+    /// Writes it by `statement`, whose first arguments are those of every generation; `place` are the last two. How
+    /// many rows that were.
+    pub(super) fn write(
+        &self,
+        statement: &mut CachedStatement<'_>,
+        place: [&dyn ToSql; 2],
+    ) -> rusqlite::Result<usize> {
+        let Generation { spec, schedule, created, request } = self;
+        statement.execute(params![
+            schedule.rank,
+            schedule.due.0,
+            created.0,
+            schedule.expire.map(|expire| expire.0),
+            spec.keep,
+            request.map(signed),
+            spec.bytes,
+            spec.is_large(),
+            spec.own_lease,
+            spec.retention,
+            spec.terms,
+            spec.inline(),
+            place[0],
+            place[1],
+        ])
+    }
+}
+
+/// Writes a generation over a job that is not running; `raises`: it is one more, and not one that was counted when
+/// it was deferred.
 pub(super) fn overwrite(
     session: &mut Session<'_>,
     row: &Row,
-    successor: &Successor<'_>,
+    generation: &Generation<'_>,
+    raises: bool,
 ) -> Done<()> {
-    let Successor { spec, schedule, created, request, raises } = successor;
-    session.prepare(OVERWRITE)?.execute(params![
-        row.key,
-        schedule.rank,
-        schedule.due.0,
-        created.0,
-        schedule.expire.map(|expire| expire.0),
-        spec.keep,
-        request.map(signed),
-        spec.bytes,
-        spec.is_large(),
-        spec.own_lease,
-        spec.retention,
-        spec.terms,
-        spec.inline(),
-        raises,
-    ])?;
-    put_body(session, row.key, row.large, spec)
+    generation.write(&mut session.prepare(OVERWRITE)?, [&row.key, &raises])?;
+    put_body(session, row.key, row.large, generation.spec)
 }
 
 /// Brings the table of large payloads in line with what the row says now.
@@ -193,9 +207,9 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<()> {
         };
         Ok((schedule, next.get::<_, i64>(2)?, spec))
     })?;
-    let (request, raises) = (row.request, false);
-    let successor = Successor { spec: &spec, schedule, created: Time(created), request, raises };
-    overwrite(session, row, &successor)?;
+    let (created, request) = (Time(created), row.request);
+    let generation = Generation { spec: &spec, schedule, created, request };
+    overwrite(session, row, &generation, false)?;
     session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
     let topic = session.topic_name(row.topic)?;
     waits(session, row.key, &topic, schedule)

@@ -5,13 +5,14 @@ INSERT OR REPLACE INTO bodies (job, payload) VALUES (?1, ?2);
 -- :delete_body
 DELETE FROM bodies WHERE job = ?1;
 -- :overwrite
--- A new generation in the place of a job that is not running: fresh counters, no past.
-UPDATE jobs SET phase = 0, rank = ?2, due = ?3, created = ?4, alarm = ?5, expire = ?5, keep = ?6,
-       request = ?7, bytes = ?8, large = ?9, own_lease = ?10, retention = ?11, terms = ?12,
-       payload = ?13, generation = generation + ?14, next = 0, failures = 0, deliveries = 0,
+-- A new generation in the place of a job that is not running: fresh counters, no past. Its arguments are
+-- those of `insert` in `enqueue.sql`, up to ?12.
+UPDATE jobs SET phase = 0, rank = ?1, due = ?2, created = ?3, alarm = ?4, expire = ?4, keep = ?5,
+       request = ?6, bytes = ?7, large = ?8, own_lease = ?9, retention = ?10, terms = ?11,
+       payload = ?12, generation = generation + ?14, next = 0, failures = 0, deliveries = 0,
        started = NULL, first_start = NULL, finished = NULL, worker = NULL, error = NULL,
        progress = NULL, history = NULL, result = NULL
-WHERE key = ?1;
+WHERE key = ?13;
 -- :defer
 INSERT OR REPLACE INTO generations (job, rank, due, created, expire, keep, bytes, own_lease,
                                     retention, terms, payload)
