@@ -39,6 +39,7 @@ mod claim;
 mod contact;
 mod durability;
 mod enqueue;
+mod facts;
 mod fault;
 mod get;
 mod hear;
