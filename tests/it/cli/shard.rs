@@ -194,7 +194,7 @@ async fn what_cannot_be_drained_is_told_with_what_to_do() {
 #[tokio::test]
 async fn a_shard_that_takes_no_new_jobs_is_shown_with_what_to_do() {
     let Some(redis) = Redis::start().await else { return };
-    let server = Setup::new().shard(format!("s0={}", redis.url())).start().await;
+    let server = Setup::on(&redis.url()).start().await;
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
     // Seen on the next connection, and without one within seconds.
     redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;

@@ -57,7 +57,7 @@ async fn enqueue(client: &Client, jobs: usize) {
 async fn credit_holds_and_comes_back_when_every_ack_goes_elsewhere_and_hints_are_lost() {
     let Some(redis) = Redis::start().await else { return };
     let proxy = LossyProxy::start(&redis, LOST).await;
-    let serve = || Setup::new().shard(format!("s0={}", proxy.url())).start();
+    let serve = || Setup::on(&proxy.url()).start();
     let servers = [serve().await, serve().await];
     let clients = [servers[0].connect().await, servers[1].connect().await];
     let jobs = jobs_asked_for();
@@ -159,7 +159,7 @@ impl Worker {
 async fn with_no_hint_at_all_jobs_and_credit_come_a_little_later() {
     let Some(redis) = Redis::start().await else { return };
     let proxy = LossyProxy::start(&redis, 1.0).await;
-    let serve = || Setup::new().shard(format!("s0={}", proxy.url())).start();
+    let serve = || Setup::on(&proxy.url()).start();
     let (one, other) = (serve().await, serve().await);
     let (here, there) = (one.connect().await, other.connect().await);
     let mut worker = here.stream(StreamRequest { max_in_flight: 1, ..take("t") }).await;

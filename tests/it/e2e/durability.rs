@@ -21,7 +21,7 @@ const CONFIRMED_WITHIN: Duration = Duration::from_secs(8);
 
 /// A server on this Redis.
 async fn serve(redis: &Redis) -> Server {
-    Setup::new().shard(format!("s0={}", redis.url())).start().await
+    Setup::on(&redis.url()).start().await
 }
 
 fn asking(id: &str, durability: Durability) -> EnqueueRequest {
@@ -319,7 +319,7 @@ async fn settings_that_may_not_be_read_count_for_nothing_unless_confirmed() {
             ["ACL", "SETUSER", "ringq", "on", ">pass", "~ringq:*", "&ringq:*", "+@all", "-config"];
         redis.command(&rights).await;
         let url = redis.url().replace("redis://", "redis://ringq:pass@");
-        let server = Setup::new().shard(format!("s0={url}")).start().await;
+        let server = Setup::on(&url).start().await;
         let client = server.connect().await;
         until_most(&client, limit).await;
         assert_eq!(reached(&client, "plain", Durability::Unspecified).await, Memory);

@@ -57,7 +57,7 @@ fn path(setting: &str, file: &std::path::Path) -> String {
 async fn an_encrypted_redis_is_trusted_by_its_own_authority() {
     let Some(files) = Certificates::make() else { return };
     let Some((_redis, port)) = Redis::secure(&files, false).await else { return };
-    let secure = || Setup::new().shard(format!("s0=rediss://localhost:{port}"));
+    let secure = || Setup::on(&format!("rediss://localhost:{port}"));
     works(&secure().config(&path("redis_ca", &files.ca)).start().await).await;
     let others = Certificates::make().unwrap();
     let server = secure().config(&path("redis_ca", &others.ca)).start().await;
@@ -69,7 +69,7 @@ async fn an_encrypted_redis_is_trusted_by_its_own_authority() {
 async fn a_certificate_for_another_host_is_not_taken() {
     let Some(files) = Certificates::make() else { return };
     let Some((_redis, port)) = Redis::secure(&files, false).await else { return };
-    let setup = Setup::new().shard(format!("s0=rediss://127.0.0.1:{port}"));
+    let setup = Setup::on(&format!("rediss://127.0.0.1:{port}"));
     let server = setup.config(&path("redis_ca", &files.ca)).start().await;
     unusable(&server, "certificate").await;
 }
@@ -79,7 +79,7 @@ async fn a_redis_that_asks_for_a_certificate_is_shown_one() {
     let Some(files) = Certificates::make() else { return };
     let Some((_redis, port)) = Redis::secure(&files, true).await else { return };
     let setup = || {
-        let setup = Setup::new().shard(format!("s0=rediss://localhost:{port}"));
+        let setup = Setup::on(&format!("rediss://localhost:{port}"));
         setup.config(&path("redis_ca", &files.ca))
     };
     let with_own = setup().config(&path("redis_cert", &files.cert));
@@ -103,7 +103,7 @@ async fn a_socket_takes_user_password_and_database_from_the_url() {
         .await;
     let socket = redis.socket().display().to_string();
     let login = "user=ring%2Bq&pass=p%26%3A%2F%3F%23&db=5";
-    let server = Setup::new().shard(format!("s0=redis+unix://{socket}?{login}")).start().await;
+    let server = Setup::on(&format!("redis+unix://{socket}?{login}")).start().await;
     works(&server).await;
     assert!(redis.command(&["INFO", "keyspace"]).await.contains("db5:"));
     let address = shard(&server.connect().await, "s0").await.address;
@@ -116,7 +116,7 @@ async fn a_wrong_password_that_is_found_later_is_unavailable_until_it_is_right()
     let Some(mut redis) = Redis::start().await else { return };
     let url = redis.url().replace("redis://", "redis://ringq:secret@");
     redis.kill();
-    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let server = Setup::on(&url).start().await;
     redis.restart().await;
     let user = ["ACL", "SETUSER", "ringq", "on", "~*", "&*", "+@all"];
     unusable(&server, "user and password").await;
@@ -134,7 +134,7 @@ async fn a_wrong_password_that_is_found_later_is_unavailable_until_it_is_right()
 async fn a_server_starts_without_its_redis_and_serves_when_it_comes() {
     let Some(mut redis) = Redis::start().await else { return };
     redis.kill();
-    let server = Setup::new().shard(format!("s0={}", redis.url())).start().await;
+    let server = Setup::on(&redis.url()).start().await;
     let client = server.connect().await;
     assert_eq!(health(&client).await, ServingStatus::NotServing);
     assert_eq!(http_get(server.http, "/readyz").await.0, 503);
@@ -156,7 +156,7 @@ async fn one_of_two_shards_serves_while_the_other_is_awaited() {
     let Some(mut redis) = Redis::durable().await else { return };
     let Some(other) = Redis::start().await else { return };
     redis.kill();
-    let setup = Setup::new().shard(format!("s0={}", redis.url()));
+    let setup = Setup::on(&redis.url());
     let server = setup.and_shard(format!("s1={}", other.url())).start().await;
     let client = server.connect().await;
     assert_eq!(health(&client).await, ServingStatus::Serving);
@@ -177,7 +177,7 @@ async fn a_redis_that_turns_out_to_be_another_shards_is_not_touched() {
     let Some(mut redis) = Redis::durable().await else { return };
     redis.command(&["HSET", "ringq:shard", "name", "s1", "format", "2"]).await;
     redis.kill();
-    let server = Setup::new().shard(format!("s0={}", redis.url())).start().await;
+    let server = Setup::on(&redis.url()).start().await;
     redis.restart().await;
     eventually("the wrong name is seen", async || {
         server.log().contains("it is shard s1, not s0").then_some(())
@@ -197,7 +197,7 @@ async fn a_redis_that_turns_out_to_be_another_shards_is_not_touched() {
 #[tokio::test]
 async fn a_redis_that_begins_to_evict_takes_no_jobs_and_finishes_those_it_has() {
     let Some(redis) = Redis::start().await else { return };
-    let server = Setup::new().shard(format!("s0={}", redis.url())).start().await;
+    let server = Setup::on(&redis.url()).start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a")).await;
     client.enqueue(job("mail").with_id("b")).await;

@@ -19,7 +19,7 @@ use crate::harness::{
 
 /// A server on this Redis.
 async fn serve(redis: &Redis) -> Server {
-    Setup::new().shard(format!("s0={}", redis.url())).start().await
+    Setup::on(&redis.url()).start().await
 }
 
 /// What a server says that cannot start on this Redis.
@@ -183,7 +183,7 @@ async fn a_login_that_lacks_a_right_is_refused_with_its_name() {
         let user = ["ACL", "SETUSER", "ringq", "reset", "on"].into_iter().chain(rights);
         assert_eq!(redis.command(&user.collect::<Vec<_>>()).await, "+OK");
         let url = redis.url().replace("redis://", "redis://ringq:p@");
-        let failure = Setup::new().shard(format!("s0={url}")).fail().await;
+        let failure = Setup::on(&url).fail().await;
         let says = failure.stderr;
         assert!(says.contains(&format!("may not use {lacks} on keys")), "{says}");
     }
@@ -414,7 +414,7 @@ async fn relay(port: Arc<AtomicU16>) -> u16 {
 async fn a_job_for_a_worker_that_waits_here_needs_no_wake_up() {
     let Some(redis) = Redis::start().await else { return };
     let proxy = LossyProxy::start(&redis, 1.0).await;
-    let server = Setup::new().shard(format!("s0={}", proxy.url())).start().await;
+    let server = Setup::on(&proxy.url()).start().await;
     let client = server.connect().await;
     let mut worker = client.stream(take("t")).await;
     let (mut took, jobs) = (Vec::new(), 20);
@@ -446,7 +446,7 @@ async fn an_address_that_leads_to_two_redis_is_looked_at_with_pauses() {
     let second = Redis::start().await.expect("the same program again");
     let port = Arc::new(AtomicU16::new(first.port()));
     let url = format!("redis://127.0.0.1:{}", relay(Arc::clone(&port)).await);
-    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let server = Setup::on(&url).start().await;
     let client = server.connect().await;
     client.enqueue(job("mail")).await;
     // The connection for claims is the last one that is made.
@@ -483,7 +483,7 @@ async fn user_password_and_database_come_from_the_url() {
         .command(&["ACL", "SETUSER", "ringq", "on", ">pa:ss/w", "~ringq:*", "&ringq:*", "+@all"])
         .await;
     let url = redis.url().replace("redis://", "redis://ringq:pa%3Ass%2Fw@");
-    let server = Setup::new().shard(format!("s0={url}/3")).start().await;
+    let server = Setup::on(&format!("{url}/3")).start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a")).await;
     client.ack(&client.pull_one("mail").await.receipt).await;

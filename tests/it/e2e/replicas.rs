@@ -29,7 +29,7 @@ struct Two {
 
 async fn two() -> Option<Two> {
     let redis = Redis::start().await?;
-    let serve = || Setup::new().shard(format!("s0={}", redis.url())).start();
+    let serve = || Setup::on(&redis.url()).start();
     let servers = [serve().await, serve().await];
     let (here, there) = (servers[0].connect().await, servers[1].connect().await);
     Some(Two { redis, here, there, _servers: servers })

@@ -88,7 +88,7 @@ async fn ack(client: &Client, receipt: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_and_the_death_of_the_primary_are_lived_through() {
     let Some(mut sentinel) = Sentinel::start().await else { return };
-    let server = Setup::new().shard(format!("s0={}", sentinel.url())).start().await;
+    let server = Setup::on(&sentinel.url()).start().await;
     let client = server.connect().await;
     let mut waiting = client.stream(take("other")).await;
     waiting.quiet(millis(200)).await;
@@ -119,7 +119,7 @@ async fn a_failover_and_the_death_of_the_primary_are_lived_through() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_stays_after_all_is_used_again_at_once() {
     let Some(mut sentinel) = Sentinel::start().await else { return };
-    let server = Setup::new().shard(format!("s0={}", sentinel.url())).start().await;
+    let server = Setup::on(&sentinel.url()).start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("before")).await;
     sentinel.kill_replica().await;
@@ -141,7 +141,7 @@ async fn a_primary_that_stays_after_all_is_used_again_at_once() {
 async fn a_sentinel_that_knows_no_such_primary_is_told() {
     let Some(sentinel) = Sentinel::start().await else { return };
     let url = sentinel.url().replace("/main", "/other");
-    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let server = Setup::on(&url).start().await;
     let log = server.log();
     assert!(log.contains("watches no primary called other"), "{log}");
 }
@@ -155,8 +155,7 @@ async fn sentinels_and_their_redis_have_logins_of_their_own() {
         one.command(&["ACL", "SETUSER", "watch", "on", ">se@cret", "&*", "+@all"]).await;
     }
     let url = sentinel.url().replace("//", "//ringq:pa%3Ass@") + "/2?sentinel_user=watch";
-    let setup =
-        |password: &str| Setup::new().shard(format!("s0={url}&sentinel_password={password}"));
+    let setup = |password: &str| Setup::on(&format!("{url}&sentinel_password={password}"));
     let server = setup("se%40cret").start().await;
     let client = server.connect().await;
     client.enqueue(job("mail").with_id("a")).await;

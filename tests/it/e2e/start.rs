@@ -10,7 +10,7 @@ use crate::harness::{Certificates, Redis, Server, Setup, eventually, job, reques
 
 /// A server on the Redis of that url that does not start: the one line that it says of that.
 async fn refused(url: &str) -> String {
-    let failure = Setup::new().shard(format!("s0={url}")).fail().await;
+    let failure = Setup::on(url).fail().await;
     assert_eq!(failure.code, Some(1), "{}", failure.stderr);
     let lines: Vec<_> = failure.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
@@ -92,7 +92,7 @@ async fn a_password_that_is_not_asked_for_is_refused_at_the_start_and_no_matter_
     }
     redis.command(&["CONFIG", "SET", "requirepass", "secret"]).await;
     let url = with(":secret", &redis.url());
-    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let server = Setup::on(&url).start().await;
     // It comes back as it was configured before: without a password.
     redis.kill();
     redis.restart().await;
@@ -106,7 +106,7 @@ async fn a_mistake_that_is_found_after_the_start_keeps_one_shard_out() {
     let Some(mut redis) = Redis::start().await else { return };
     let Some(other) = Redis::start().await else { return };
     redis.kill();
-    let setup = Setup::new().shard(format!("s0={}", other.url()));
+    let setup = Setup::on(&other.url());
     let server = setup.and_shard(format!("s1={}/99", redis.url())).start().await;
     redis.restart().await;
     let client = server.connect().await;
@@ -131,7 +131,7 @@ async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
     let Some(mut redis) = Redis::durable().await else { return };
     let Some(other) = Redis::durable().await else { return };
     redis.kill();
-    let setup = Setup::new().shard(format!("s0={}", other.url()));
+    let setup = Setup::on(&other.url());
     let server = setup.and_shard(format!("s1={}", redis.url())).start().await;
     assert!(about(&server, "s0").iter().any(|line| line.contains(" opened ")), "{}", server.log());
     // Everybody who tries has done so more than once.
@@ -221,7 +221,7 @@ async fn a_redis_that_keeps_nothing_is_warned_of_at_the_start_and_when_it_begins
         assert!(warned.next().is_none(), "{}", server.log());
         found
     };
-    let setup = || Setup::new().shard(format!("s0={}", redis.url()));
+    let setup = || Setup::on(&redis.url());
     let line = warned(&setup().start().await).unwrap();
     for part in ["WARN", "set appendonly to yes", "durability=MEMORY"] {
         assert!(line.contains(part), "{part}: {line}");

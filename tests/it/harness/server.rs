@@ -74,6 +74,11 @@ impl Setup {
         setup.shards(shards_asked_for())
     }
 
+    /// A server with one shard, `s0`, which is there.
+    pub(crate) fn on(url: &str) -> Setup {
+        Setup::new().shard(format!("s0={url}"))
+    }
+
     /// So many shards, `s0` and on, each in a file of its name.
     pub(crate) fn shards(mut self, count: usize) -> Setup {
         let shard =

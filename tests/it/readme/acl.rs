@@ -78,7 +78,7 @@ async fn a_user_with_these_rights_and_no_others_is_enough() {
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
     assert_eq!(redis.command(&words).await, "+OK");
     let url = redis.url().replace("redis://", "redis://ringq:password@");
-    let server = Setup::new().shard(format!("s0={url}")).start().await;
+    let server = Setup::on(&url).start().await;
     let client = server.connect().await;
     // Each way of a job, so that every script is called.
     let mut worker = client.stream(take("mail")).await;
