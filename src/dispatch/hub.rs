@@ -114,12 +114,12 @@ impl Hub {
         }
     }
 
-    /// Counts what is handed over at `now`.
-    pub(super) fn count(&self, deliveries: &[Delivery], mode: &'static str, now: Time) {
+    /// Counts what is handed over.
+    pub(super) fn count(&self, deliveries: &[Delivery], mode: &'static str) {
         let metrics = self.scheduler.metrics();
         for run in deliveries.chunk_by(|a, b| a.job.key.topic == b.job.key.topic) {
             metrics.delivered(run[0].job.key.topic.as_str(), mode, run.len() as u64);
-            run.iter().for_each(|delivery| metrics.lag(now.since(delivery.job.due)));
+            run.iter().for_each(|delivery| metrics.lag(delivery.lag));
         }
     }
 

@@ -132,6 +132,8 @@ pub struct Delivery {
     pub job: Leased,
     /// What is left of the lease.
     pub lease_left: Duration,
+    /// How long ago the job was due.
+    pub lag: Duration,
 }
 
 /// An open stream, for people.

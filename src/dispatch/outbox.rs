@@ -86,7 +86,7 @@ impl Outbox {
             self.end();
         }
         let batch = self.stream.batch(taken, now);
-        self.hub.count(&batch.deliveries, "stream", now);
+        self.hub.count(&batch.deliveries, "stream");
         Some(batch)
     }
 

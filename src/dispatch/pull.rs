@@ -105,7 +105,7 @@ impl Pull {
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
         let deliveries = self.stream.batch(taken, now).deliveries;
-        self.hub.count(&deliveries, "pull", now);
+        self.hub.count(&deliveries, "pull");
         deliveries
     }
 

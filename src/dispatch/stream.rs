@@ -95,6 +95,7 @@ impl Stream {
     pub(super) fn batch(&self, taken: Taken, now: Time) -> Batch {
         let deliveries = taken.jobs.into_iter().map(|unsent| Delivery {
             lease_left: unsent.left(now),
+            lag: unsent.lag(now),
             receipt: Receipt {
                 shard: self.home.shards[unsent.shard].clone(),
                 owner: self.home.owner,

@@ -86,6 +86,8 @@ pub(super) struct Unsent {
     pub(super) job: Leased,
     pub(super) shard: usize,
     bytes: u64,
+    /// On the clock of this replica, as the others.
+    due: Time,
     deadline: Time,
     stale_at: Time,
 }
@@ -352,10 +354,15 @@ impl Share {
 
 impl Unsent {
     fn new(job: Leased, at: Origin) -> Unsent {
-        let deadline = at.skew.here(job.deadline);
+        let (due, deadline) = (at.skew.here(job.due), at.skew.here(job.deadline));
         let stale_at = at.now.plus(deadline.since(at.now) / 3);
         let bytes = job.spec.bytes() as u64;
-        Unsent { job, shard: at.shard, bytes, deadline, stale_at }
+        Unsent { job, shard: at.shard, bytes, due, deadline, stale_at }
+    }
+
+    /// How long ago it was due.
+    pub(super) fn lag(&self, now: Time) -> Duration {
+        now.since(self.due)
     }
 
     /// What is left of the lease.

@@ -252,7 +252,7 @@ fn a_pull_is_served_once() {
 }
 
 #[test]
-fn deadlines_are_kept_on_the_clock_of_the_replica() {
+fn times_are_kept_on_the_clock_of_the_replica() {
     let mut ledger = ledger(10);
     let share = ledger.reserve(0, all).unwrap();
     let skew = Skew::measured(seconds(100), seconds(0), seconds(100));
@@ -260,6 +260,7 @@ fn deadlines_are_kept_on_the_clock_of_the_replica() {
     ledger.grant(share, vec![job(1, 10)], at);
     let taken = ledger.take(seconds(100), 1);
     assert_eq!(taken.jobs[0].left(seconds(101)), Duration::from_secs(29));
+    assert_eq!(taken.jobs[0].lag(seconds(101)), Duration::from_secs(1));
 }
 
 #[test]

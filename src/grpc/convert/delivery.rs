@@ -30,7 +30,7 @@ pub(in crate::grpc) fn to_delivery(
     delivery: Delivery,
     policy: impl Fn(&RetryOverrides) -> RetryPolicy,
 ) -> pb::Delivery {
-    let Delivery { receipt, job, lease_left } = delivery;
+    let Delivery { receipt, job, lease_left, lag: _ } = delivery;
     let max_attempts = policy(&job.spec.retry).max_attempts;
     pb::Delivery {
         receipt: receipt.encode(),
@@ -76,8 +76,12 @@ mod tests {
             create_time: Time(0),
             last_error: "no".into(),
         };
-        let delivery =
-            Delivery { receipt: receipt.clone(), job, lease_left: Duration::from_secs(7) };
+        let delivery = Delivery {
+            receipt: receipt.clone(),
+            job,
+            lease_left: Duration::from_secs(7),
+            lag: Duration::ZERO,
+        };
         let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
         let told = to_delivery(delivery.clone(), unlimited);
         assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
