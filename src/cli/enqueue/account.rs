@@ -332,7 +332,10 @@ mod tests {
         let sed = "sed -n '8p;13,$p' 'my jobs' | ringq enqueue t --lines - -q";
         assert_eq!(doubles[0], format!("to send exactly those that surely are not: {sed}"));
         assert!(doubles[1].starts_with("lines 6-7, 10-12 would run twice"), "{doubles:?}");
-        assert!(doubles[1].contains("`ringq job list t --limit 0 --full -o json`") && !doubles[1].contains("sed"));
+        assert!(
+            doubles[1].contains("`ringq job list t --limit 0 --full -o json`")
+                && !doubles[1].contains("sed")
+        );
         let by_id = hints(Repeat::DoublesWithoutId, Some("my jobs"), true);
         assert!(by_id[1].starts_with("lines 7, 10-12 would run twice"), "{by_id:?}");
         let line = r#"sed -n "${n}{s/$(printf '\r')\$//;p;}" 'my jobs' | tr -d '\n'"#;
