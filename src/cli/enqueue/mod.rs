@@ -15,10 +15,12 @@ mod wait;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use tokio::time::timeout;
 
 use super::connect::{self, Connect, Connection};
 use super::exit::{self, Failure, note};
@@ -27,11 +29,16 @@ use super::text::one_line;
 use super::times::{self, remark_past};
 use super::{info, output, text, values};
 use crate::client::Error;
+use crate::config::show_duration;
 use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
     Payload,
 };
 use spec::SpecArgs;
+
+/// After so long without an answer people are told that it is waited for: while a shard is silent the server repeats
+/// an enqueue until the deadline.
+const SLOW: Duration = Duration::from_secs(2);
 
 const AFTER_HELP: &str = "\
 The id is printed on stdout. Only with - standard input is read, so that `while read …` loops keep \
@@ -249,7 +256,18 @@ impl Enqueue {
             durability: self.identity.durability().into(),
         });
         let what = format!("cannot enqueue to {}", self.topic);
-        let answer = connection.ask(connection.client().queue().enqueue(request)).await;
+        let mut queue = connection.client().queue();
+        let mut asked = pin!(connection.ask(queue.enqueue(request)));
+        let answer = match timeout(SLOW, &mut asked).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                if !self.quiet {
+                    let limit = show_duration(connection.timeout());
+                    note(&format!("ringq: no answer yet, waiting for up to {limit}"));
+                }
+                asked.await
+            }
+        };
         answer.map_err(|error| self.refused(&error, connection.failure(&what, &error)))
     }
 

@@ -274,3 +274,18 @@ async fn wrong_values_are_told_before_anything_is_sent() {
         serde_json::json!([])
     );
 }
+
+/// The file of the only shard is locked, so the server repeats the call until its deadline.
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_not_waited_for_in_silence() {
+    let server = Server::start().await;
+    let holder = rusqlite::Connection::open(server.shard_file("s0")).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let args = ["enqueue", "mail", "x", "--id", "a", "--timeout", "3s"];
+    let waiting = "ringq: no answer yet, waiting for up to 3s\n";
+    let in_quiet = [&args[..], &["--quiet"]].concat();
+    // At once, as the shard is left alone soon.
+    let (told, quiet) = tokio::join!(ringq(&server, &args), ringq(&server, &in_quiet));
+    told.fails(4, &[waiting, "cannot enqueue to mail"]);
+    assert!(!quiet.stderr.contains("no answer yet"), "{}", quiet.stderr);
+}
