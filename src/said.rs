@@ -42,6 +42,11 @@ impl Said {
     /// Whether that was not said just now; then it counts as said, else it is counted. The words that tell one thing
     /// from another are few: none that a caller makes up.
     pub(crate) fn news(&self, words: &[&str]) -> Option<News> {
+        self.news_of(words, 1)
+    }
+
+    /// The same of what has happened so many times.
+    pub(crate) fn news_of(&self, words: &[&str], times: u64) -> Option<News> {
         let mut things = self.things.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let is_old = |thing: &Thing| now.duration_since(thing.at) >= self.every;
@@ -54,7 +59,7 @@ impl Said {
         }
         match things.get_mut(&what) {
             Some(thing) if !is_old(thing) => {
-                thing.suppressed += 1;
+                thing.suppressed += times;
                 None
             }
             said => {
@@ -102,8 +107,9 @@ mod tests {
         for expected in [Some(0), None, None] {
             assert_eq!(said(&log, &["claim"]), expected);
         }
+        assert_eq!(log.news_of(&["claim"], 5), None);
         tokio::time::advance(EVERY).await;
-        assert_eq!(said(&log, &["claim"]), Some(2));
+        assert_eq!(said(&log, &["claim"]), Some(7));
         tokio::time::advance(EVERY).await;
         assert_eq!(said(&log, &["claim"]), Some(0));
     }

@@ -72,6 +72,8 @@ pub(super) async fn follow(shards: &Shards, ready: &Ready, health: &Health) {
         if now != before {
             match now {
                 Readiness::NoShard => tell_no_shard(all),
+                // Of a single shard that has been said.
+                _ if all == 1 => tracing::debug!("work is taken"),
                 _ if was_ready => tracing::info!("a shard answers again, work is taken"),
                 _ => tracing::info!("a shard answers, work is taken"),
             }
@@ -90,6 +92,6 @@ fn tell_no_shard(shards: usize) {
     if shards > 1 {
         tracing::warn!("no shard answers, no work is taken");
     } else {
-        tracing::info!("no shard answers, no work is taken");
+        tracing::debug!("no work is taken");
     }
 }

@@ -27,8 +27,8 @@ pub(super) struct Breaker {
 
 struct State {
     /// In a row, by what was asked for: a shard that can be read but not written answers every other
-    /// call.
-    failures: [u32; 2],
+    /// call, and one to which only small messages get through answers every probe.
+    failures: [u32; 3],
     error: String,
     pauses: Pauses,
     /// When it was closed last.
@@ -40,6 +40,8 @@ struct State {
 pub(super) enum Access {
     Read,
     Write,
+    /// Only whether it answers. It proves nothing of other calls.
+    Probe,
 }
 
 /// What a failure looked like.
@@ -57,7 +59,7 @@ impl Breaker {
     /// Closed, and with these pauses between two probes once it is not.
     pub(super) fn new(pauses: (Duration, Duration)) -> Breaker {
         let state = State {
-            failures: [0; 2],
+            failures: [0; 3],
             error: String::new(),
             pauses: Pauses::new(pauses.0, pauses.1),
             closed: None,
@@ -68,6 +70,11 @@ impl Breaker {
     /// Whether calls fail at once.
     pub(super) fn is_open(&self) -> bool {
         *self.open.borrow()
+    }
+
+    /// Whether they did so at some time since then.
+    pub(super) fn was_open_since(&self, begin: Instant) -> bool {
+        self.is_open() || self.state().closed.is_some_and(|closed| closed >= begin)
     }
 
     /// What the shard said last, in vain.
@@ -95,6 +102,17 @@ impl Breaker {
         if *failures < FAILURES_MAX {
             return false;
         }
+        self.open(&mut state)
+    }
+
+    /// The shard is known not to answer. Answers like [`Breaker::failed`].
+    pub(super) fn trip(&self, error: &str) -> bool {
+        let mut state = self.state();
+        error.clone_into(&mut state.error);
+        !self.is_open() && self.open(&mut state)
+    }
+
+    fn open(&self, state: &mut State) -> bool {
         if state.closed.is_none_or(|closed| closed.elapsed() > RELAPSE) {
             state.pauses.reset();
         }
@@ -110,7 +128,7 @@ impl Breaker {
     /// A probe was answered.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.failures = [0; 2];
+        state.failures = [0; 3];
         state.closed = Some(Instant::now());
         self.open.send_replace(false);
     }

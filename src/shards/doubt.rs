@@ -66,6 +66,13 @@ impl Doubt {
         self.state().as_mut().map(|state| std::mem::take(&mut state.seen)).unwrap_or_default()
     }
 
+    /// The shard is known not to answer: there is nothing to ask, and what was seen is told by that.
+    pub(super) fn settle(&self) {
+        if let Some(state) = &mut *self.state() {
+            *state = State::default();
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, Option<State>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,6 +100,9 @@ mod tests {
         assert_eq!(doubt.answered(), Seen { failed: 2, first, was_away: true });
         assert_eq!(doubt.answered(), Seen::default());
         assert!(!doubt.is_open() && doubt.is_none());
-        assert!(doubt.cast(None), "the next one has to ask again");
+        assert!(doubt.cast(Some((Op::Beat, &error))), "the next one has to ask again");
+        doubt.stays();
+        doubt.settle();
+        assert_eq!((doubt.answered(), doubt.is_open()), (Seen::default(), false));
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 use tokio_util::sync::CancellationToken;
 
 use crate::domain::{JobId, JobKey, ShardName, Token, TopicName};
@@ -131,12 +132,12 @@ impl Guard {
         let answer = tokio::time::timeout(limit, call).await;
         let took = begin.elapsed();
         self.metrics.op(op.name(), took);
-        let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Failed };
+        let kind = kind(&answer, took);
         let late = |_| Err(Error::Unknown(format!("no answer within {limit:?}")));
         let result = answer.unwrap_or_else(late);
         match &result {
             Ok(_) => self.breaker.succeeded(op.access()),
-            Err(error) => self.failed(op, kind, error),
+            Err(error) => self.failed(op, kind, error, begin),
         }
         result
     }
@@ -150,7 +151,7 @@ impl Guard {
         self.store.name()
     }
 
-    fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error) {
+    fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error, begin: Instant) {
         self.metrics.error(op.name(), error.reason());
         tracing::debug!(shard = %self.name(), op = op.name(), %error, "a store call failed");
         if answers(error) {
@@ -158,22 +159,26 @@ impl Guard {
             self.tell_refusal(op, error);
         } else if self.breaker.failed(op.access(), kind, words(error)) {
             self.leave_alone(error);
-        } else if !self.breaker.is_open() {
+        } else if !self.breaker.was_open_since(begin) {
             self.doubt(Some((op, error)));
         }
     }
 
     /// A full store refuses thousands of calls a second.
     fn tell_refusal(&self, op: Op, error: &Error) {
-        if let Some(news) = self.said.news(&[op.name(), error.reason()]) {
-            let suppressed = news.suppressed();
-            tracing::warn!(shard = %self.name(), op = op.name(), suppressed, %error, "a store call was refused");
+        let Some(news) = self.said.news(&[op.name(), error.reason()]) else { return };
+        let (shard, op, suppressed) = (self.name(), op.name(), news.suppressed());
+        if let Error::Corrupt(_) = error {
+            tracing::error!(%shard, op, suppressed, %error, "a store call failed, and a part of it may be written");
+        } else {
+            tracing::warn!(%shard, op, suppressed, %error, "a store call was refused");
         }
     }
 
-    /// Hears of the shard what casts doubt on it, as long as somebody has a use for that.
-    pub(super) fn listen(self: &Arc<Self>) {
-        let (mut events, guard) = (self.store.events(About::Shard), Arc::downgrade(self));
+    /// Hears of the shard what casts doubt on it, as long as somebody has a use for that. `events` are about the
+    /// shard.
+    pub(super) fn listen(self: &Arc<Self>, mut events: broadcast::Receiver<Event>) {
+        let guard = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 match events.recv().await {
@@ -207,12 +212,12 @@ impl Guard {
                 // Meanwhile it was found not to answer; the probes see the end of that.
                 Ok(()) if self.breaker.is_open() => continue,
                 Ok(()) => {
-                    self.breaker.succeeded(Access::Write);
+                    self.breaker.succeeded(Access::Probe);
                     self.tell(self.doubt.answered());
                 }
                 Err((kind, error)) => {
                     self.doubt.stays();
-                    if self.breaker.failed(Access::Write, kind, words(&error)) {
+                    if self.breaker.failed(Access::Probe, kind, words(&error)) {
                         self.leave_alone(&error);
                     }
                 }
@@ -231,10 +236,10 @@ impl Guard {
         let shard = self.name();
         match seen.first {
             Some((op, error)) => {
-                let (op, failed) = (op.name(), seen.failed);
-                let Some(news) = self.said.news(&["failed", op]) else { return };
+                let (first_op, failed) = (op.name(), seen.failed);
+                let Some(news) = self.said.news_of(&["failed", first_op], failed) else { return };
                 let suppressed = news.suppressed();
-                tracing::warn!(%shard, op, failed, suppressed, error, "store calls failed; the shard answers now");
+                tracing::warn!(%shard, failed, suppressed, first_op, error, "store calls failed; the shard answers now");
             }
             None if seen.was_away => {
                 tracing::info!(%shard, "the shard did not answer for a moment")
@@ -245,19 +250,21 @@ impl Guard {
 
     /// Whether the shard answers; not so when it says that it cannot be used.
     async fn ask(&self) -> Result<(), (Kind, Error)> {
-        let limit = self.patience.claim;
-        match tokio::time::timeout(limit, self.store.unclaim(nothing())).await {
-            Ok(Err(error)) if !answers(&error) => Err((Kind::Failed, error)),
+        let (limit, begin) = (self.patience.claim, Instant::now());
+        let answer = tokio::time::timeout(limit, self.store.unclaim(nothing())).await;
+        let kind = kind(&answer, begin.elapsed());
+        match answer {
+            Ok(Err(error)) if !answers(&error) => Err((kind, error)),
             Ok(_) => Ok(()),
-            Err(_) => Err((Kind::Late, Error::Unavailable(format!("no answer within {limit:?}")))),
+            Err(_) => Err((kind, Error::Unknown(format!("no answer within {limit:?}")))),
         }
     }
 
-    /// The store is known not to answer, and has said so: nobody has to find out first. For a breaker that
-    /// nobody has used yet.
+    /// The store is known not to answer, and has said so: nobody has to find out first.
     pub(super) fn begin_down(self: &Arc<Self>, error: &str) {
-        while !self.breaker.failed(Access::Write, Kind::Late, error) {}
-        self.begin_probing(false);
+        if self.breaker.trip(error) {
+            self.begin_probing(false);
+        }
     }
 
     /// The breaker has just opened, by this error. What keeps a shard from working whatever is tried, its store has
@@ -277,6 +284,7 @@ impl Guard {
     /// `told`: the log was told, and is when it is over.
     fn begin_probing(self: &Arc<Self>, told: bool) {
         self.changed(true);
+        self.doubt.settle();
         let events = self.store.events(About::Shard);
         tokio::spawn(Arc::clone(self).probe(events, told));
     }
@@ -296,8 +304,8 @@ impl Guard {
                 Err((kind, error)) => {
                     // What it says may have changed: nobody there, then somebody wrong. A probe without an answer
                     // says less than the call that had none.
-                    if kind == Kind::Failed {
-                        self.breaker.failed(Access::Write, kind, words(&error));
+                    if !error.outcome_unknown() {
+                        self.breaker.failed(Access::Probe, kind, words(&error));
                     }
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }
@@ -330,6 +338,11 @@ async fn heard(events: &mut broadcast::Receiver<Event>) {
     }
 }
 
+/// What a failure looks like that came, or did not come, after that time.
+fn kind<T>(answer: &Result<T, Elapsed>, took: Duration) -> Kind {
+    if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Failed }
+}
+
 /// Whether a shard that says so answers for the rest.
 fn answers(error: &Error) -> bool {
     match error {
@@ -357,45 +370,56 @@ fn nothing() -> Unclaim {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::cell::RefCell;
+    use std::io;
+    use std::sync::Once;
+
+    use tokio::sync::oneshot;
 
     use crate::clock::Clock;
     use crate::domain::ring::ShardState;
     use crate::metrics::Metrics;
     use crate::shards::faulty::{Fault, Faulty};
+    use crate::store::Events;
 
     use super::*;
 
     const LATE_ENOUGH: Duration = Duration::from_secs(60);
     const SOON: Duration = Duration::from_millis(1);
 
-    /// What was logged, by level and message.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<String>>>);
-
-    impl Log {
-        /// Notes what this thread logs from now on, but for details.
-        fn begin(&self) -> tracing::subscriber::DefaultGuard {
-            let log = self.clone();
-            let format = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
-            let format = format.without_time().with_target(false).with_ansi(false);
-            tracing::subscriber::set_default(format.with_writer(move || log.clone()).finish())
-        }
-
-        fn lines(&self) -> Vec<String> {
-            self.0.lock().unwrap().clone()
-        }
+    thread_local! {
+        /// What this thread has logged, by level, message and fields; None: nobody asks.
+        static LOG: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
     }
 
-    impl std::io::Write for Log {
-        fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().push(String::from_utf8(line.to_vec()).unwrap());
+    struct Line;
+
+    impl io::Write for Line {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let text = String::from_utf8_lossy(line).into_owned();
+            LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.push(text.clone())));
             Ok(line.len())
         }
 
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    /// Notes what this thread logs from now on, but for details. One subscriber serves all threads: whether a line
+    /// is of interest is remembered for all of them, by what the first one has.
+    fn begin_log() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+            let log = log.without_time().with_target(false).with_ansi(false).with_writer(|| Line);
+            tracing::subscriber::set_global_default(log.finish()).unwrap();
+        });
+        LOG.set(Some(Vec::new()));
+    }
+
+    fn lines() -> Vec<String> {
+        LOG.with_borrow(|log| log.clone().unwrap())
     }
 
     fn guard(store: &Arc<Faulty>, patience: Patience) -> Arc<Guard> {
@@ -420,9 +444,9 @@ mod tests {
 
     #[tokio::test]
     async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
-        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let store = Faulty::new("s0", &Clock::system());
         let guard = guard(&store, hasty());
-        let _log = log.begin();
+        begin_log();
         store.set(Fault::Refuses);
         assert!(!call(&guard, &store).await);
         sure(&guard).await;
@@ -430,7 +454,7 @@ mod tests {
         store.set(Fault::None);
         guard.breaker().closed().await;
         assert!(call(&guard, &store).await);
-        let lines = log.lines();
+        let lines = lines();
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[0].contains("WARN the shard does not answer"), "{lines:?}");
         assert!(lines[1].contains("INFO the shard answers again"), "{lines:?}");
@@ -438,35 +462,97 @@ mod tests {
 
     #[tokio::test]
     async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number_and_end() {
-        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let store = Faulty::new("s0", &Clock::system());
         let guard = guard(&store, hasty());
-        let _log = log.begin();
+        begin_log();
         for _ in 0..3 {
             let failed = async { Err::<(), _>(Error::Unavailable("lost".into())) };
             assert!(guard.call(Op::Info, LATE_ENOUGH, failed).await.is_err());
         }
         sure(&guard).await;
         assert!(!guard.breaker().is_open() && call(&guard, &store).await);
-        let lines = log.lines();
+        let lines = lines();
         assert_eq!(lines.len(), 1, "{lines:?}");
-        for part in ["WARN store calls failed; the shard answers now", "op=\"info\" failed=3"] {
+        for part in ["WARN store calls failed; the shard answers now", "failed=3 first_op=\"info\""]
+        {
             assert!(lines[0].contains(part), "{part}: {lines:?}");
         }
     }
 
     #[tokio::test]
     async fn failures_of_a_shard_that_is_known_not_to_answer_are_told_no_more() {
-        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let store = Faulty::new("s0", &Clock::system());
         let guard = guard(&store, hasty());
-        let _log = log.begin();
-        guard.doubt(Some((Op::Info, &Error::Unavailable("lost".into()))));
-        while store.calls() == 0 {
+        begin_log();
+        guard.doubt.cast(Some((Op::Info, &Error::Unavailable("lost".into()))));
+        guard.begin_down("told elsewhere");
+        guard.breaker().closed().await;
+        // Who asks has slept over all that.
+        Arc::clone(&guard).make_sure().await;
+        assert_eq!(lines(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn an_outage_that_ends_at_once_is_told_by_its_two_lines() {
+        let store = Faulty::new("s0", &Clock::system());
+        let guard = guard(&store, hasty());
+        begin_log();
+        // Its answer comes when all is over.
+        let (late, hold) = oneshot::channel::<()>();
+        let held = async {
+            let _ = hold.await;
+            Err::<(), _>(Error::Unknown("lost".into()))
+        };
+        let mut held = pin!(guard.call(Op::Claim, LATE_ENOUGH, held));
+        assert!(futures::poll!(held.as_mut()).is_pending());
+        store.set(Fault::Refuses);
+        assert!(!call(&guard, &store).await);
+        while !guard.breaker().is_open() {
             tokio::task::yield_now().await;
         }
-        guard.begin_down("told elsewhere");
-        sure(&guard).await;
+        store.set(Fault::None);
         guard.breaker().closed().await;
-        assert_eq!(log.lines(), Vec::<String>::new());
+        drop(late);
+        assert!(held.await.is_err());
+        sure(&guard).await;
+        let lines = lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shard_that_answers_probes_and_nothing_else_is_left_alone() {
+        let store = Faulty::new("s0", &Clock::system());
+        let guard = guard(&store, hasty());
+        for is_open in [false, true] {
+            let late = async {
+                tokio::time::sleep(LATE).await;
+                Err::<(), _>(Error::Unknown("no answer".into()))
+            };
+            assert!(guard.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
+            assert_eq!(guard.breaker().is_open(), is_open);
+            // Which takes a thread of the store, and no time.
+            tokio::time::resume();
+            sure(&guard).await;
+            tokio::time::pause();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_shard_of_which_nothing_is_heard_any_more_is_asked_without_any_call() {
+        let (store, events) = (Faulty::new("s0", &Clock::system()), Events::new());
+        let guard = guard(&store, hasty());
+        guard.listen(events.about(About::Shard));
+        store.set(Fault::Refuses);
+        events.send(Event::Configured);
+        tokio::task::yield_now().await;
+        assert!(guard.doubt.is_none() && store.calls() == 0);
+        events.send(Event::Lost);
+        let open = async {
+            while !guard.breaker().is_open() {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(tokio::time::timeout(LATE_ENOUGH, open).await.is_ok());
     }
 
     #[tokio::test]
@@ -485,9 +571,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
-        let (store, log) = (Faulty::new("s0", &Clock::system()), Log::default());
+        let store = Faulty::new("s0", &Clock::system());
         let guard = guard(&store, Patience::default());
-        let _log = log.begin();
+        begin_log();
         let refuse = async || {
             let full = async { Err::<(), _>(Error::Full("no room".into())) };
             assert!(guard.call(Op::Enqueue, LATE_ENOUGH, full).await.is_err());
@@ -497,7 +583,7 @@ mod tests {
         }
         tokio::time::sleep(SAY_EVERY).await;
         refuse().await;
-        let lines = log.lines();
+        let lines = lines();
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(lines[1].contains("suppressed=4"), "{lines:?}");
     }

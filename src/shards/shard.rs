@@ -69,7 +69,7 @@ impl Shard {
             patience.clone(),
             down.clone(),
         ));
-        guard.listen();
+        guard.listen(store.events(About::Shard));
         if let Some(Trouble::Down(error)) = store.trouble() {
             guard.begin_down(&error);
         }
