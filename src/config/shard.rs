@@ -89,7 +89,7 @@ impl Shard {
             name => format!("the name {name:?} is not 1 to 8 of a-z 0-9"),
         })?;
         let found = ShardUrl::try_new(url).map_err(|problem| match url.split_once(',') {
-            Some((_, next)) if next.contains("://") => {
+            Some((_, next)) if next.is_empty() || next.contains("://") => {
                 format!("{name}: {problem}; several shards are separated by blanks, not commas")
             }
             _ => format!("{name}: {problem}"),
@@ -239,6 +239,7 @@ mod tests {
             ("s0", "redis-cluster://:secret@h", "does not serve redis-cluster shards yet"),
             ("s0", "postgres://u:secret@h", "\"postgres\" is not known"),
             ("a", "redis://h:1,b=redis://:secret@h:2", "separated by blanks"),
+            ("a", "redis://:secret@h:1,", "separated by blanks"),
             ("S0", "sqlite:a.db", "name \"S0\" is not 1 to 8 of a-z 0-9"),
             ("", "sqlite:a.db", "name \"\" is not"),
             ("waytoolong", "sqlite:a.db", "name \"waytoolong\" is not"),

@@ -117,7 +117,8 @@ impl List {
         let printed = printer.end()?;
         if printed == 0 {
             self.exists(&connection).await?;
-            note(&format!("no such jobs in {}", self.topic));
+            let part = if unreachable.is_empty() { "" } else { " on the shards that answer" };
+            note(&format!("no such jobs in {}{part}", self.topic));
         }
         if more {
             note(&format!("the first {printed}; --limit 0 lists all"));

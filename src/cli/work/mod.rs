@@ -215,6 +215,7 @@ impl Work {
         server::reach(&self.connect).await?;
         if !self.quiet {
             topics::tell_missing(client, &self.topics).await;
+            shards::tell_silent(client).await;
         }
         Ok(())
     }

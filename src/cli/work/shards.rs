@@ -4,12 +4,24 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
+use super::super::exit::note;
 use super::super::shard::view::answers;
 use crate::client::Client;
 use crate::pb::ListShardsRequest;
 
-/// The jobs are done: nobody waits long for what may be elsewhere.
+/// Nobody waits long to be told.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Says before the first job which do not answer.
+pub(super) async fn tell_silent(client: &Client) {
+    let names = silent(client).await;
+    if !names.is_empty() {
+        let names = names.join(", ");
+        note(&format!(
+            "ringq: jobs wait on shards that do not answer: {names}; `ringq shard list` says why"
+        ));
+    }
+}
 
 /// Their names. Who may not ask, or gets no answer, is told none.
 pub(super) async fn silent(client: &Client) -> Vec<String> {
