@@ -159,7 +159,7 @@ pub(super) fn version(info: &str) -> (u32, u32) {
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
 pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
-    if field(info, "redis_mode") == Some("sentinel") {
+    if is_sentinel(info) {
         return Err(OpenError::Sentinel);
     }
     let (major, minor) = version(info);
@@ -171,6 +171,11 @@ pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
         return Err(OpenError::Replica);
     }
     Ok(major)
+}
+
+/// Whether it only watches over others.
+pub(super) fn is_sentinel(info: &str) -> bool {
+    field(info, "redis_mode") == Some("sentinel")
 }
 
 /// Whether it only copies another one.

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::domain::limit;
 
 use super::route::{Route, answers_plainly};
+use super::sentinel::is_sentinel;
 use super::{OpenError, fault};
 
 /// An answer that takes longer is none. A script never takes as long, so by then Redis or the way to it
@@ -164,7 +165,11 @@ impl Link {
             Err(error) if fault::is_silence(&error) && answers_plainly(target.way.addr()).await => {
                 return Err(OpenError::NoTls);
             }
-            Err(error) => return Err(fault::of_pool(&error, &target.way)),
+            Err(error) => {
+                let refused = fault::of_pool(&error, &target.way);
+                let is_sentinel = is_sentinel(&target.way, &refused).await;
+                return Err(if is_sentinel { OpenError::Sentinel } else { refused });
+            }
         };
         let checked = check(&mut Connection::clone(&pooled)).await;
         if let Err(error) = checked {

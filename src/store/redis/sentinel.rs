@@ -5,14 +5,17 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::PubSub;
-use deadpool_redis::redis::{self, AsyncConnectionConfig, Client, RedisConnectionInfo, RedisError};
+use deadpool_redis::redis::{
+    self, AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, RedisConnectionInfo,
+    RedisError,
+};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::route::{Route, answers_plainly};
 use super::url::{Endpoint, Host};
-use super::{OpenError, fault};
+use super::{OpenError, check, fault};
 
 /// How long a sentinel may take to answer, and to connect before that.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -102,21 +105,18 @@ impl Route {
         primary: &str,
         login: &RedisConnectionInfo,
     ) -> Result<Host, OpenError> {
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
         let asked = async {
-            let client = Client::open(self.way(self.to_host(sentinel), login)?)?;
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(ANSWER_MAX))
-                .set_response_timeout(Some(ANSWER_MAX));
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await?;
-            let mut question = redis::cmd("SENTINEL");
-            question.arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
-            question.query_async::<Option<(String, u16)>>(&mut connection).await
+            let way = self.way(self.to_host(sentinel), login)?;
+            ask_once::<Option<(String, u16)>>(way, &question).await
         };
         match asked.await {
             Ok(Some((name, port))) => Ok(Host { name: fault::plain(&name), port }),
             Ok(None) => {
-                let text = format!("sentinel {sentinel} watches no primary called {primary}");
+                let text = format!(
+                    "sentinel {sentinel} watches no primary called {primary}; check that name in the url"
+                );
                 Err(OpenError::Unreachable(text))
             }
             Err(error) => Err(self.of_asking(sentinel, &error).await),
@@ -139,6 +139,28 @@ impl Route {
         let text = fault::text(error);
         OpenError::Unreachable(format!("sentinel {sentinel} does not help: {text}{login}"))
     }
+}
+
+/// Whether it is a sentinel that has `refused` a connection by this way: one has no databases, and users of its own.
+pub(super) async fn is_sentinel(way: &ConnectionInfo, refused: &OpenError) -> bool {
+    let login = match refused {
+        OpenError::Database { .. } => way.redis_settings().clone().set_db(0),
+        OpenError::Login => RedisConnectionInfo::default(),
+        _ => return false,
+    };
+    let way = way.clone().set_redis_settings(login);
+    let info = ask_once::<String>(way, redis::cmd("INFO").arg("server")).await;
+    info.is_ok_and(|info| check::is_sentinel(&info))
+}
+
+/// Asks on a connection that is made for that.
+async fn ask_once<T: FromRedisValue>(way: ConnectionInfo, question: &Cmd) -> Result<T, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ANSWER_MAX))
+        .set_response_timeout(Some(ANSWER_MAX));
+    let client = Client::open(way)?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    question.query_async(&mut connection).await
 }
 
 // === impl Route: news ===

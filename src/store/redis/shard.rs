@@ -153,7 +153,6 @@ impl Shard {
 
     /// Whether a new connection leads to this shard, and to a Redis that can be used.
     async fn examine(&self, connection: &mut Connection) -> std::result::Result<(), OpenError> {
-        self.examine_login(connection).await?;
         let told = redis::cmd("INFO").query_async::<String>(connection).await;
         let info = told.map_err(|error| fault::of_info(&error))?;
         match check::check(&info) {
@@ -164,6 +163,8 @@ impl Shard {
             }
             checked => self.scripts.suit(checked?),
         }
+        // Not before: a sentinel asks for no password as a rule.
+        self.examine_login(connection).await?;
         match check::evicts(&info) {
             // One that was safe once has jobs that can still be finished.
             Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),

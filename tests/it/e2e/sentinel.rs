@@ -143,7 +143,7 @@ async fn a_sentinel_that_knows_no_such_primary_is_told() {
     let url = sentinel.url().replace("/main", "/other");
     let server = Setup::on(&url).start().await;
     let log = server.log();
-    assert!(log.contains("watches no primary called other"), "{log}");
+    assert!(log.contains("watches no primary called other; check that name in the url"), "{log}");
 }
 
 #[tokio::test]

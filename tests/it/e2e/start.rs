@@ -195,8 +195,15 @@ async fn a_sentinel_in_place_of_a_redis_is_refused_and_a_redis_in_place_of_a_sen
     let Some(redis) = Redis::start().await else { return };
     let settings = format!("sentinel monitor main 127.0.0.1 {} 1\n", redis.port());
     let sentinel = Redis::sentinel(&settings).await.unwrap();
-    let says = refused(&sentinel.url()).await;
-    assert!(says.contains("it is a sentinel and no redis; write redis+sentinel://"), "{says}");
+    // Also where it refuses what a redis would take: it has no databases, and no users of a redis.
+    for login in ["", ":secret@", "ringq:secret@"] {
+        for database in ["", "/1"] {
+            let url = sentinel.url().replace("//", &format!("//{login}")) + database;
+            let says = refused(&url).await;
+            let want = "it is a sentinel and no redis; write redis+sentinel://";
+            assert!(says.contains(want), "{url}: {says}");
+        }
+    }
     let url = |hosts: &str| format!("redis+sentinel://{hosts}/main");
     let here = format!("127.0.0.1:{}", redis.port());
     let says = refused(&url(&here)).await;
