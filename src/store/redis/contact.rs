@@ -25,6 +25,8 @@ struct State {
     failure: Option<String>,
     /// The failure was one that somebody has to mend.
     wrong: bool,
+    /// The log was told of a failure, and of no end of it yet.
+    told: bool,
     /// By which policy it would throw jobs away.
     evicts: Option<String>,
 }
@@ -35,7 +37,8 @@ impl Contact {
     /// With a Redis that nobody has asked yet.
     pub(super) fn new(shard: ShardName, address: String) -> Contact {
         let failure = Some("nobody has reached it yet".to_owned());
-        let state = State { opening: true, known: false, failure, wrong: false, evicts: None };
+        let state =
+            State { opening: true, known: false, failure, wrong: false, told: false, evicts: None };
         Contact { shard, address, state: Mutex::new(state) }
     }
 
@@ -45,6 +48,7 @@ impl Contact {
         state.opening = false;
         if let (false, Some(failure)) = (state.known, &state.failure) {
             self.say_awaited(failure);
+            state.told = true;
         }
     }
 
@@ -53,14 +57,14 @@ impl Contact {
         self.state().known
     }
 
-    /// A new connection leads to the right Redis.
+    /// A new connection leads to the right Redis. That ends whatever was told, also where it had another reason last.
     pub(super) fn made(&self) {
         let mut state = self.state();
-        if !state.opening && (state.wrong || !state.known) {
+        if state.told {
             let Contact { shard, address, .. } = self;
             tracing::info!(%shard, address, "the redis is reached and is the right one");
         }
-        (state.known, state.failure, state.wrong) = (true, None, false);
+        (state.known, state.failure, state.wrong, state.told) = (true, None, false, false);
     }
 
     /// No connection could be made, or it led to a Redis that cannot be used. What somebody has to mend is said
@@ -71,8 +75,10 @@ impl Contact {
             let Contact { shard, address, .. } = self;
             if error.is_certain() {
                 tracing::error!(%shard, address, %error, "the redis cannot be used until that is mended");
+                state.told = true;
             } else if !state.known {
                 self.say_awaited(&text);
+                state.told = true;
             }
         }
         (state.failure, state.wrong) = (Some(text), error.is_certain());

@@ -32,6 +32,8 @@ enum Loss {
     New,
     /// It was lost.
     Lost,
+    /// It was given up, because nobody answered.
+    Silent,
     /// It was given up, because it led to a Redis that is the primary no more; that has been said.
     Left,
 }
@@ -69,12 +71,12 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
             if let Some(subscription) = subscription.take() {
                 pauses.reset();
                 let loss = tokio::select! {
-                    () = hear(subscription, &hints) => Loss::Lost,
+                    loss = hear(subscription, &hints) => loss,
                     _ = left.changed() => Loss::Left,
                 };
                 tracing::debug!(shard = %shard.name, ?loss, "the subscription to wake-ups is lost");
                 silence = Silence::begins(loss);
-                if loss == Loss::Lost {
+                if loss != Loss::Left {
                     hints.lost();
                 }
             }
@@ -92,7 +94,7 @@ pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropH
 
 impl Silence {
     fn begins(loss: Loss) -> Silence {
-        Silence { loss, was_away: false, told: None }
+        Silence { loss, was_away: loss == Loss::Silent, told: None }
     }
 
     /// The subscription, if there is one. That there is none is said where it is all that is wrong: once, and again
@@ -183,19 +185,20 @@ async fn subscribe(client: &Client, channels: &[String; 2]) -> Result<PubSub, Re
     in_time.unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()))
 }
 
-/// Passes on what is heard until the subscription is lost.
-async fn hear(subscription: PubSub, hints: &Hints) {
+/// Passes on what is heard until there is no subscription any more; why there is none.
+async fn hear(subscription: PubSub, hints: &Hints) -> Loss {
     let (mut sink, mut messages) = subscription.split();
     loop {
         match tokio::time::timeout(PING_EVERY, messages.next()).await {
             Ok(Some(message)) => {
                 pass_on(&message, hints);
             }
-            Ok(None) => return,
+            Ok(None) => return Loss::Lost,
             Err(_silence) => {
-                let answer = tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await;
-                if !matches!(answer, Ok(Ok(_))) {
-                    return;
+                match tokio::time::timeout(ANSWER_MAX, sink.ping::<redis::Value>()).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(_)) => return Loss::Lost,
+                    Err(_) => return Loss::Silent,
                 }
             }
         }

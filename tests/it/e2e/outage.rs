@@ -94,6 +94,50 @@ async fn an_idle_server_whose_redis_takes_no_writes_any_more_says_so_soon() {
 }
 
 #[tokio::test]
+async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between() {
+    let Some(mut redis) = Redis::durable().await else { return };
+    let server = on(&redis).await;
+    let before = length(&server);
+    redis.command(&["REPLICAOF", "127.0.0.1", "1"]).await;
+    let told = eventually("it is told", async || lines(&server, "ERROR", before).pop()).await;
+    assert!(told.contains("it is a read-only replica"), "{told}");
+    let (_, body) = unready(&server).await;
+    assert!(body.contains("replica"), "{body}");
+    // Another process takes its place, with its data, and is a primary.
+    redis.kill();
+    eventually("its end is seen", async || {
+        http_get(server.http, "/readyz").await.1.contains("Connection refused").then_some(())
+    })
+    .await;
+    redis.restart().await;
+    eventually("it is ready", async || is_ready(&server).await.then_some(())).await;
+    works(&server).await;
+    let log = server.log();
+    let (_, after) = log.split_once(&told).unwrap();
+    assert_eq!(after.matches("the redis is reached and is the right one").count(), 1, "{log}");
+    assert!(!after.contains(" ERROR "), "{log}");
+}
+
+#[tokio::test]
+async fn a_redis_that_stood_still_is_not_said_to_have_answered_meanwhile() {
+    let Some(redis) = Redis::durable().await else { return };
+    let setup = Setup::on(&redis.url()).config("log_filter = \"ringq=debug\"");
+    let server = setup.start().await;
+    let before = length(&server);
+    redis.pause();
+    // Not so long that a new subscription fails.
+    let told = async |what: &str| {
+        let has = || lines(&server, "DEBUG", before).iter().any(|line| line.contains(what));
+        eventually(what, async || has().then_some(())).await;
+    };
+    told("the subscription to wake-ups is lost").await;
+    redis.resume();
+    told("events were missed").await;
+    works(&server).await;
+    assert!(!server.log().contains("redis answers"), "{}", server.log());
+}
+
+#[tokio::test]
 async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unready() {
     let Some(redis) = Redis::durable().await else { return };
     let server = on(&redis).await;
