@@ -169,6 +169,11 @@ impl Promise {
             Some(told) if self.is_missed(told, asked_for_replica) => {
                 tracing::warn!(%shard, %durability, before, "what a write reaches has become less; see its replicas, appendonly, appendfsync and the last sync");
             }
+            // The file is all that is new.
+            Some(told) if self.reach == told.reach => tracing::info!(
+                %shard, %durability,
+                "redis writes an append-only file now: once that is whole, jobs outlive its process"
+            ),
             Some(_) => {
                 tracing::info!(%shard, %durability, before, "what a write reaches has changed")
             }

@@ -250,3 +250,15 @@ async fn a_redis_that_keeps_nothing_is_warned_of_at_the_start_and_when_it_begins
     let line = eventually("it is told", async || warned(&server)).await;
     assert!(line.contains("durability=MEMORY before=\"FSYNCED\""), "{line}");
 }
+
+#[tokio::test]
+async fn a_file_that_is_begun_is_told_as_such_where_a_write_reaches_no_more_by_it() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = Setup::on(&redis.url()).start().await;
+    redis.command(&["CONFIG", "SET", "appendonly", "yes"]).await;
+    let told = |what: &str| about(&server, "s0").into_iter().find(|line| line.contains(what));
+    let line = eventually("it is told", async || told("append-only file now")).await;
+    assert!(line.contains("INFO") && line.contains("durability=MEMORY"), "{line}");
+    // Nothing of that has changed.
+    assert_eq!(told("has changed"), None);
+}
