@@ -19,10 +19,12 @@ impl Away {
         self.sentences().insert(error.message().to_owned());
     }
 
-    /// A line has got in on this shard: it is waited for the next time that it is away.
+    /// A line has got in on this shard: it is waited for the next time that it is away. So is any shard, where none
+    /// took new jobs: what is said then names none.
     pub(super) fn is_back(&self, shard: &str) {
         let named = format!("shard {shard} ");
-        self.sentences().retain(|sentence| !sentence.starts_with(&named));
+        let is_of_another = |said: &String| said.starts_with("shard ") && !said.starts_with(&named);
+        self.sentences().retain(is_of_another);
     }
 
     /// Whether a line that failed like this is repeated.
@@ -41,7 +43,10 @@ mod tests {
     use crate::pb::ItemError;
 
     fn away(shard: &str) -> Error {
-        let message = format!("shard {shard} is unavailable and nothing was applied");
+        left_out(format!("shard {shard} is unavailable and nothing was applied"))
+    }
+
+    fn left_out(message: String) -> Error {
         let reason = "SHARD_UNAVAILABLE".to_owned();
         ItemError { code: tonic::Code::Unavailable.into(), reason, message, ..Default::default() }
             .into()
@@ -58,5 +63,17 @@ mod tests {
         assert!(!shards.is_worth_a_repeat(&away("s1")));
         shards.is_back("s1");
         assert!(shards.is_worth_a_repeat(&away("s1")));
+    }
+
+    #[test]
+    fn each_absence_of_all_shards_is_waited_for_once() {
+        let shards = Away::default();
+        let all = || left_out("no shard takes new jobs and nothing was written".to_owned());
+        shards.waited_for(&all());
+        shards.waited_for(&away("s1"));
+        assert!(!shards.is_worth_a_repeat(&all()));
+        shards.is_back("s0");
+        assert!(shards.is_worth_a_repeat(&all()));
+        assert!(!shards.is_worth_a_repeat(&away("s1")), "it is away as it was");
     }
 }

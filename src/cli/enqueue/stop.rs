@@ -23,6 +23,8 @@ pub(super) struct Stop {
     barren: usize,
     /// Their lines.
     barren_lines: usize,
+    /// Whether one of these may be in.
+    barren_doubt: bool,
 }
 
 /// Lines for one shard of several may follow each other, a call for each where they come slowly; not so many.
@@ -42,6 +44,7 @@ impl Stop {
             has_left_out: false,
             barren: 0,
             barren_lines: 0,
+            barren_doubt: false,
         }
     }
 
@@ -76,6 +79,7 @@ impl Stop {
 
     /// A line may be in; whether that is heard for the first time.
     pub(super) fn doubt(&mut self, problem: &str) -> bool {
+        self.barren_doubt = true;
         let is_first = self.doubt_since.is_none();
         self.doubt_since.get_or_insert_with(Instant::now);
         self.passed_over.get_or_insert_with(|| Failure::new(exit::UNAVAILABLE, problem));
@@ -96,10 +100,14 @@ impl Stop {
     /// A call of so many lines has brought in one or none. When as many as are under way at once bring in none, those
     /// that were passed over are why: it is not one shard alone that does not answer.
     pub(super) fn call_ended(&mut self, lines: usize, brought_in: bool) {
-        (self.barren, self.barren_lines) =
-            if brought_in { (0, 0) } else { (self.barren + 1, self.barren_lines + lines) };
+        if brought_in {
+            (self.barren, self.barren_lines, self.barren_doubt) = (0, 0, false);
+            return;
+        }
+        self.barren += 1;
+        self.barren_lines += lines;
         // A line in doubt takes its time, one that is left out may take none.
-        let enough = self.doubt_since.is_some() || self.barren_lines >= BARREN_LINES;
+        let enough = self.barren_doubt || self.barren_lines >= BARREN_LINES;
         if self.barren >= self.calls
             && enough
             && let Some(why) = self.passed_over.take()
@@ -111,5 +119,41 @@ impl Stop {
     /// Why not all is well, if so.
     pub(super) fn failure(self) -> Option<Failure> {
         self.failure.or(self.passed_over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALLS: usize = 8;
+
+    /// A call of one line for a shard that is away.
+    fn left_out(stop: &mut Stop) {
+        stop.left_out(Failure::new(exit::UNAVAILABLE, "away"));
+        stop.call_ended(1, false);
+    }
+
+    #[test]
+    fn a_doubt_counts_until_a_line_gets_in() {
+        let mut stop = Stop::new(CALLS);
+        stop.doubt("unknown");
+        stop.call_ended(1, false);
+        stop.call_ended(1, true);
+        (1..BARREN_LINES).for_each(|_| left_out(&mut stop));
+        assert!(!stop.is_decided(), "these may all be for one shard of several");
+        assert!(stop.doubt_since().is_some(), "the line is still in doubt");
+        left_out(&mut stop);
+        assert!(stop.is_decided());
+    }
+
+    #[test]
+    fn as_many_calls_as_are_under_way_in_doubt_are_enough() {
+        let mut stop = Stop::new(CALLS);
+        for call in 1..=CALLS {
+            stop.doubt("unknown");
+            stop.call_ended(1, false);
+            assert_eq!(stop.is_decided(), call == CALLS);
+        }
     }
 }

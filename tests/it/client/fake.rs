@@ -136,7 +136,8 @@ impl Fake {
             }
         };
         let (code, reason) = (Code::Unavailable.into(), reason.to_owned());
-        let error = Some(ItemError { code, reason, ..Default::default() });
+        let message = "shard s1 does not answer".to_owned();
+        let error = Some(ItemError { code, reason, message, ..Default::default() });
         EnqueueResult { error, ..Default::default() }
     }
 }
