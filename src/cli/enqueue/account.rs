@@ -20,6 +20,8 @@ const RANGES_OF_A_COMMAND: usize = 50;
 pub(super) enum Repeat {
     /// Makes another job of it, or does once more what the first one did.
     Doubles,
+    /// Does once more what the first one did, also if that was another line with the same content.
+    Changes,
     /// Makes another job of it, unless it goes under the id that the server gave it.
     DoublesWithoutId,
     /// Nothing while the record lives.
@@ -76,6 +78,7 @@ impl Repeat {
         match (identity.id_from_payload, &identity.request_id) {
             (true, Some(_)) => Repeat::Harmless,
             (true, None) if keeps || policy == ConflictPolicy::Reject => Repeat::Harmless,
+            (true, None) => Repeat::Changes,
             (false, Some(_)) => Repeat::HarmlessByNumber,
             (false, None) if keeps => Repeat::DoublesWithoutId,
             _ => Repeat::Doubles,
@@ -124,7 +127,7 @@ impl Account<'_> {
             hints.push(self.send_rest(&rest));
         }
         match self.repeat {
-            Repeat::Doubles => hints.extend(self.look(&UNSURE)),
+            Repeat::Doubles | Repeat::Changes => hints.extend(self.look(&UNSURE)),
             Repeat::DoublesWithoutId => match self.ids_live {
                 Some(live) => {
                     hints.extend(self.look(&[Place::Unsure]));
@@ -144,15 +147,31 @@ impl Account<'_> {
         let count = rest.len();
         match self.repeat {
             _ if count <= RANGES_OF_A_COMMAND => {
-                format!("to send exactly those that surely are not: {}", self.command(rest))
+                format!(
+                    "to send exactly those that surely are not{}: {}",
+                    self.but(rest),
+                    self.command(rest)
+                )
             }
             Repeat::Harmless | Repeat::HarmlessByNumber => format!(
                 "the rest is in {count} ranges: to send it, run the same command again; lines that are enqueued are \
                  {NOT_DOUBLED}"
             ),
-            Repeat::Doubles | Repeat::DoublesWithoutId => format!(
+            Repeat::Doubles | Repeat::Changes | Repeat::DoublesWithoutId => format!(
                 "the rest is in {count} ranges, too many for a command; -o json prints a row for each line"
             ),
+        }
+    }
+
+    /// What sending these lines late may undo: where an id is that of a later line, too, that one was to have the last
+    /// word.
+    fn but(&self, rest: &[Part]) -> &'static str {
+        let sent = self.ledger.lines(&[Place::In, Place::Unsure, Place::Named]);
+        let is_behind = sent.last().zip(rest.first()).is_some_and(|(sent, rest)| sent.1 > rest.0);
+        if self.repeat == Repeat::Changes && is_behind {
+            " (where a later line with the same content is in already, its job is changed once more)"
+        } else {
+            ""
         }
     }
 
@@ -284,6 +303,7 @@ fn as_operand(file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::OnConflict;
     use super::*;
 
     fn ledger() -> Ledger {
@@ -353,6 +373,45 @@ mod tests {
         let numbers = hints(Repeat::HarmlessByNumber, None, false);
         assert!(numbers[0].contains(": … | sed '1,7g;9,12g' | ringq"), "{numbers:?}");
         assert!(numbers[1].contains(": … | sed '1,5g;8,9g;13,$g' | ringq"), "{numbers:?}");
+    }
+
+    #[test]
+    fn what_a_repeat_does_follows_from_the_flags() {
+        let of = |id_from_payload, request_id: Option<&str>, on_conflict| {
+            let request_id = request_id.map(str::to_owned);
+            let (id, durability) = (None, None);
+            Repeat::of(&Identity { id, id_from_payload, request_id, on_conflict, durability })
+        };
+        for changing in [OnConflict::Replace, OnConflict::Reschedule] {
+            assert_eq!(of(true, None, Some(changing)), Repeat::Changes);
+            assert_eq!(of(true, Some("run"), Some(changing)), Repeat::Harmless);
+            assert_eq!(of(false, None, Some(changing)), Repeat::Doubles, "no line has an id");
+        }
+        assert_eq!(of(true, None, Some(OnConflict::Reject)), Repeat::Harmless);
+        assert_eq!(of(true, None, None), Repeat::Harmless);
+        assert_eq!(of(false, Some("run"), None), Repeat::HarmlessByNumber);
+        assert_eq!(of(false, None, None), Repeat::DoublesWithoutId);
+    }
+
+    #[test]
+    fn a_line_behind_one_that_may_be_the_same_is_sent_with_a_word() {
+        let mut ledger = Ledger::default();
+        ledger.sent(2);
+        ledger.missing(1);
+        ledger.enqueued(2, false);
+        let rest =
+            |ledger: &Ledger, repeat| account(ledger, repeat, Some("f"), true).hints()[0].clone();
+        let changes = rest(&ledger, Repeat::Changes);
+        let word = "surely are not (where a later line with the same content is in already, ";
+        assert!(changes.contains(word), "{changes}");
+        assert!(changes.ends_with(": sed -n '1p' f | ringq enqueue t --lines - -q"), "{changes}");
+        assert!(!rest(&ledger, Repeat::Harmless).contains("same content"));
+        let mut ledger = Ledger::default();
+        ledger.sent(2);
+        ledger.enqueued(1, false);
+        ledger.missing(2);
+        let last = rest(&ledger, Repeat::Changes);
+        assert!(!last.contains("same content"), "no line is behind it: {last}");
     }
 
     #[test]
