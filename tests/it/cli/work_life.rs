@@ -265,7 +265,7 @@ async fn a_job_whose_shard_stays_away_is_named_with_what_becomes_of_it() {
     let (work, _holder) = on_a_silent_shard(&server, &["--lease", "12s"]).await;
     work.go();
     let done = work.done().await;
-    let not_settled = "ringq: t/a was not settled: shard s";
+    let not_settled = "ringq: t/a may be settled or not: shard s";
     assert!(done.stderr.contains(not_settled), "{}", done.stderr);
     let end = ", so it may run again\nringq: 0 acked, 1 not settled\n";
     assert!(done.stderr.ends_with(end), "{}", done.stderr);

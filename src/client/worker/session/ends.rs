@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::Session;
-use super::told::cause;
+use super::told::not_settled;
 use crate::client::worker::Outcome;
 use crate::client::worker::leases::Slot;
 use crate::client::worker::settler::{Answer, Extended, Kind, Settled};
@@ -45,8 +45,7 @@ impl Session {
         let Settled { slot, kind, result } = settled;
         let Some(job) = self.leases.remove(slot) else { return };
         if let Err(error) = result {
-            let again = if error.is_unavailable() { ", so it may run again" } else { "" };
-            warn!("{job} was not settled: {}{again}", cause(&error));
+            warn!("{job} {}", not_settled(&error));
             self.unsettled(slot);
             return;
         }

@@ -73,8 +73,15 @@ impl Session {
     }
 }
 
+/// What became of a job that is not known to be settled.
+pub(super) fn not_settled(error: &Error) -> String {
+    let what = if error.outcome_unknown() { "may be settled or not" } else { "was not settled" };
+    let again = if error.is_unavailable() { ", so it may run again" } else { "" };
+    format!("{what}: {}{again}", cause(error))
+}
+
 /// What a server says, without what a program is to do behind a semicolon: that is being done.
-pub(super) fn cause(error: &Error) -> &str {
+fn cause(error: &Error) -> &str {
     let message = error.message();
     match message.rsplit_once("; ") {
         Some((cause, _)) if !error.reason().is_empty() => cause,
@@ -115,6 +122,21 @@ mod tests {
         assert_eq!(told("DRAINING", "it is leaving"), "it is leaving");
         let bare = Error::from(tonic::Status::unavailable("a proxy; is down"));
         assert_eq!(cause(&bare), "a proxy; is down");
+    }
+
+    #[test]
+    fn a_job_whose_answers_are_lost_is_not_said_to_be_unsettled() {
+        let draining = || {
+            let details = ErrorDetails::with_error_info("DRAINING", "ringq.dev", HashMap::new());
+            let leaving = "it is leaving; repeat elsewhere";
+            Error::from(tonic::Status::with_error_details(Code::Unavailable, leaving, details))
+        };
+        let told = not_settled(&draining());
+        assert_eq!(told, "was not settled: it is leaving, so it may run again");
+        let told = not_settled(&draining().or_unknown(true));
+        assert_eq!(told, "may be settled or not: it is leaving, so it may run again");
+        let stale = not_settled(&Error::from(tonic::Status::failed_precondition("it is over")));
+        assert_eq!(stale, "was not settled: it is over");
     }
 
     #[test]

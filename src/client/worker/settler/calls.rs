@@ -61,7 +61,8 @@ impl Attempt {
         }
         let pause = pause.max(group.pauses.pause());
         let next = Instant::now() + pause;
-        for (item, error) in items {
+        for (mut item, error) in items {
+            item.in_doubt |= error.outcome_unknown();
             if next < item.expires {
                 self.delayed.push((item.slot, error));
                 group.items.push(item);
@@ -238,5 +239,23 @@ mod tests {
         };
         assert_eq!(late(group(3), Duration::ZERO), (0, 3_usize));
         assert_eq!(late(group(3), LEASE), (3, 0));
+    }
+
+    #[test]
+    fn a_lost_answer_is_remembered_to_the_end() {
+        let refused = || Error::from(Status::resource_exhausted("…"));
+        let ended = |first: Error| {
+            let repeat = |mut group: Group, error, pause| {
+                let mut attempt = Attempt::default();
+                let item = group.items.remove(0);
+                attempt.repeat(group, vec![(item, error)], pause);
+                attempt
+            };
+            let (group, _) = repeat(group(1), first, Duration::ZERO).again.remove(0);
+            let mut last = repeat(group, refused(), LEASE);
+            last.settled.remove(0).result.unwrap_err().outcome_unknown()
+        };
+        assert!(ended(Error::from(Status::unavailable("broken"))));
+        assert!(!ended(refused()));
     }
 }

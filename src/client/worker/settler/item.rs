@@ -49,6 +49,8 @@ pub(super) struct Item {
     pub(super) kind: Kind,
     /// The end of its lease: nothing counts after that.
     pub(super) expires: Instant,
+    /// An attempt of it may have counted, and nobody said so.
+    pub(super) in_doubt: bool,
     bytes: usize,
     pub(super) message: Message,
 }
@@ -133,7 +135,7 @@ impl Item {
             Message::Ack(ack) => ack.encoded_len(),
             Message::Nack(nack) => nack.encoded_len(),
         };
-        Item { slot, kind, expires, bytes, message }
+        Item { slot, kind, expires, in_doubt: false, bytes, message }
     }
 
     /// The handler's answer is one that no server takes: a bad follow-up job, a result that is too
@@ -151,6 +153,7 @@ impl Item {
     }
 
     pub(super) fn ended(self, result: Result<(), Error>) -> Settled {
+        let result = result.map_err(|error| error.or_unknown(self.in_doubt));
         Settled { slot: self.slot, kind: self.kind, result }
     }
 }
