@@ -213,6 +213,10 @@ pub(super) fn partial<'a>(shards: impl Iterator<Item = &'a String>) -> Result<()
     if names.is_empty() {
         return Ok(());
     }
-    complain(&format!("without what lies on shards that do not answer: {}", names.join(", ")));
-    Err(Failure::told(exit::UNAVAILABLE).hint("`ringq shard list` says why"))
+    complain(&format!(
+        "without what lies on shards that do not answer, or are not configured at this server: {}",
+        names.join(", ")
+    ));
+    let hint = "`ringq shard list` has those that are configured, and why one does not answer";
+    Err(Failure::told(exit::UNAVAILABLE).hint(hint))
 }
