@@ -68,6 +68,20 @@ impl Reason {
         self.row().2
     }
 
+    /// Whether a failure for the reason of this name tells a shard that is there. With another reason it can be one that
+    /// the caller has made up.
+    pub(in crate::grpc) fn is_of_a_shard(name: &str) -> bool {
+        let reasons = [
+            Reason::DurabilityUnsupported,
+            Reason::LastActiveShard,
+            Reason::StoreFull,
+            Reason::ShardUnavailable,
+            Reason::OutcomeUnknown,
+            Reason::StoreCorrupt,
+        ];
+        reasons.iter().any(|reason| reason.name() == name)
+    }
+
     /// Its row of the table at `ItemError`.
     fn row(self) -> (&'static str, Code, Option<Duration>) {
         let after = |millis| Some(Duration::from_millis(millis));

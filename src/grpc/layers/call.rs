@@ -11,7 +11,7 @@ use tracing::span::EnteredSpan;
 
 use crate::said::News;
 
-use super::super::reason::code_name;
+use super::super::reason::{Reason, code_name};
 use super::Shared;
 use super::method::Method;
 
@@ -98,7 +98,8 @@ impl Call {
     fn news(&self, code: &str, failure: Option<&Status>) -> Option<News> {
         let cause = failure.and_then(Status::get_details_error_info);
         let reason = cause.as_ref().map_or("", |cause| &cause.reason);
-        let shard = cause.as_ref().and_then(|cause| cause.metadata.get("shard"));
+        let of_a_shard = cause.as_ref().filter(|cause| Reason::is_of_a_shard(&cause.reason));
+        let shard = of_a_shard.and_then(|cause| cause.metadata.get("shard"));
         let shard = shard.map_or("", String::as_str);
         self.shared.said.news(&[self.method.name, code, reason, shard])
     }
@@ -116,4 +117,34 @@ impl Drop for Call {
 /// Only ids that are text are taken or made.
 fn text(id: &HeaderValue) -> &str {
     id.to_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::domain::ShardName;
+    use crate::grpc::status::Failure;
+    use crate::metrics::Metrics;
+    use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
+
+    use super::super::CallLayer;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_are_told_apart_by_shards_that_are_there_and_not_by_others() {
+        let CallLayer { shared } = CallLayer::new(Metrics::new(), 1, Duration::from_secs(1));
+        let method = Method::of("/ringq.v1.QueueService/Enqueue");
+        let id = HeaderValue::from_static("a");
+        let call = Call::begin(shared, method, id, Instant::now(), false);
+        let lines = |failure: fn(ShardName) -> Failure| {
+            let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
+            let refused = names.map(|name| Status::from(failure(name)));
+            refused.iter().filter(|status| call.news("X", Some(status)).is_some()).count()
+        };
+        assert_eq!(lines(|name| ShardError::unavailable(&name, "").into()), 3);
+        assert_eq!(lines(|name| ShardError::unknown(&name, "").into()), 3);
+        assert_eq!(lines(|name| EnqueueError::NoSuchShard(name).into()), 1);
+        assert_eq!(lines(|name| SetShardStateError::NotFound(name).into()), 1);
+    }
 }
