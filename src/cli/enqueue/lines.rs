@@ -327,14 +327,14 @@ impl Import<'_> {
             // Not what was said last, which may be about a repeat alone.
             let problem = format!("{what} may be enqueued: its shard does not answer");
             if self.stop.doubt(&problem) && !self.enqueue.quiet {
-                self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
+                self.progress.suspend(|| note(&format!("ringq: {problem}; the others are tried")));
             }
         } else if is_left_out(error) {
             self.away.waited_for(error);
             let failure = self.connection.failure(&format!("{what} is not enqueued"), error);
             let problem = failure.problem();
             if self.stop.left_out(failure) && !self.enqueue.quiet {
-                self.progress.suspend(|| note(&format!("ringq: {problem}; others go on")));
+                self.progress.suspend(|| note(&format!("ringq: {problem}; the others are tried")));
             }
         } else if !self.stop.is_decided() {
             self.stop.halt(self.connection.failure(&format!("stopped at {what}"), error));

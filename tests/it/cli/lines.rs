@@ -658,7 +658,7 @@ async fn lines_for_other_shards_than_the_one_that_is_away_go_on() {
     assert!((40..120).contains(&calls), "{calls}");
     let says = [
         "ringq: line 7 of ",
-        "; others go on\n",
+        "; the others are tried\n",
         "the rest is in 2000 ranges: to send it, run the same command again; ",
         "ringq: surely enqueued: 18000 lines (all others up to 20000); \
          not enqueued: lines 7, 17, 27, 37, 47, 57, 67, 77, 87, 97 and 1990 more ranges\n",
