@@ -4,7 +4,7 @@
 //! - `placement`: where ids that the server makes go
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
 //! - `verbs`, `op`: what a store is asked, and the verbs by name
-//! - `guard`, `breaker`, `doubt`: a store that does not answer costs its own callers a moment, and others nothing
+//! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
 //! - `census`: how the replicas of these shards learn of each other and of the ring
@@ -15,7 +15,6 @@ mod breaker;
 mod census;
 mod council;
 mod dissent;
-mod doubt;
 mod error;
 #[cfg(test)]
 pub(crate) mod faulty;

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use super::Identity;
 use super::again::{Again, quoted};
-use super::ledger::{Ledger, Lines, Place};
+use super::ledger::{Ledger, Place};
+use super::parts::{Part, as_operand, complement, named, ranges, script};
 use crate::pb::ConflictPolicy;
 
 /// Ranges of what is in that are told; more say less than what is not in.
 const RANGES: usize = 3;
-/// Ranges of what is not in that are told one by one.
-const RANGES_SHOWN: usize = 10;
 /// Ranges that a command for the shell names.
 const RANGES_OF_A_COMMAND: usize = 50;
 
@@ -52,9 +51,6 @@ const NOT_DOUBLED: &str = "not doubled while their records live, 60s after their
                            --retention says otherwise";
 /// Lines that may be enqueued.
 const UNSURE: [Place; 2] = [Place::Unsure, Place::Named];
-
-/// A part of the input; None: up to its end.
-type Part = (u64, Option<u64>);
 
 /// The last line of a whole run.
 pub(super) fn summary(ledger: &Ledger) -> String {
@@ -248,57 +244,6 @@ impl Account<'_> {
             None => format!("… | {sed}"),
         }
     }
-}
-
-/// `sed -n '8p;13,$p'`
-fn script(parts: &[Part], command: &str, sed: &str) -> String {
-    let address = |&(first, last): &Part| match last {
-        Some(last) if last == first => format!("{first}{command}"),
-        Some(last) => format!("{first},{last}{command}"),
-        None => format!("{first},${command}"),
-    };
-    let script: Vec<String> = parts.iter().map(address).collect();
-    format!("{sed} '{}'", script.join(";"))
-}
-
-/// All other lines.
-fn complement(parts: &[Part]) -> Vec<Part> {
-    let (mut others, mut next) = (Vec::new(), 1);
-    for &(first, last) in parts {
-        if first > next {
-            others.push((next, Some(first - 1)));
-        }
-        match last {
-            Some(last) => next = last + 1,
-            None => return others,
-        }
-    }
-    others.push((next, None));
-    others
-}
-
-/// `line 7`, `lines 1-500, 777`.
-fn named(lines: &[Lines]) -> String {
-    let is_one = matches!(lines, [(first, last)] if first == last);
-    format!("{} {}", if is_one { "line" } else { "lines" }, ranges(lines))
-}
-
-/// Line numbers as people write them, the first ones: `1-500, 777`.
-fn ranges(lines: &[Lines]) -> String {
-    let range = |&(first, last): &Lines| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    };
-    let shown = &lines[..lines.len().min(RANGES_SHOWN)];
-    let text = shown.iter().map(range).collect::<Vec<_>>().join(", ");
-    match lines.len() - shown.len() {
-        0 => text,
-        more => format!("{text} and {more} more ranges"),
-    }
-}
-
-/// A file's name, which no program takes for a flag.
-fn as_operand(file: &str) -> String {
-    if file.starts_with('-') { quoted(&format!("./{file}")) } else { quoted(file) }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod away;
 mod input;
 mod ledger;
 mod lines;
+mod parts;
 mod printer;
 mod progress;
 mod spec;

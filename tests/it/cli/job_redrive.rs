@@ -66,7 +66,9 @@ async fn a_shard_that_does_not_answer_leaves_no_job_untold() {
     let missing: Vec<String> = (0..12).map(|n| format!("nope{n}")).collect();
     let args = ["job", "redrive", "mail"].into_iter().chain(all);
     let args: Vec<&str> = args.chain(missing.iter().map(String::as_str)).collect();
-    let ran = ringq(&server, &args).await.fails(4, &["do not answer: s1", "`ringq shard list`"]);
+    let ran = ringq(&server, &args)
+        .await
+        .fails(4, &["configured at this server: s1", "`ringq shard list`"]);
     let back: usize = ran.stdout.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(ran.stdout, format!("{back} put back to work, {} not\n", 24 - back));
     assert!(back > 0 && back < 12, "{ran:?}");

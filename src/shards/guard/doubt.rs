@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::store::Error;
 
-use super::op::Op;
+use super::super::op::Op;
 
 /// See the module. None: nobody asks.
 #[derive(Default)]
