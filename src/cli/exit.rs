@@ -157,6 +157,10 @@ const FOR_PROGRAMS: [&str; 10] = [
     "WRONG_JOB_STATE",
 ];
 
+/// What to do about shards that were not asked, or did not answer.
+pub(super) const SHARDS: &str =
+    "`ringq shard list` has those that are configured, and why one does not answer";
+
 /// What the server says, as far as it is about this side.
 pub(super) fn for_people(error: &Error) -> &str {
     let message = error.message();
@@ -193,7 +197,7 @@ fn advice(error: &Error) -> Option<String> {
         "SHARD_NOT_FOUND" => "`ringq shard list` names those that are there".to_owned(),
         "LAST_ACTIVE_SHARD" => "`ringq shard activate` takes another one back into use".to_owned(),
         "STORE_FULL" => "its disk or memory is full: give it room".to_owned(),
-        "SHARD_UNAVAILABLE" => "`ringq shard list` says why".to_owned(),
+        "SHARD_UNAVAILABLE" => SHARDS.to_owned(),
         "DURABILITY_UNSUPPORTED" => "`ringq info` says what this server reaches".to_owned(),
         "TOO_LARGE" => {
             let limits = "`ringq info` prints the limits of this server";

@@ -217,6 +217,5 @@ pub(super) fn partial<'a>(shards: impl Iterator<Item = &'a String>) -> Result<()
         "without what lies on shards that do not answer, or are not configured at this server: {}",
         names.join(", ")
     ));
-    let hint = "`ringq shard list` has those that are configured, and why one does not answer";
-    Err(Failure::told(exit::UNAVAILABLE).hint(hint))
+    Err(Failure::told(exit::UNAVAILABLE).hint(exit::SHARDS))
 }

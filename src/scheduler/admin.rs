@@ -135,6 +135,9 @@ impl Scheduler {
     pub async fn topic(&self, name: TopicName) -> shards::Result<Option<TopicRow>> {
         let (rows, unreachable) = self.stats(vec![name]).await?;
         match (rows.into_iter().next().flatten(), unreachable.first()) {
+            (None, Some(shard)) if self.inner.shards.named(shard).is_none() => {
+                Err(ShardError::elsewhere(shard))
+            }
             (None, Some(shard)) => Err(ShardError::unavailable(
                 shard,
                 "only it may have the topic, and it cannot be asked",

@@ -29,12 +29,7 @@ pub(super) struct InTheWay {
 
 /// That the job may lie on a shard that only other replicas are configured with, if so.
 pub(super) fn absent(shards: &Shards, key: &JobKey) -> Option<ShardError> {
-    shards.absent_owner(key).map(|shard| elsewhere(&shard))
-}
-
-/// Nobody here can ask this shard.
-pub(super) fn elsewhere(shard: &ShardName) -> ShardError {
-    ShardError::unavailable(shard, "another replica has it, and it is not configured here")
+    shards.absent_owner(key).map(|shard| ShardError::elsewhere(&shard))
 }
 
 // === impl Scheduler ===

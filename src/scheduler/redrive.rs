@@ -10,7 +10,7 @@ use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
-use super::locate::{Doubts, InTheWay, absent, elsewhere};
+use super::locate::{Doubts, InTheWay, absent};
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -65,7 +65,7 @@ impl Scheduler {
                 work.note(shard, done);
             }
             for shard in shards.absent() {
-                work.failed.insert(shard.clone(), elsewhere(&shard));
+                work.failed.insert(shard.clone(), ShardError::elsewhere(&shard));
             }
         } else {
             work.named().await;

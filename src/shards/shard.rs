@@ -264,7 +264,7 @@ impl Shard {
 
     /// Says of a failure where it was.
     fn named<T>(&self, result: store::Result<T>) -> Result<T, ShardError> {
-        result.map_err(|error| ShardError { shard: self.name().clone(), error })
+        result.map_err(|error| ShardError::new(self.name(), error))
     }
 
     /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.

@@ -282,6 +282,10 @@ impl Enqueue {
                 self.topic
             ));
         }
+        // Where the server makes the id, it has tried them all.
+        if error.reason() == "SHARD_UNAVAILABLE" && error.metadata("id").is_none() {
+            return failure.hint(format!("no shard takes it: {}", exit::SHARDS));
+        }
         match error.metadata("id") {
             Some(id) if error.outcome_unknown() => failure.hint(format!(
                 "it may be in all the same: repeat it with --id '{id}', which cannot double it"

@@ -97,9 +97,11 @@ fn left(shard: &Shard, silent: &[String]) -> String {
             silent.join(", ")
         ),
         (true, 0) if shard.on_ring => {
-            "no jobs; a minute at least, until no server can have a call under way that writes to it"
+            "no jobs; now until no server can have a call under way that writes to it, a minute after the drain at the \
+             earliest"
                 .to_owned()
         }
+        (true, 0) => "no jobs, and no server can have a call under way that writes to it".to_owned(),
         (true, _) => content(shard),
     }
 }

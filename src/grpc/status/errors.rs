@@ -42,6 +42,9 @@ impl Failure {
     pub(in crate::grpc) fn of_read(error: ShardError) -> Failure {
         let what = match error.error {
             store::Error::Full(_) => "is full; wait as RetryInfo says",
+            store::Error::Unavailable(_) if error.is_elsewhere => {
+                "is not configured at this server, as it is at others; ask one of those, or repeat as RetryInfo says"
+            }
             store::Error::Unavailable(_) => {
                 "is unavailable; repeat as RetryInfo says, ListShards has the cause"
             }
@@ -53,7 +56,7 @@ impl Failure {
         Failure::of_shard(&error, what)
     }
 
-    fn of_shard(ShardError { shard, error }: &ShardError, what: &str) -> Failure {
+    fn of_shard(ShardError { shard, error, .. }: &ShardError, what: &str) -> Failure {
         let reason = match error {
             store::Error::Full(_) => Reason::StoreFull,
             store::Error::Unavailable(_) => Reason::ShardUnavailable,
@@ -71,6 +74,10 @@ impl From<ShardError> for Failure {
     fn from(error: ShardError) -> Failure {
         let what = match error.error {
             store::Error::Full(_) => "is full and nothing was written; wait as RetryInfo says",
+            store::Error::Unavailable(_) if error.is_elsewhere => {
+                "is not configured at this server, as it is at others, and nothing was applied; ask one of those, or \
+                 repeat as RetryInfo says"
+            }
             store::Error::Unavailable(_) => {
                 "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
             }

@@ -18,7 +18,7 @@ fn violation(field: &str) -> Violation {
 }
 
 fn store(error: store::Error) -> EnqueueError {
-    let error = ShardError { shard: ShardName::try_new("s1").unwrap(), error };
+    let error = ShardError::new(&ShardName::try_new("s1").unwrap(), error);
     EnqueueError::Store { error, id: Some(JobId::stored("i")) }
 }
 
@@ -135,7 +135,7 @@ fn a_read_that_fails_says_nothing_of_what_was_applied() {
         store::Error::Corrupt,
     ];
     for error in errors {
-        let error = ShardError { shard: ShardName::try_new("s1").unwrap(), error: error(text()) };
+        let error = ShardError::new(&ShardName::try_new("s1").unwrap(), error(text()));
         let (read, write) = (Failure::of_read(error.clone()), Failure::from(error));
         assert_eq!((read.reason, &read.metadata), (write.reason, &write.metadata));
         let speaks = |failure: &Failure| {

@@ -114,7 +114,7 @@ impl Guard {
         }
         self.metrics.error(op.name(), "BREAKER_OPEN");
         Err(Error::Unavailable(format!(
-            "it does not answer; the last failure: {}",
+            "it is left alone; the last failure: {}",
             self.breaker.error()
         )))
     }
