@@ -162,6 +162,8 @@ pub(super) fn unreachable(client: &Client, what: &str, error: &Error) -> Failure
     // What h2 says of the first bytes of HTTP/1.
     let hint = if error.message().contains("frame with invalid size") {
         "does a gRPC server listen there? ringq's port is 7700 by default"
+    } else if error.message().starts_with("TLS ") {
+        "the scheme of the server's address says whether TLS is spoken: http:// or https://"
     } else if error.outcome_unknown() {
         "the connection broke: what was asked may have been done all the same, if that is a ringq server"
     } else {

@@ -58,6 +58,9 @@ How it ends settles the job:
                 commands that run commands end like this, too
   any other     failed with the end of its standard error as the reason; its retry policy says when \
                 it runs again. So does a signal, and --run-timeout
+Its line is printed when it has ended, before the server has heard of that: what then cannot be \
+settled is told by a line of its own, and the summary counts what was settled.
+
 A pipeline ends with the exit code of its last command: with `make-report | gzip -9` a job whose \
 make-report failed counts as done.
 

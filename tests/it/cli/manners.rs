@@ -196,3 +196,12 @@ async fn a_server_that_leaves_is_unavailable() {
     let ran = finish(command(address, &["topic", "list"]).spawn().unwrap()).await;
     ran.fails(4, &["no connection"]);
 }
+
+#[tokio::test]
+async fn a_server_without_tls_is_not_said_to_be_away() {
+    let server = Server::start().await;
+    let url = format!("https://{}", server.grpc);
+    let ran = ringq(&server, &["info", "--server", &url]).await;
+    let ran = ran.fails(4, &["is it http://?", "says whether TLS is spoken"]);
+    assert!(!ran.stderr.contains("is it running?"), "{}", ran.stderr);
+}
