@@ -15,7 +15,7 @@
 //! judge is lenient by [`SLACK`] and by the longest time for which the recorder stood still meanwhile.
 //!
 //! Hand-overs of a job are counted: of two with one number the server did not know of the one, because its stream
-//! broke.
+//! broke, or because the power was cut before its claim was on the disk.
 
 use std::collections::{HashMap, HashSet};
 
@@ -126,25 +126,26 @@ impl<'a> Repeats<'a> {
                 let (before, after) = (pair[0], pair[1]);
                 let why = self.why_over(before, after);
                 let forgotten = self.forgotten.between(*job, before, after);
+                let cut = self.cuts.of_power(before.stream_since, after.at).next().is_some();
+                let answered = self.nacked.contains(&(*job, before.delivery));
+                // Nobody waits for the disk on the way to a worker: a power cut may take a claim with it, as long as
+                // no settle of it was answered.
                 let is_known = why == Some(Why::Broken)
                     || forgotten
+                    || (cut && !answered)
                     || self.lay_around(before)
                     || self.lay_around(after);
                 if before.delivery == after.delivery && !is_known {
                     verdict.renumbered.push(*job);
                 }
                 // A power cut may take a settle with it.
-                let cut = self.cuts.of_power(before.stream_since, after.at).next().is_some();
                 if why == Some(Why::Broken) && !forgotten && !cut && !self.was_open(before) {
                     verdict.beyond.push(*job);
                 }
                 match why {
                     None => verdict.overlap.push(*job),
                     Some(Why::Forgotten) => {}
-                    Some(Why::Nacked) => {
-                        let answered = self.nacked.contains(&(*job, before.delivery));
-                        verdict.unanswered += usize::from(!answered);
-                    }
+                    Some(Why::Nacked) => verdict.unanswered += usize::from(!answered),
                     Some(Why::Broken) => verdict.broken += 1,
                     Some(Why::RanOut) => verdict.ran_out += 1,
                 }

@@ -148,4 +148,17 @@ fn two_hand_overs_of_one_number_are_noticed() {
     assert_eq!(judged(vec![again(4010)]).renumbered, [8], "the lease ran out, which counts");
     let ended = Event::Ended { stream: 0, at: 1100 * MS };
     assert!(judged(vec![ended, again(2100)]).renumbered.is_empty());
+    // Its nack was sent, and the power cut before an answer came: the claim may not have been on the disk.
+    let (job, receipt) = (8, receipt(8, 1));
+    let nack = Event::Nack { job, at: 1090 * MS, receipt: receipt.clone(), failed: true };
+    let anew = || {
+        let (receipt, stream, stream_since) = ("another".to_owned(), 7, 1500 * MS);
+        let again = Delivered { receipt, stream, stream_since, ..delivery(8, 2100, 1) };
+        [Event::Cut { at: 1100 * MS }, Event::Delivered(again)]
+    };
+    let after = |events: Vec<Event>| judged(events.into_iter().chain(anew()).collect()).renumbered;
+    assert!(after(vec![nack.clone()]).is_empty());
+    let (sent, at) = (1090 * MS, 1095 * MS);
+    let answer = Event::Failed { job, sent, at, delivery: 1, attempt: 1, receipt };
+    assert_eq!(after(vec![nack, answer]), [8], "it was");
 }
