@@ -17,7 +17,7 @@
 //! Hand-overs of a job are counted: of two with one number the server did not know of the one, because its stream
 //! broke, or because the power was cut before its claim was on the disk.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::forgotten::Forgotten;
 use super::history::{Delivered, Event, Nanos};
@@ -34,8 +34,8 @@ pub(super) struct Repeats<'a> {
     ended: HashMap<u64, Nanos>,
     /// When an ack of a receipt, or a nack that buries, was answered OK first.
     settled: HashMap<&'a str, Nanos>,
-    /// Hand-overs of which a nack was answered OK.
-    nacked: HashSet<(u32, i32)>,
+    /// When nacks of a hand-over were sent that were answered OK.
+    nacked: HashMap<(u32, i32), Vec<Nanos>>,
     cuts: &'a Cuts,
     forgotten: &'a Forgotten<'a>,
     /// When the recorder stood still, and for how long by then.
@@ -68,7 +68,7 @@ impl<'a> Repeats<'a> {
             extends: HashMap::new(),
             ended: HashMap::new(),
             settled: HashMap::new(),
-            nacked: HashSet::new(),
+            nacked: HashMap::new(),
             cuts,
             forgotten,
             stalls: Vec::new(),
@@ -99,8 +99,9 @@ impl<'a> Repeats<'a> {
             {
                 self.settled.entry(receipt).or_insert(*at);
             }
-            Event::Nacked { job, delivery, .. } | Event::Failed { job, delivery, .. } => {
-                self.nacked.insert((*job, *delivery));
+            Event::Nacked { job, delivery, sent, .. }
+            | Event::Failed { job, delivery, sent, .. } => {
+                self.nacked.entry((*job, *delivery)).or_default().push(*sent);
             }
             Event::Extended { job, sent, receipt, lease } => {
                 // One that may be forgotten keeps nothing. It was answered a little after it was sent.
@@ -127,7 +128,7 @@ impl<'a> Repeats<'a> {
                 let why = self.why_over(before, after);
                 let forgotten = self.forgotten.between(*job, before, after);
                 let cut = self.cuts.of_power(before.stream_since, after.at).next().is_some();
-                let answered = self.nacked.contains(&(*job, before.delivery));
+                let answered = self.is_nacked(*job, before, after);
                 // Nobody waits for the disk on the way to a worker: a power cut may take a claim with it, as long as
                 // no settle of it was answered.
                 let is_known = why == Some(Why::Broken)
@@ -158,6 +159,13 @@ impl<'a> Repeats<'a> {
         verdict.miscounted.sort_unstable();
         verdict.renumbered.sort_unstable();
         verdict.beyond.sort_unstable();
+    }
+
+    /// Whether a nack of `before` was answered OK that was sent before `after` came: of two with one number each has
+    /// its own.
+    fn is_nacked(&self, job: u32, before: &Delivered, after: &Delivered) -> bool {
+        let sent = self.nacked.get(&(job, before.delivery)).into_iter().flatten();
+        sent.into_iter().any(|sent| (before.at..=after.at).contains(sent))
     }
 
     /// Whether its stream had broken by the time it was read.

@@ -158,6 +158,9 @@ fn two_hand_overs_of_one_number_are_noticed() {
     };
     let after = |events: Vec<Event>| judged(events.into_iter().chain(anew()).collect()).renumbered;
     assert!(after(vec![nack.clone()]).is_empty());
+    let (sent, at, receipt_of_it) = (2110 * MS, 2115 * MS, "another".to_owned());
+    let later = Event::Failed { job, sent, at, delivery: 1, attempt: 1, receipt: receipt_of_it };
+    assert!(after(vec![nack.clone(), later]).is_empty(), "that was the other one");
     let (sent, at) = (1090 * MS, 1095 * MS);
     let answer = Event::Failed { job, sent, at, delivery: 1, attempt: 1, receipt };
     assert_eq!(after(vec![nack, answer]), [8], "it was");
