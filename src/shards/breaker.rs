@@ -99,10 +99,14 @@ impl Breaker {
         }
         let failures = &mut state.failures[access as usize];
         *failures += if kind == Kind::Late { LATE } else { 1 };
-        if *failures < FAILURES_MAX {
-            return false;
-        }
-        self.open(&mut state)
+        // A probe that fails confirms what calls have met.
+        let [reads, writes, probes] = state.failures;
+        let met = match access {
+            Access::Read => reads,
+            Access::Write => writes,
+            Access::Probe => probes + reads.max(writes),
+        };
+        met >= FAILURES_MAX && self.open(&mut state)
     }
 
     /// The shard is known not to answer. Answers like [`Breaker::failed`].
@@ -187,6 +191,15 @@ mod tests {
         let late = || breaker.failed(Access::Read, Kind::Late, "late");
         assert!(!late() && late());
         assert_eq!(breaker.error(), "late");
+    }
+
+    #[test]
+    fn a_probe_confirms_what_calls_have_met_and_takes_nothing_of_it_back() {
+        let breaker = breaker();
+        let late = |access| breaker.failed(access, Kind::Late, "late");
+        assert!(!late(Access::Write));
+        breaker.succeeded(Access::Probe);
+        assert!(late(Access::Probe), "one that had no answer either");
     }
 
     #[tokio::test(start_paused = true)]
