@@ -39,6 +39,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         on_conflict: OnConflict::Keep,
         request: None,
         durability: None,
+        until: None,
         prior: Prior::Nothing,
     }
 }

@@ -15,6 +15,7 @@ use super::convert::shard::{self, to_shard};
 use super::convert::time::to_timestamp;
 use super::convert::worker::{self, asks_for, to_worker};
 use super::convert::{list, redrive};
+use super::layers::until;
 use super::pages::jobs_page;
 use super::status::Failure;
 
@@ -60,11 +61,12 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::RedriveJobsRequest>,
     ) -> Result<Response<pb::RedriveJobsResponse>, Status> {
+        let until = until(request.extensions());
         let redrive = redrive::redrive_jobs(&request.into_inner())?;
         if self.scheduler.topic(redrive.topic.clone()).await?.is_none() {
             return Err(Failure::topic_not_found(&redrive.topic).into());
         }
-        let done = self.scheduler.redrive(redrive).await?;
+        let done = self.scheduler.redrive(redrive, until).await?;
         Ok(Response::new(pb::RedriveJobsResponse {
             redriven_count: to_int64(done.redriven),
             skipped_count: to_int64(done.skipped),
@@ -100,8 +102,10 @@ impl AdminService for Admin {
         &self,
         request: Request<pb::SetShardStateRequest>,
     ) -> Result<Response<pb::SetShardStateResponse>, Status> {
+        let until = until(request.extensions());
         let (name, state) = shard::set_shard_state(&request.into_inner())?;
-        let set = self.scheduler.set_shard_state(name, state).await.map_err(Failure::from)?;
+        let set = self.scheduler.set_shard_state(name, state, until).await;
+        let set = set.map_err(Failure::from)?;
         Ok(Response::new(pb::SetShardStateResponse { shard: Some(to_shard(set)) }))
     }
 

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
-use tonic::{Extensions, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
 use crate::pb;
@@ -16,7 +16,7 @@ use super::convert::number::to_int32;
 use super::convert::reschedule::{self, Reschedule};
 use super::convert::spec::Context;
 use super::convert::{Invalid, enqueue, job, settle, stream, time};
-use super::layers::Deadline;
+use super::layers::{Deadline, until};
 use super::messages::Messages;
 use super::status::{Failure, safe_id};
 
@@ -91,8 +91,9 @@ impl QueueService for Queue {
     }
 
     async fn delete(&self, request: Request<pb::DeleteRequest>) -> Answer<pb::DeleteResponse> {
+        let until = until(request.extensions());
         let (key, allow_missing) = job::delete(&request.into_inner())?;
-        let previous = self.scheduler.delete(key.clone()).await?;
+        let previous = self.scheduler.delete(key.clone(), until).await?;
         if previous.is_none() && !allow_missing {
             return Err(Failure::job_not_found(&key).into());
         }
@@ -104,9 +105,9 @@ impl QueueService for Queue {
         &self,
         request: Request<pb::RescheduleRequest>,
     ) -> Answer<pb::RescheduleResponse> {
-        let now = self.scheduler.clock().now();
+        let (now, until) = (self.scheduler.clock().now(), until(request.extensions()));
         let Reschedule { key, due, priority } = reschedule::reschedule(request.into_inner(), now)?;
-        match self.scheduler.reschedule(key.clone(), due, priority).await? {
+        match self.scheduler.reschedule(key.clone(), due, priority, until).await? {
             Ok(Some(moved)) => {
                 let job = Some(job::to_job(moved, View::Basic));
                 Ok(Response::new(pb::RescheduleResponse { job }))
@@ -178,9 +179,4 @@ fn result(written: Option<Result<Enqueued, EnqueueError>>, chosen: String) -> pb
 
 fn refused(id: String, failure: Failure) -> pb::EnqueueResult {
     pb::EnqueueResult { id, error: Some(failure.into()), ..pb::EnqueueResult::default() }
-}
-
-/// When an enqueue stops trying.
-fn until(extensions: &Extensions) -> Option<Instant> {
-    extensions.get::<Deadline>().map(|deadline| deadline.last_word())
 }

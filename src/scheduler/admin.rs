@@ -1,5 +1,7 @@
 //! What producers and operators ask about jobs, topics and shards, and do to them.
 
+use tokio::time::Instant;
+
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName, When};
 use crate::shards::{self, Shard, ShardError};
@@ -65,17 +67,27 @@ impl Scheduler {
         Ok(self.find(&key, get, |found| found).await?.map(|(_, job)| job))
     }
 
-    /// Cancels or forgets one job; the state it was in, or `None` when there is none.
+    /// Cancels or forgets one job; the state it was in, or `None` when there is none. Nothing is done after `until`.
     ///
     /// # Errors
     /// As the store's.
-    pub async fn delete(&self, key: JobKey) -> shards::Result<Option<State>> {
+    pub async fn delete(
+        &self,
+        key: JobKey,
+        until: Option<Instant>,
+    ) -> shards::Result<Option<State>> {
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.delete_one(key).await }).await
+        Scheduler::see_through(async move { scheduler.delete_one(key, until).await }).await
     }
 
-    async fn delete_one(&self, key: JobKey) -> shards::Result<Option<State>> {
-        let delete = |shard: Shard, key| async move { shard.delete(vec![Delete::from(key)]).await };
+    async fn delete_one(
+        &self,
+        key: JobKey,
+        until: Option<Instant>,
+    ) -> shards::Result<Option<State>> {
+        let delete = |shard: Shard, key| async move {
+            shard.delete(vec![Delete { key, finished: None, until }]).await
+        };
         let deleted = self.find(&key, delete, |found| found).await?;
         let Some((shard, deleted)) = deleted else { return Ok(None) };
         if let Some((owner, stream, token)) = deleted.revoked {
@@ -85,7 +97,7 @@ impl Scheduler {
         Ok(Some(deleted.previous))
     }
 
-    /// Moves one waiting or dead job.
+    /// Moves one waiting or dead job. Nothing is done after `until`.
     ///
     /// # Errors
     /// As the store's.
@@ -94,9 +106,10 @@ impl Scheduler {
         key: JobKey,
         due: Option<When>,
         priority: Option<u8>,
+        until: Option<Instant>,
     ) -> shards::Result<Rescheduled> {
         let reschedule = |shard: Shard, key| async move {
-            shard.reschedule(vec![Reschedule { key, due, priority }]).await
+            shard.reschedule(vec![Reschedule { key, due, priority, until }]).await
         };
         // Neither a job nor a state that refuses it: it is not there.
         let found = |moved| Some(moved).filter(|moved| !matches!(moved, Ok(None)));
@@ -160,7 +173,7 @@ impl Scheduler {
         answers.chain(failures).filter_map(info).collect()
     }
 
-    /// Drains a shard or takes it back into use, for all replicas; the shard after it.
+    /// Drains a shard or takes it back into use, for all replicas; the shard after it. Nothing is done after `until`.
     ///
     /// # Errors
     /// [`SetShardStateError`]; nothing has changed then, unless it is [`store::Error::Unknown`].
@@ -168,15 +181,18 @@ impl Scheduler {
         &self,
         name: ShardName,
         state: ShardState,
+        until: Option<Instant>,
     ) -> Result<ShardInfo, SetShardStateError> {
         let scheduler = self.clone();
-        Scheduler::see_through(async move { scheduler.set_state_of(name, state).await }).await
+        let set = async move { scheduler.set_state_of(name, state, until).await };
+        Scheduler::see_through(set).await
     }
 
     async fn set_state_of(
         &self,
         name: ShardName,
         state: ShardState,
+        until: Option<Instant>,
     ) -> Result<ShardInfo, SetShardStateError> {
         let shards = &self.inner.shards;
         let shard = shards.named(&name).ok_or(SetShardStateError::NotFound(name.clone()))?;
@@ -185,7 +201,7 @@ impl Scheduler {
         if state == ShardState::Draining && !others.any(is_active) {
             return Err(SetShardStateError::LastActive(name));
         }
-        shards.set_state(shard, state).await?;
+        shards.set_state(shard, state, until).await?;
         let info = shard.info().await.map_err(|failed| failed.error);
         Ok(self.about(shard, state, info))
     }

@@ -227,6 +227,7 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
         on_conflict: draft.on_conflict,
         request: draft.request_id.as_deref().map(|id| xxh3_64(id.as_bytes())),
         durability: None,
+        until: None,
     }
 }
 

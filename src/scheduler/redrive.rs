@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::{
     EnqueueOutcome, Job, JobId, JobKey, Keep, OnConflict, ShardName, State, TopicName, When, limit,
 };
@@ -42,6 +44,7 @@ pub struct RedrivenJobs {
 struct Work<'a> {
     shards: &'a Shards,
     redrive: &'a RedriveJobs,
+    until: Option<Instant>,
     total: Redriven,
     /// By shard, why jobs of it were left.
     failed: BTreeMap<ShardName, ShardError>,
@@ -52,13 +55,17 @@ struct Work<'a> {
 impl Scheduler {
     /// Puts jobs back with fresh counters, in chunks: a caller that stops waiting has moved part,
     /// and the same call goes on. So it does with what lies on a shard that does not answer: all others
-    /// are done by then.
+    /// are done by then. Nothing is put back after `until`.
     ///
     /// # Errors
     /// As the store's, when nothing was done because of it.
-    pub async fn redrive(&self, redrive: RedriveJobs) -> shards::Result<RedrivenJobs> {
+    pub async fn redrive(
+        &self,
+        redrive: RedriveJobs,
+        until: Option<Instant>,
+    ) -> shards::Result<RedrivenJobs> {
         let (shards, total) = (&self.inner.shards, Redriven::default());
-        let mut work = Work { shards, redrive: &redrive, total, failed: BTreeMap::new() };
+        let mut work = Work { shards, redrive: &redrive, until, total, failed: BTreeMap::new() };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
                 let done = work.dead_letters(shard).await;
@@ -218,6 +225,7 @@ impl Work<'_> {
             delay: self.delay(),
             target: self.redrive.target.clone(),
             dry_run: self.redrive.dry_run,
+            until: self.until,
         };
         let done = shard.redrive(part).await?;
         self.total.redriven += done.redriven;
@@ -272,8 +280,9 @@ impl Work<'_> {
             taken.into_iter().map(|job| job.is_none()).collect()
         } else {
             let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
+            let until = self.until;
             let moved = jobs.into_iter().map(|job| {
-                let moved = moved(new(&job.key.id), job, delay);
+                let moved = NewJob { until, ..moved(new(&job.key.id), job, delay) };
                 delay += spacing;
                 moved
             });
@@ -324,7 +333,7 @@ fn can_move(job: &Job) -> bool {
 
 /// What is to be forgotten once the job was handed on: not what somebody has enqueued under its id meanwhile.
 fn old(job: &Job) -> Delete {
-    Delete { key: job.key.clone(), finished: job.finish_time }
+    Delete { key: job.key.clone(), finished: job.finish_time, until: None }
 }
 
 /// The job under its new key, with fresh counters. Its expire time has had its say.
@@ -340,5 +349,6 @@ fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
         request: None,
         prior: Prior::Anything,
         durability: None,
+        until: None,
     }
 }

@@ -98,10 +98,12 @@ impl Scheduler {
         asked: Option<Durability>,
         until: Option<Instant>,
     ) -> Written {
-        run.jobs.iter_mut().for_each(|job| job.durability = asked);
         // Its shard may leave the ring some time after it has begun to drain.
         let last = Instant::now() + self.inner.shards.patience().repeats;
         let until = until.map(|until| until.min(last));
+        for job in &mut run.jobs {
+            (job.durability, job.until) = (asked, until);
+        }
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let refusal = match self.write_here(&run, asked, until).await {

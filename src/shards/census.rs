@@ -46,8 +46,13 @@ impl Shards {
     ///
     /// # Errors
     /// As the store's.
-    pub async fn set_state(&self, shard: &Shard, state: ShardState) -> super::Result<()> {
-        shard.call(Op::SetState, |store| store.set_state(state)).await?;
+    pub async fn set_state(
+        &self,
+        shard: &Shard,
+        state: ShardState,
+        until: Option<Instant>,
+    ) -> super::Result<()> {
+        shard.call(Op::SetState, |store| store.set_state(state, until)).await?;
         shard.set_state(state);
         let owner = self.inner.council.owner.get().copied().unwrap_or_default();
         self.change(owner).await;

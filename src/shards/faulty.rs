@@ -199,8 +199,8 @@ impl Store for Faulty {
         self.pass(move |store| store.beat(beat))
     }
 
-    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
-        self.pass(move |store| store.set_state(state))
+    fn set_state(&self, state: ShardState, until: Option<tokio::time::Instant>) -> Reply<'_, ()> {
+        self.pass(move |store| store.set_state(state, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -11,6 +11,8 @@
 //! - Per topic there is one order: priority (9 first), then due time, then arrival.
 //! - A job has one live lease at most; a settle with another token changes nothing.
 //! - Results have the order and length of the items asked for.
+//! - A write that no lease token guards is not executed once its caller has stopped waiting (`until`) or was answered that the
+//!   outcome is unknown: by then it is written or never will be.
 //!
 //! [`CALL_JOBS_MAX`]: crate::domain::limit::CALL_JOBS_MAX
 //! [`CALL_BYTES_MAX`]: crate::domain::limit::CALL_BYTES_MAX
@@ -25,6 +27,7 @@ mod values;
 
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
@@ -151,9 +154,9 @@ pub trait Store: Send + Sync {
     /// Shows that a replica lives, and reads what all replicas of the shard share.
     fn beat(&self, beat: Beat) -> Reply<'_, Census>;
 
-    /// Says for all replicas whether the shard takes new jobs; those that are there hear
-    /// [`Event::Configured`].
-    fn set_state(&self, state: ShardState) -> Reply<'_, ()>;
+    /// Sets for all replicas whether the shard takes new jobs; those that are there receive
+    /// [`Event::Configured`]. `until`: how long the caller waits.
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()>;
 
     /// Finishes what was accepted and lets go of the shard. Calls after it are refused.
     fn close(&self) -> BoxFuture<'_, ()>;

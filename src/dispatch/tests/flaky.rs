@@ -226,8 +226,8 @@ impl Store for Flaky {
         })
     }
 
-    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
-        self.store.set_state(state)
+    fn set_state(&self, state: ShardState, until: Option<tokio::time::Instant>) -> Reply<'_, ()> {
+        self.store.set_state(state, until)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -23,6 +23,7 @@ impl Server {
             on_conflict: OnConflict::Keep,
             request: None,
             durability: None,
+            until: None,
             prior: Prior::Anything,
         };
         self.store.enqueue(vec![job]).await.unwrap();

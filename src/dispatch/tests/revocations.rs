@@ -10,7 +10,7 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
     server.enqueue("t", 2).await;
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let sent = stream.jobs(1).await.remove(0);
-    server.scheduler.delete(sent.job.key.clone()).await.unwrap();
+    server.scheduler.delete(sent.job.key.clone(), None).await.unwrap();
     let batch = stream.batch().await;
     assert_eq!(batch.revocations, [(sent.receipt, Revoked::Deleted)]);
     if batch.deliveries.is_empty() {

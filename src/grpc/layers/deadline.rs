@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::Instant;
+use tonic::Extensions;
 
 /// When a call's caller stops waiting. An extension of the requests that ask for it: Pull, where
 /// the caller has said so, and those that enqueue.
@@ -33,6 +34,11 @@ impl Deadline {
     pub(in crate::grpc) fn left(self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
+}
+
+/// When a write stops trying, so that its answer arrives before the caller's deadline.
+pub(in crate::grpc) fn until(extensions: &Extensions) -> Option<Instant> {
+    extensions.get::<Deadline>().map(|deadline| deadline.last_word())
 }
 
 /// The caller's deadline, if it has one. A header that is no time-out is ignored, as everywhere.

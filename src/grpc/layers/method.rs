@@ -56,9 +56,12 @@ impl Method {
         Method { name, kind }
     }
 
-    /// Whether it writes new jobs, and goes on trying until the deadline.
-    pub(super) fn enqueues(self) -> bool {
-        matches!(self.name, "Enqueue" | "BatchEnqueue")
+    /// Whether it writes what no lease token guards: it is not executed after its deadline.
+    pub(super) fn writes_until_deadline(self) -> bool {
+        matches!(
+            self.name,
+            "Enqueue" | "BatchEnqueue" | "Delete" | "Reschedule" | "RedriveJobs" | "SetShardState"
+        )
     }
 }
 

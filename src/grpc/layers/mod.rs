@@ -39,7 +39,7 @@ use super::status::Failure;
 
 pub(super) use body::CallBody;
 use call::Call;
-pub(super) use deadline::Deadline;
+pub(super) use deadline::{Deadline, until};
 use future::CallFuture;
 use gate::Gate;
 use method::{Kind, Method};
@@ -125,7 +125,7 @@ where
         let told = match method.kind {
             Kind::Pull => asked,
             // To the few whose handlers ask for it.
-            Kind::Unary if method.enqueues() => deadline,
+            Kind::Unary if method.writes_until_deadline() => deadline,
             Kind::Unary | Kind::Stream | Kind::Other => None,
         };
         if let Some(deadline) = told {

@@ -39,7 +39,7 @@ async fn is_where_it_was_in(topic: &str, ring: &Ring, jobs: &[Enqueued]) {
 
 async fn set(ring: &Ring, shard: usize, state: ShardState) {
     let shards = ring.scheduler.shards();
-    shards.set_state(&shards.all()[shard], state).await.unwrap();
+    shards.set_state(&shards.all()[shard], state, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -64,9 +64,9 @@ async fn a_shard_is_added_and_every_old_id_is_found() {
     for job in &moved[..moved.len() / 2] {
         let key = key("t", job.id.as_str());
         let later = Some(When::At(job.due.plus(std::time::Duration::from_secs(60))));
-        let shifted = after.scheduler.reschedule(key.clone(), later, None).await.unwrap();
+        let shifted = after.scheduler.reschedule(key.clone(), later, None, None).await.unwrap();
         assert_eq!(shifted.unwrap().unwrap().state, State::Scheduled);
-        assert_eq!(after.scheduler.delete(key).await.unwrap(), Some(State::Scheduled));
+        assert_eq!(after.scheduler.delete(key, None).await.unwrap(), Some(State::Scheduled));
     }
     let replace =
         Draft { on_conflict: OnConflict::Replace, ..named("t", moved.last().unwrap().id.as_str()) };
@@ -176,7 +176,7 @@ async fn a_former_ring_is_closed_when_no_job_is_left_that_only_it_finds() {
     let forget = async |key: &crate::domain::JobKey| {
         // Cancelled, and then forgotten.
         for _ in 0..2 {
-            assert!(ring.scheduler.delete(key.clone()).await.unwrap().is_some());
+            assert!(ring.scheduler.delete(key.clone(), None).await.unwrap().is_some());
         }
     };
     for key in others {
@@ -261,7 +261,7 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     close().await.unwrap();
     assert!(shards.is_on_ring(name), "a job lies on it");
     for _ in 0..2 {
-        assert!(ring.scheduler.delete(last.clone()).await.unwrap().is_some());
+        assert!(ring.scheduler.delete(last.clone(), None).await.unwrap().is_some());
     }
     stores[2].set(Fault::Refuses);
     let _ = close().await;
@@ -288,7 +288,7 @@ async fn a_shard_that_drains_leaves_the_ring_once_it_says_that_it_is_empty() {
     stores[..2].iter().for_each(|store| store.set(Fault::None));
     tokio::task::yield_now().await;
     for state in [ShardState::Draining, ShardState::Active] {
-        stores[0].inner().set_state(state).await.unwrap();
+        stores[0].inner().set_state(state, None).await.unwrap();
     }
     soon("it hears of the rings", async || {
         blind.scheduler.shards().all()[0].watch_census().borrow().is_some().then_some(())
@@ -341,7 +341,7 @@ async fn jobs_are_put_back_where_they_lie() {
     let ids: Vec<_> = jobs.iter().map(|job| job.id.clone()).collect();
     let topic = crate::domain::TopicName::stored("t");
     let redrive = RedriveJobs { topic, ids, target: None, rate: None, dry_run: true };
-    let done = ring.scheduler.redrive(redrive).await.unwrap();
+    let done = ring.scheduler.redrive(redrive, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is met once");
 }
 

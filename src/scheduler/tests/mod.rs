@@ -328,7 +328,7 @@ async fn a_draining_shard_gets_no_new_jobs_and_no_follow_ups_without_an_id() {
     let ring = Ring::new(2);
     ring.accept(ring.owned_by(1, "u", 1)).await;
     let shards = ring.scheduler.shards();
-    shards.set_state(&shards.all()[1], ShardState::Draining).await.unwrap();
+    shards.set_state(&shards.all()[1], ShardState::Draining, None).await.unwrap();
     let jobs = ring.accept(vec![draft("t"); 300]).await;
     assert_eq!(per_shard(&jobs), BTreeMap::from([("s0".to_owned(), 300)]));
     let receipt = receipts(&ring, 1, "u").await.remove(0);

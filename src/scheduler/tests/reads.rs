@@ -138,7 +138,7 @@ async fn shards_say_how_they_are() {
 async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
     let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
     let set = |name: &str, state| {
-        ring.scheduler.set_shard_state(ShardName::try_new(name).unwrap(), state)
+        ring.scheduler.set_shard_state(ShardName::try_new(name).unwrap(), state, None)
     };
     for state in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
         let shard = set("s1", state).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_shard_is_drained_and_taken_back_unless_it_is_the_last() {
 
     let ring = Ring::of(&[ShardState::Active, ShardState::Draining]);
     let name = ShardName::try_new("s0").unwrap();
-    let last = ring.scheduler.set_shard_state(name.clone(), ShardState::Draining).await;
+    let last = ring.scheduler.set_shard_state(name.clone(), ShardState::Draining, None).await;
     assert_eq!(last.unwrap_err(), SetShardStateError::LastActive(name.clone()));
     assert_eq!(ring.stores[0].inner().info().await.unwrap().state, None, "nothing was written");
 }
@@ -161,7 +161,8 @@ async fn the_state_of_a_shard_that_does_not_answer_is_not_set() {
     let ring = Ring::of(&[ShardState::Active, ShardState::Active]);
     ring.stores[1].set(Fault::Refuses);
     let name = ShardName::try_new("s1").unwrap();
-    let refused = ring.scheduler.set_shard_state(name, ShardState::Draining).await.unwrap_err();
+    let refused =
+        ring.scheduler.set_shard_state(name, ShardState::Draining, None).await.unwrap_err();
     assert!(
         matches!(
             &refused,
@@ -201,15 +202,15 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
     ring.accept(ids.iter().map(|id| named("a", id)).collect()).await;
     ring.accept(vec![draft("a"); 20]).await;
     bury(&ring, "a").await;
-    let done = ring.scheduler.redrive(redrive("a", None)).await.unwrap();
+    let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (80, 0));
     bury(&ring, "a").await;
 
     ring.accept(vec![named("b", "n7")]).await;
     let only_count = RedriveJobs { dry_run: true, ..redrive("a", Some("b")) };
-    let done = ring.scheduler.redrive(only_count).await.unwrap();
+    let done = ring.scheduler.redrive(only_count, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (79, 1));
-    let done = ring.scheduler.redrive(redrive("a", Some("b"))).await.unwrap();
+    let done = ring.scheduler.redrive(redrive("a", Some("b")), None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (79, 1), "what is taken there stays");
     for id in &ids {
         let found = ring.scheduler.get(key("b", id), false).await.unwrap().unwrap();
@@ -230,7 +231,7 @@ async fn dead_letters_are_met_whatever_the_time_is_on_their_shard() {
         let ring = Ring::over(stores, &[ShardState::Active], 1);
         ring.accept(vec![draft("a"); 3]).await;
         bury(&ring, "a").await;
-        let done = ring.scheduler.redrive(redrive("a", None)).await.unwrap();
+        let done = ring.scheduler.redrive(redrive("a", None), None).await.unwrap();
         assert_eq!((done.redriven, done.skipped), (3, 0), "{micros} us ahead");
     }
 }
@@ -248,10 +249,10 @@ async fn kept_jobs_go_elsewhere_however_little_there_is_of_them_and_tombstones_n
         draft.spec.payload = None;
         draft.spec.retention = kept.contains(id).then_some(Duration::from_secs(3600));
         ring.accept(vec![draft]).await;
-        ring.scheduler.delete(key("a", id.as_str())).await.unwrap();
+        ring.scheduler.delete(key("a", id.as_str()), None).await.unwrap();
     }
     let all = RedriveJobs { ids: [kept.clone(), dropped].concat(), ..redrive("a", Some("b")) };
-    let done = ring.scheduler.redrive(all).await.unwrap();
+    let done = ring.scheduler.redrive(all, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (20, 20));
     for id in kept {
         let found = ring.scheduler.get(key("b", id.as_str()), false).await.unwrap();
@@ -274,21 +275,21 @@ async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
     };
     let (done, unreachable) = ((10, 0), vec!["s0".to_owned()]);
     for all in [only_count, redrive("t", None)] {
-        let found = ring.scheduler.redrive(all).await.unwrap();
+        let found = ring.scheduler.redrive(all, None).await.unwrap();
         assert_eq!(((found.redriven, found.skipped), &found.unreachable), (done, &unreachable));
     }
-    let again = ring.scheduler.redrive(redrive("t", None)).await.unwrap();
+    let again = ring.scheduler.redrive(redrive("t", None), None).await.unwrap();
     assert_eq!((again.redriven, again.unreachable), (0, unreachable), "there may be more");
-    assert!(ring.scheduler.redrive(named(0)).await.is_err(), "nothing was done");
+    assert!(ring.scheduler.redrive(named(0), None).await.is_err(), "nothing was done");
     let ready: Vec<_> = ring.stats("t").await.iter().map(|stats| stats.ready).collect();
     assert_eq!(ready, [0, 5, 5]);
     ring.stores.iter().for_each(|store| store.set(Fault::Refuses));
-    assert!(ring.scheduler.redrive(redrive("t", None)).await.is_err(), "nobody answers");
+    assert!(ring.scheduler.redrive(redrive("t", None), None).await.is_err(), "nobody answers");
     ring.stores.iter().for_each(|store| store.set(Fault::None));
     for n in 0..3 {
         ring.until_down(n, false).await;
     }
-    let done = ring.scheduler.redrive(named(0)).await.unwrap();
+    let done = ring.scheduler.redrive(named(0), None).await.unwrap();
     assert_eq!((done.redriven, done.unreachable.len()), (5, 0));
     let items: Vec<AckItem> =
         super::receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();

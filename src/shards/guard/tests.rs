@@ -228,7 +228,7 @@ async fn a_shard_that_is_heard_of_is_asked_at_once() {
         assert!(!call(&guard, &store).await);
     }
     store.set(Fault::None);
-    store.inner().set_state(ShardState::Active).await.unwrap();
+    store.inner().set_state(ShardState::Active, None).await.unwrap();
     let closed = tokio::time::timeout(late / 3, guard.breaker().closed()).await;
     assert!(closed.is_ok(), "the pause went by");
 }

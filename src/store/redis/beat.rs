@@ -1,5 +1,7 @@
 //! What all replicas of a shard share: signs of life, the shard's state, and what is known of rings.
 
+use tokio::time::Instant;
+
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{Mark, Members, Records};
 use crate::domain::{Time, limit};
@@ -13,7 +15,7 @@ use super::{Lane, RedisStore};
 impl RedisStore {
     /// [`Store::beat`](crate::store::Store::beat).
     pub(super) async fn beat(&self, beat: Beat) -> Result<Census> {
-        let mut call = self.call(Verb::Beat);
+        let mut call = self.shard.write_call(Verb::Beat, None).await?;
         call.arg(micros(limit::TOMBSTONE))
             .arg(owner(beat.owner))
             .arg(format!("{:016x}", beat.ring))
@@ -41,8 +43,8 @@ impl RedisStore {
     }
 
     /// [`Store::set_state`](crate::store::Store::set_state).
-    pub(super) async fn set_state(&self, state: ShardState) -> Result<()> {
-        let mut call = self.call(Verb::SetState);
+    pub(super) async fn set_state(&self, state: ShardState, until: Option<Instant>) -> Result<()> {
+        let mut call = self.shard.write_call(Verb::SetState, until).await?;
         call.arg(name(state));
         self.run(Lane::Write, &call).await.map(drop)
     }

@@ -26,8 +26,9 @@ impl RedisStore {
     pub(super) async fn delete(&self, items: Vec<Delete>) -> Result<Vec<Option<Deleted>>> {
         let mut deleted = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Delete);
-            for Delete { key, finished } in part {
+            let until = part.iter().filter_map(|item| item.until).min();
+            let mut call = self.shard.write_call(Verb::Delete, until).await?;
+            for Delete { key, finished, until: _ } in part {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
                 call.arg(finished.map_or(String::new(), |at| at.0.to_string()));
             }
@@ -45,9 +46,10 @@ impl RedisStore {
     pub(super) async fn reschedule(&self, items: Vec<Reschedule>) -> Result<Vec<Rescheduled>> {
         let mut moved = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Reschedule);
+            let until = part.iter().filter_map(|item| item.until).min();
+            let mut call = self.shard.write_call(Verb::Reschedule, until).await?;
             call.arg(states(Transition::Reschedule));
-            for Reschedule { key, due, priority } in part {
+            for Reschedule { key, due, priority, until: _ } in part {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
                 call.arg(due.map_or(String::new(), when));
                 call.arg(priority.map_or(String::new(), |priority| priority.to_string()));
@@ -78,7 +80,7 @@ impl RedisStore {
         let mut done = Redriven::default();
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
         for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Redrive);
+            let mut call = self.shard.write_call(Verb::Redrive, redrive.until).await?;
             call.arg(states(Transition::Redrive)).arg(redrive.topic.as_str()).arg(target.as_str());
             call.arg(micros(redrive.delay)).arg(micros(redrive.spacing));
             call.arg(u8::from(redrive.dry_run)).arg(done.redriven);

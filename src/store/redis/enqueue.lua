@@ -1,9 +1,9 @@
 -- flags:
 -- enqueue: write jobs; what has a job's id already is treated as `domain::conflict` says.
--- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, jobs, whether
---       nothing can lie under any of their ids (0 or 1), then all ids, then all blobs; if there are several sections,
---       the places of all their jobs in the call, two bytes each. An id that comes again in the call is in another
---       section of its topic, right behind. At most 512 jobs and 1 MiB.
+-- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, how many jobs, then
+--       all ids, then all blobs; if there are several sections, the places of all their jobs in the call, two bytes
+--       each. An id that comes again in the call is in another section of its topic, right behind. At most 512 jobs
+--       and 1 MiB.
 -- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then for
 --        each job that was not simply created: place, action, state, due.
 --#include clock
@@ -75,14 +75,12 @@ local function create(name)
 end
 
 while a < #ARGV do
-  local name, n, ids, found = ARGV[a], 1, a, nil
-  if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 2 end
+  local name, n, ids = ARGV[a], 1, a
+  if #ARGV > 4 then n, ids = ARGV[a + 1] + 0, a + 1 end
   local blobs = ids + n
-  -- Validate: what is there already goes the slow way, and so does an id that comes again. Nobody looks for what
-  -- cannot be there.
-  if #ARGV == 4 or ARGV[a + 2] == '0' then
-    found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
-  end
+  -- Validate: what is there already goes the slow way, and so does an id that comes again. An id that the server has
+  -- just made is looked for as well: nothing is overwritten unseen.
+  local found = call('HMGET', P .. 'jobs:' .. name, unpack(ARGV, ids + 1, ids + n))
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
@@ -98,7 +96,7 @@ while a < #ARGV do
     if byte(blob) >= $unusual then
       due, due_text, expires, fixed, payload = read(blob)
     end
-    if (found and found[i]) or name == before or (expires ~= 0 and expires <= now) then
+    if found[i] or name == before or (expires ~= 0 and expires <= now) then
       slow = slow or {}
       slow[#slow + 1] = { name, id, blob, arrived + i, passed + i }
     else

@@ -9,8 +9,11 @@
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+use tokio::time::Instant;
 
-use crate::domain::{EnqueueOutcome, JobId, JobKey, State, TopicName, When, limit};
+use crate::domain::{
+    Durability, EnqueueOutcome, JobId, JobKey, State, Time, TopicName, When, limit,
+};
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
 use super::actions::{POLICIES, outcome};
@@ -26,6 +29,14 @@ use super::{Lane, RedisStore, fault};
 const AGAIN_MAX: usize = 64;
 /// What a job takes in a call beside what it brings: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
+/// The answer for a job whose caller stopped waiting before it was written.
+const NOT_WRITTEN: Enqueue = Enqueue {
+    outcome: None,
+    state: State::Ready,
+    due: Time(0),
+    durability: Durability::Memory,
+    unsure: true,
+};
 /// The job names its priority.
 const HAS_PRIORITY: u8 = 64;
 
@@ -162,17 +173,51 @@ impl RedisStore {
         let mut written = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
-            let again = part_of(&mut jobs, true, AGAIN_MAX);
-            let answers = if again.is_empty() {
-                let part = part_of(&mut jobs, false, limit::CALL_JOBS_MAX);
-                self.put_part(connection.as_deref_mut(), &part).await
-            } else {
-                self.put_again(connection.as_deref_mut(), &again).await
-            };
+            let mut part = part_of(&mut jobs, true, AGAIN_MAX);
+            if part.is_empty() {
+                part = part_of(&mut jobs, false, limit::CALL_JOBS_MAX);
+            }
+            let answers = self.put_awaited(connection.as_deref_mut(), part).await;
             // What came before is written, and whoever repeats the call finds it so.
             written.extend(answers.map_err(|error| super::after(error, !written.is_empty()))?);
         }
         Ok(written)
+    }
+
+    /// Writes a part of a call. The caller that waits least decides until when Redis may execute it; if that was too
+    /// short, those who still wait are served without it.
+    async fn put_awaited(
+        &self,
+        mut connection: Option<&mut Connection>,
+        mut part: Vec<NewJob>,
+    ) -> Result<Vec<Enqueue>> {
+        let mut places: Vec<usize> = Vec::new();
+        let all = part.len();
+        loop {
+            let connection = connection.as_deref_mut();
+            let answers = match part.iter().any(|job| job.prior == Prior::Itself) {
+                true => self.put_again(connection, &part).await,
+                false => self.put_part(connection, &part).await,
+            };
+            let now = Instant::now();
+            let waits = |job: &NewJob| job.until.is_none_or(|until| until > now);
+            let left = part.iter().filter(|job| waits(job)).count();
+            match answers {
+                Err(Error::Unavailable(_)) if 0 < left && left < part.len() => {
+                    if places.is_empty() {
+                        places = (0..all).collect();
+                    }
+                    let pairs = places.into_iter().zip(part).filter(|(_, job)| waits(job));
+                    (places, part) = pairs.unzip();
+                }
+                Ok(answers) if !places.is_empty() => {
+                    let mut spread = vec![NOT_WRITTEN; all];
+                    places.into_iter().zip(answers).for_each(|(at, answer)| spread[at] = answer);
+                    return Ok(spread);
+                }
+                answers => return answers,
+            }
+        }
     }
 
     /// Writes jobs that may have been written before.
@@ -181,7 +226,7 @@ impl RedisStore {
         connection: Option<&mut Connection>,
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
-        let mut call = self.call(Verb::Again);
+        let mut call = self.shard.write_call(Verb::Again, until(jobs)).await?;
         for job in jobs {
             call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(blob(job));
         }
@@ -207,7 +252,9 @@ impl RedisStore {
         jobs: &[NewJob],
     ) -> Result<Vec<Enqueue>> {
         let bytes: usize = jobs.iter().map(|job| JOB_BYTES + job.spec.bytes()).sum();
-        let mut call = self.shard.large_call(Verb::Enqueue, 2 * jobs.len() + 3, bytes);
+        let args = 2 * jobs.len() + 2;
+        let call = self.shard.large_write_call(Verb::Enqueue, until(jobs), args, bytes);
+        let mut call = call.await?;
         add_jobs(&mut call, jobs);
         let told = async {
             if let Some(job) = jobs.iter().find(|job| job.due == When::Now) {
@@ -250,6 +297,11 @@ fn exception(reply: &mut Reply, plain: Enqueue) -> Result<Enqueue> {
     Ok(Enqueue { outcome: outcome(letter)?, state, due, ..plain })
 }
 
+/// Until when the first of their callers stops waiting.
+fn until(jobs: &[NewJob]) -> Option<Instant> {
+    jobs.iter().filter_map(|job| job.until).min()
+}
+
 /// As many jobs as one call may carry, and at most `most`: those next ones that may have been written before,
 /// or those that were not.
 fn part_of(
@@ -276,21 +328,18 @@ struct Section<'a> {
     topic: &'a TopicName,
     ids: HashSet<&'a JobId>,
     places: Vec<usize>,
-    /// Nothing can lie under any of the ids.
-    fresh: bool,
 }
 
 impl<'a> Section<'a> {
     /// An empty section, with room for so many.
     fn new(topic: &'a TopicName, most: usize) -> Section<'a> {
         let (ids, places) = (HashSet::with_capacity(most), Vec::with_capacity(most));
-        Section { topic, ids, places, fresh: true }
+        Section { topic, ids, places }
     }
 
     fn push(&mut self, place: usize, job: &'a NewJob) {
         self.ids.insert(&job.key.id);
         self.places.push(place);
-        self.fresh &= job.prior == Prior::Nothing;
     }
 }
 
@@ -321,8 +370,8 @@ fn add_jobs(call: &mut Call, jobs: &[NewJob]) {
         return;
     }
     let sections = sections(jobs);
-    for Section { topic, places, fresh, .. } in &sections {
-        call.arg(topic.as_str()).arg(places.len()).arg(u8::from(*fresh));
+    for Section { topic, places, .. } in &sections {
+        call.arg(topic.as_str()).arg(places.len());
         for &place in places {
             call.arg(jobs[place].key.id.as_str());
         }

@@ -4,6 +4,7 @@
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisError};
 use deadpool_redis::{PoolError, TimeoutType};
 
+use crate::domain::Time;
 use crate::store::Error;
 
 use super::OpenError;
@@ -13,9 +14,12 @@ use super::OpenError;
 const IN_SCRIPT: &str = "user_script";
 /// How a refusal of a script's first write stands in the error of the script.
 const FIRST: [&str; 3] = ["-READONLY ", "-MISCONF ", "-NOREPLICAS "];
+/// How a script refuses a call that arrives after its window (`lib/clock.lua`).
+const LATE: &str = "LATE";
 /// Codes with which Redis refuses a call before it runs. A script is refused as a whole, but for a right that one
 /// of its commands lacks.
-const REFUSALS: [&str; 16] = [
+const REFUSALS: [&str; 17] = [
+    LATE,
     "LOADING",
     "READONLY",
     "MISCONF",
@@ -73,6 +77,12 @@ fn was_never_sent(error: &RedisError) -> bool {
                 | ErrorKind::InvalidClientConfig
                 | ErrorKind::RESP3NotSupported
         )
+}
+
+/// What the clock of Redis showed when it refused a call that arrived after its window; `None`: another error.
+pub(super) fn refused_late_at(error: &RedisError) -> Option<Time> {
+    let detail = error.detail().filter(|_| error.code() == Some(LATE))?;
+    detail.split(' ').next()?.parse().ok().map(Time)
 }
 
 /// Whether the connection should be tried before it is used again.

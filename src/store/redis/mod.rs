@@ -66,6 +66,7 @@ mod tests;
 mod unclaim;
 mod upkeep;
 mod url;
+mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,6 +74,7 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 use futures::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
@@ -272,8 +274,8 @@ impl Store for RedisStore {
         Box::pin(self.beat(beat))
     }
 
-    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
-        Box::pin(self.set_state(state))
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()> {
+        Box::pin(self.set_state(state, until))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

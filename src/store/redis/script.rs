@@ -12,6 +12,10 @@ use deadpool_redis::redis::{
     self, Arg, Cmd, ErrorKind, RedisError, ServerErrorKind, ToRedisArgs, Value,
 };
 
+use tokio::time::Instant;
+
+use crate::domain::Time;
+
 use super::{actions, layout};
 
 /// A script as it is written.
@@ -113,6 +117,19 @@ pub(super) struct Call {
     verb: Verb,
     shebang: bool,
     command: Cmd,
+    /// When its window ends, here.
+    last: Option<Instant>,
+}
+
+/// What a call says of the time, as its first argument (`lib/clock.lua`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RunAt {
+    /// Redis executes it whenever it arrives.
+    AnyTime,
+    /// Redis executes it until this time of its clock.
+    Until(Time),
+    /// A test drives the clock, which shows this time.
+    Driven(Time),
 }
 
 /// Room for what every call has: the command, the script's hash, keys, time.
@@ -133,9 +150,9 @@ impl Scripts {
         self.shebang.store(major >= SHEBANG_SINCE, Ordering::Relaxed);
     }
 
-    /// A call of `verb`; `now`: the time, where a test drives the clock; `room`: how many arguments it gets and
-    /// of how many bytes, as far as known.
-    pub(super) fn call(&self, verb: Verb, now: Option<i64>, room: (usize, usize)) -> Call {
+    /// A call of `verb`; `room`: how many arguments it gets and of how many bytes, as far as known.
+    pub(super) fn call(&self, verb: Verb, at: RunAt, room: (usize, usize)) -> Call {
+        debug_assert!(at != RunAt::AnyTime || !verb.needs_window(), "{verb:?} without a window");
         let shebang = self.shebang.load(Ordering::Relaxed);
         let mut command = Cmd::with_capacity(ARGS_OWN + room.0, BYTES_OWN + room.1);
         command.arg("EVALSHA").arg(self.hash(verb, shebang));
@@ -144,11 +161,8 @@ impl Scripts {
         } else {
             command.arg(1).arg(&self.prefix);
         }
-        match now {
-            Some(now) => command.arg(now),
-            None => command.arg(""),
-        };
-        Call { verb, shebang, command }
+        at.add_to(&mut command);
+        Call { verb, shebang, command, last: None }
     }
 
     fn hash(&self, verb: Verb, shebang: bool) -> &str {
@@ -219,6 +233,42 @@ impl Call {
     pub(super) fn verb(&self) -> Verb {
         self.verb
     }
+
+    /// The same call, with a window that ends at `last`, here.
+    pub(super) fn within(self, last: Instant) -> Call {
+        Call { last: Some(last), ..self }
+    }
+
+    /// When its window ends, here: from then on Redis does not execute it any more. `None`: there is no window.
+    pub(super) fn last(&self) -> Option<Instant> {
+        self.last
+    }
+
+    /// The same call with another latest time of Redis's clock.
+    pub(super) fn retimed(&self, until: Time) -> Call {
+        let time = if self.verb.tells() { 5 } else { 4 };
+        let mut command = Cmd::new();
+        for (index, arg) in self.command.args_iter().enumerate() {
+            match arg {
+                _ if index == time => RunAt::Until(until).add_to(&mut command),
+                Arg::Simple(bytes) => drop(command.arg(bytes)),
+                _ => {}
+            }
+        }
+        Call { verb: self.verb, shebang: self.shebang, command, last: self.last }
+    }
+}
+
+// === impl RunAt ===
+
+impl RunAt {
+    fn add_to(self, command: &mut Cmd) {
+        match self {
+            RunAt::AnyTime => command.arg(""),
+            RunAt::Until(latest) => command.arg(format!("<{}", latest.0)),
+            RunAt::Driven(now) => command.arg(now.0),
+        };
+    }
 }
 
 // === impl Verb ===
@@ -228,6 +278,20 @@ impl Verb {
     pub(super) fn only_reads(self) -> bool {
         use Verb::{Get, Ids, Info, Kept, List, Reap, Running, Stats, Topics};
         matches!(self, Get | Ids | Info | Kept | List | Reap | Running | Stats | Topics)
+    }
+
+    /// Whether it changes what others see and no lease token guards it: it is executed within a window only
+    /// (`window.rs`). What else writes is guarded by a token (settle, extend, detach, unclaim, and a claim by its nonce),
+    /// or changes nothing when it is executed again.
+    fn needs_window(self) -> bool {
+        use Verb::{Again, Beat, Delete, Enqueue, Redrive, Reschedule, SetState};
+        matches!(self, Again | Beat | Delete | Enqueue | Redrive | Reschedule | SetState)
+    }
+
+    /// Whether its answer begins with the time of Redis's clock.
+    pub(super) fn answers_time(self) -> bool {
+        use Verb::{Again, Beat, Enqueue, Reschedule, SetState};
+        matches!(self, Again | Beat | Enqueue | Reschedule | SetState)
     }
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
@@ -302,7 +366,8 @@ mod tests {
             assert_eq!(ALL[verb as usize].name, name);
             assert_eq!(verb.tells(), source.contains("--#include tell\n"), "{name}");
             assert_eq!(verb.tells(), source.contains("tell_all()"), "{name}");
-            let packed = scripts.call(verb, None, (0, 0)).command.get_packed_command();
+            let packed =
+                scripts.call(verb, RunAt::Driven(Time(7)), (0, 0)).command.get_packed_command();
             let called = packed.windows(5).any(|bytes| bytes == b"P1234");
             assert_eq!(verb.tells(), called, "{name}");
         }
@@ -319,10 +384,10 @@ mod tests {
     #[test]
     fn a_call_that_was_made_before_the_redis_was_known_suits_it_then() {
         let scripts = Scripts::new("p".into(), b"p1234".to_vec());
-        let mut early = scripts.call(Verb::Get, Some(7), (0, 0));
+        let mut early = scripts.call(Verb::Get, RunAt::Driven(Time(7)), (0, 0));
         early.arg("a").arg(2);
         scripts.suit(6);
-        let mut late = scripts.call(Verb::Get, Some(7), (0, 0));
+        let mut late = scripts.call(Verb::Get, RunAt::Driven(Time(7)), (0, 0));
         late.arg("a").arg(2);
         let packed = |command: &Cmd| command.get_packed_command();
         assert_ne!(packed(&early.command), packed(&late.command));

@@ -2,10 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use deadpool_redis::redis::{self, Cmd, FromRedisValue, Value};
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, Cmd, FromRedisValue, RedisError, Value};
+use tokio::time::Instant;
 
 use crate::clock::Clock;
-use crate::domain::{ShardName, TopicName, limit};
+use crate::domain::{ShardName, Time, TopicName, limit};
 use crate::store::{Error, Result, Topic};
 
 use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
@@ -13,12 +16,15 @@ use super::contact::Contact;
 use super::durability::Observed;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
-use super::script::{Call, Scripts, Verb, commands};
+use super::script::{Call, RunAt, Scripts, Verb, commands};
 use super::url::DEFAULT_USER;
+use super::window::{RedisClock, WINDOW_MAX};
 use super::{fault, keys};
 
 /// What is called outside of scripts and may be forbidden.
 const SUBSCRIBE: &str = "SUBSCRIBE";
+/// A step of Redis's clock that is logged: a shorter one changes nothing that an operator could notice.
+const STEP_LOGGED: Duration = Duration::from_millis(100);
 
 /// One Redis. No call reaches it before it has been checked.
 pub(super) struct Shard {
@@ -32,6 +38,7 @@ pub(super) struct Shard {
     /// Nonce of this replica.
     pub(super) owner: u32,
     pub(super) clock: Clock,
+    redis_clock: RedisClock,
 }
 
 // === impl Shard: calls ===
@@ -48,6 +55,7 @@ impl Shard {
             name,
             owner,
             clock,
+            redis_clock: RedisClock::new(),
         }
     }
 
@@ -57,30 +65,113 @@ impl Shard {
 
     /// A call that gets so many arguments of so many bytes, about: it is not copied while it grows.
     pub(super) fn large_call(&self, verb: Verb, args: usize, bytes: usize) -> Call {
-        self.scripts.call(verb, self.driven(), (args, bytes))
+        let at = self.driven().map_or(RunAt::AnyTime, RunAt::Driven);
+        self.scripts.call(verb, at, (args, bytes))
+    }
+
+    /// A call of a verb that writes and that no lease token guards: Redis executes it until `until`, and within
+    /// [`WINDOW_MAX`] (`window.rs`).
+    pub(super) async fn write_call(&self, verb: Verb, until: Option<Instant>) -> Result<Call> {
+        self.large_write_call(verb, until, 0, 0).await
+    }
+
+    /// [`Shard::write_call`], as [`Shard::large_call`] is to [`Shard::call`].
+    pub(super) async fn large_write_call(
+        &self,
+        verb: Verb,
+        until: Option<Instant>,
+        args: usize,
+        bytes: usize,
+    ) -> Result<Call> {
+        // Where a test drives the clock, calls that are held back show the time at which they were made.
+        if self.driven().is_some() {
+            return Ok(self.large_call(verb, args, bytes));
+        }
+        let longest = Instant::now() + WINDOW_MAX;
+        let last = until.map_or(longest, |until| until.min(longest));
+        let latest = match self.redis_clock.at(last) {
+            Some(latest) => latest,
+            None => {
+                // A new connection shows it.
+                self.connection(Lane::Write).await?;
+                let unknown = || Error::Unavailable("the clock of redis is not known".to_owned());
+                self.redis_clock.at(last).ok_or_else(unknown)?
+            }
+        };
+        let call = self.scripts.call(verb, RunAt::Until(latest), (args, bytes));
+        Ok(call.within(last))
     }
 
     /// The time, where a test drives it.
-    fn driven(&self) -> Option<i64> {
+    fn driven(&self) -> Option<Time> {
         match &self.clock {
             Clock::System(_) => None,
-            Clock::Manual(clock) => Some(clock.now().0),
+            Clock::Manual(clock) => Some(clock.now()),
         }
     }
 
     /// Runs a call on a connection of `lane`.
     pub(super) async fn run(&self, lane: Lane, call: &Call) -> Result<Value> {
         let mut connection = self.connection(lane).await?;
-        self.scripts.run(&mut connection, call).await.map_err(|error| {
-            self.link.failed(lane, &error);
-            fault::of_call(&error, call.verb().only_reads())
-        })
+        match self.execute(&mut connection, call).await {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                self.link.failed(lane, &error);
+                Err(settled(call, &error).await)
+            }
+        }
     }
 
     /// Runs a call on a connection of one's own.
     pub(super) async fn run_on(&self, connection: &mut Connection, call: &Call) -> Result<Value> {
+        match self.execute(connection, call).await {
+            Ok(value) => Ok(value),
+            Err(error) => Err(settled(call, &error).await),
+        }
+    }
+
+    /// Runs a call. One that was refused because the clock of Redis stepped forward is sent again with the new time.
+    async fn execute(
+        &self,
+        connection: &mut Connection,
+        call: &Call,
+    ) -> std::result::Result<Value, RedisError> {
+        let sent = Instant::now();
         let answer = self.scripts.run(connection, call).await;
-        answer.map_err(|error| fault::of_call(&error, call.verb().only_reads()))
+        match &answer {
+            Ok(value) if call.verb().answers_time() => {
+                if let Some(shown) = leading_time(value) {
+                    self.observe(sent, shown);
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let Some(shown) = fault::refused_late_at(error) else { return answer };
+                self.observe(sent, shown);
+                let last = call.last().filter(|&last| last > Instant::now());
+                if let Some(latest) = last.and_then(|last| self.redis_clock.at(last)) {
+                    return self.scripts.run(connection, &call.retimed(latest)).await;
+                }
+            }
+        }
+        answer
+    }
+
+    /// Takes in what the clock of Redis showed in the answer of a call.
+    fn observe(&self, sent: Instant, shown: Time) {
+        let Some(step) = self.redis_clock.observe(sent, shown) else { return };
+        let (shard, by) = (&self.name, Duration::from_micros(step.unsigned_abs()));
+        if by < STEP_LOGGED {
+            tracing::debug!(%shard, ?by, forward = step > 0, "the clock of redis stepped");
+        } else if step > 0 {
+            tracing::warn!(%shard, ?by, "the clock of redis stepped forward; writes under way are sent again");
+        } else {
+            tracing::warn!(
+                %shard,
+                ?by,
+                "the clock of redis stepped back; a write that was sent before may be executed later by as much"
+            );
+        }
     }
 
     async fn run_list(&self, lane: Lane, call: &Call) -> Result<Reply> {
@@ -207,10 +298,12 @@ impl Shard {
         for command in commands().chain([SUBSCRIBE]).filter(|_| is_new) {
             call.arg(command);
         }
+        let sent = Instant::now();
         let answer = self.scripts.run(connection, &call).await;
         let mut reply = Reply::new(answer.map_err(|error| fault::of_call(&error, true))?)?;
         let (found, format) = (reply.text()?, reply.number()?);
         let (before, now, refused) = (reply.time()?, reply.time()?, reply.text()?);
+        self.observe(sent, now);
         if !refused.is_empty() {
             return Err(OpenError::Rights(fault::plain(&refused)));
         }
@@ -290,5 +383,27 @@ impl Shard {
     /// The names of all topics.
     pub(super) async fn all_topics(&self) -> Result<Vec<TopicName>> {
         Ok(self.topics_with_records().await?.into_iter().map(|(topic, _)| topic.name).collect())
+    }
+}
+
+/// What the error of a call means, once its outcome cannot change any more: until the window of a write ends, what was
+/// sent may still be executed.
+async fn settled(call: &Call, error: &RedisError) -> Error {
+    let error = fault::of_call(error, call.verb().only_reads());
+    if let (true, Some(last)) = (error.outcome_unknown(), call.last()) {
+        tokio::time::sleep_until(last).await;
+    }
+    error
+}
+
+/// The time that an answer begins with, or is.
+fn leading_time(value: &Value) -> Option<Time> {
+    match value {
+        Value::Int(now) => Some(Time(*now)),
+        Value::Array(values) => match values.first() {
+            Some(Value::Int(now)) => Some(Time(*now)),
+            _ => None,
+        },
+        _ => None,
     }
 }

@@ -25,7 +25,7 @@ const MOVE_BODY: &str = statement(FILE, "move_body");
 pub(super) fn delete(session: &mut Session<'_>, items: &Vec<Delete>) -> Done<Vec<Option<Deleted>>> {
     let mut by_id = session.prepare(BY_ID)?;
     let mut deleted = Vec::with_capacity(items.len());
-    for Delete { key, finished } in items {
+    for Delete { key, finished, until: _ } in items {
         let Some(topic) = session.topic(&key.topic)? else {
             deleted.push(None);
             continue;

@@ -40,6 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
@@ -234,7 +235,7 @@ impl Store for SqliteStore {
         self.writer.call(Sync::Full, 1, beat, beat::beat)
     }
 
-    fn set_state(&self, state: ShardState) -> Reply<'_, ()> {
+    fn set_state(&self, state: ShardState, _until: Option<Instant>) -> Reply<'_, ()> {
         self.writer.call(Sync::Full, 1, state, beat::set_state)
     }
 

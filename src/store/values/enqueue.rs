@@ -1,5 +1,7 @@
 //! What a write of jobs asks for and answers.
 
+use tokio::time::Instant;
+
 use crate::domain::{
     Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Spec, State, Time, When,
 };
@@ -28,6 +30,8 @@ pub struct NewJob {
     /// What to wait for once it is written, also where nothing has to be: what is there may have been
     /// written a moment ago. `None`: nothing is waited for.
     pub durability: Option<Durability>,
+    /// Until when its caller waits: from then on it is not written any more. `None`: there is no such time.
+    pub until: Option<Instant>,
 }
 
 /// What may lie under the id of a job that is to be written.

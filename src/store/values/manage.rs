@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::{Job, JobId, JobKey, State, Time, Token, TopicName, When};
 
 /// Deletes one job.
@@ -11,6 +13,8 @@ pub struct Delete {
     pub key: JobKey,
     /// Only if it finished then: a later generation under its id is left alone.
     pub finished: Option<Time>,
+    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    pub until: Option<Instant>,
 }
 
 /// What a delete found.
@@ -27,7 +31,7 @@ pub struct Deleted {
 impl From<JobKey> for Delete {
     /// Whatever state it is in.
     fn from(key: JobKey) -> Delete {
-        Delete { key, finished: None }
+        Delete { key, finished: None, until: None }
     }
 }
 
@@ -40,6 +44,8 @@ pub struct Reschedule {
     pub due: Option<When>,
     /// The new priority; absent keeps it.
     pub priority: Option<u8>,
+    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    pub until: Option<Instant>,
 }
 
 /// What a reschedule answers: the job, nothing when there is none, or the state that refuses it.
@@ -60,6 +66,8 @@ pub struct Redrive {
     pub target: Option<TopicName>,
     /// Only count.
     pub dry_run: bool,
+    /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
+    pub until: Option<Instant>,
 }
 
 /// What a redrive did.

@@ -138,6 +138,7 @@ pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fi
         delay: Duration::ZERO,
         target: None,
         dry_run: false,
+        until: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     assert_eq!(

@@ -103,20 +103,20 @@ pub(crate) async fn the_first_state_stays_until_another_is_set(q: Fixture) {
     let (active, draining) = (ShardState::Active, ShardState::Draining);
     assert_eq!(show(&q, Beat { state: draining, ..beat(1) }).await.state, draining);
     assert_eq!(show(&q, beat(2)).await.state, draining);
-    q.store.set_state(active).await.unwrap();
+    q.store.set_state(active, None).await.unwrap();
     assert_eq!(show(&q, Beat { state: draining, ..beat(1) }).await.state, active);
-    q.store.set_state(draining).await.unwrap();
+    q.store.set_state(draining, None).await.unwrap();
     assert_eq!(show(&q, beat(1)).await.state, draining);
 }
 
 pub(crate) async fn a_state_that_is_set_first_is_the_first(q: Fixture) {
-    q.store.set_state(ShardState::Draining).await.unwrap();
+    q.store.set_state(ShardState::Draining, None).await.unwrap();
     assert_eq!(show(&q, beat(1)).await.state, ShardState::Draining);
 }
 
 pub(crate) async fn a_set_state_is_announced(q: Fixture) {
     let mut events = q.store.events(About::Shard);
-    q.store.set_state(ShardState::Active).await.unwrap();
+    q.store.set_state(ShardState::Active, None).await.unwrap();
     let heard = async { while events.recv().await.unwrap() != Event::Configured {} };
     tokio::time::timeout(Duration::from_secs(2), heard).await.expect("nothing is heard");
 }

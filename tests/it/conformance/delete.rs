@@ -133,7 +133,7 @@ pub(crate) async fn a_delete_that_means_one_generation_leaves_the_next_one_alone
     }
     let finished = q.job("stays").await.finish_time;
     assert_eq!(finished, Some(q.now()));
-    let meant = |id| Delete { key: key(TOPIC, id), finished };
+    let meant = |id| Delete { key: key(TOPIC, id), finished, until: None };
     // Somebody enqueues it again, before who moved it away comes to delete it.
     q.sleep(1);
     q.put(NewJob { on_conflict: OnConflict::Replace, keep, ..new_job("stays") }).await;

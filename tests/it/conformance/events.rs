@@ -92,7 +92,8 @@ pub(crate) async fn a_generation_that_starts_is_announced(q: Fixture) {
 pub(crate) async fn a_moved_job_is_announced(q: Fixture) {
     q.put(NewJob { due: after(60), ..new_job("a") }).await;
     let mut events = q.store.events(About::Jobs);
-    let item = Reschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None };
+    let item =
+        Reschedule { key: key(TOPIC, "a"), due: Some(after(7)), priority: None, until: None };
     q.store.reschedule(vec![item]).await.unwrap();
     expect_claimable(&mut events, "reschedule", plus(q.now(), 7)).await;
     let debounce = NewJob { on_conflict: OnConflict::Reschedule, due: after(3), ..new_job("a") };
@@ -111,6 +112,7 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
         delay: Duration::ZERO,
         target: None,
         dry_run: false,
+        until: None,
     };
     q.store.redrive(redrive).await.unwrap();
     expect_ready(&q, &mut events, "redrive").await;

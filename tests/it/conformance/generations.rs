@@ -218,6 +218,7 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
         delay: Duration::ZERO,
         target: None,
         dry_run: false,
+        until: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     q.claim_one().await;

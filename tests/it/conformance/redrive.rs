@@ -20,6 +20,7 @@ fn ids(ids: &[&str]) -> Redrive {
         delay: Duration::ZERO,
         target: None,
         dry_run: false,
+        until: None,
     }
 }
 

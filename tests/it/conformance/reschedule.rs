@@ -9,7 +9,7 @@ use super::fixture::Fixture;
 use super::values::{TOPIC, after, dead_lettered, failed_for, key, new_job, one, plus};
 
 async fn reschedule(q: &Fixture, id: &str, due: Option<When>, priority: Option<u8>) -> Rescheduled {
-    let item = Reschedule { key: key(TOPIC, id), due, priority };
+    let item = Reschedule { key: key(TOPIC, id), due, priority, until: None };
     one(q.store.reschedule(vec![item]).await.unwrap())
 }
 
@@ -137,7 +137,8 @@ pub(crate) async fn a_job_moved_beyond_its_expire_time_expires(q: Fixture) {
 
 pub(crate) async fn the_items_of_a_call_are_answered_in_their_order(q: Fixture) {
     q.put_ids(&["a", "b"]).await;
-    let item = |id, due| Reschedule { key: key(TOPIC, id), due: Some(due), priority: None };
+    let item =
+        |id, due| Reschedule { key: key(TOPIC, id), due: Some(due), priority: None, until: None };
     let items =
         vec![item("b", after(1)), item("x", after(1)), item("a", after(2)), item("b", after(3))];
     let moved = q.store.reschedule(items).await.unwrap();

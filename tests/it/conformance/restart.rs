@@ -113,6 +113,7 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
         delay: Duration::ZERO,
         target: Some(topic("other")),
         dry_run: false,
+        until: None,
     };
     assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
     q.store.close().await;

@@ -241,7 +241,7 @@ pub(crate) async fn a_shard_says_whether_it_takes_new_jobs(q: Fixture) {
     let state = async || q.store.info().await.unwrap().state;
     assert_eq!(state().await, None, "nobody has said so yet");
     for set in [ShardState::Draining, ShardState::Draining, ShardState::Active] {
-        q.store.set_state(set).await.unwrap();
+        q.store.set_state(set, None).await.unwrap();
         assert_eq!(state().await, Some(set));
     }
 }

@@ -33,6 +33,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         on_conflict: OnConflict::Keep,
         request: None,
         durability: None,
+        until: None,
         prior: Prior::Anything,
     }
 }

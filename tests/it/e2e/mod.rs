@@ -30,6 +30,8 @@ mod grpcurl;
 mod health;
 /// Get, Delete, Reschedule.
 mod jobs;
+/// Writes that reach Redis late.
+mod late;
 /// What a server says of a Redis that dies: in its log, to probes and of itself.
 mod outage;
 /// The life of the process: SIGTERM, bad starts, a full disk.

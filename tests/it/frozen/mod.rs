@@ -191,13 +191,24 @@ async fn go_on(q: &Fixture) -> Vec<String> {
         assert_eq!(settled.unwrap().state, State::Succeeded);
     }
 
-    let reschedule =
-        Reschedule { key: key(TOPIC, "delayed"), due: Some(When::Now), priority: Some(1) };
+    let reschedule = Reschedule {
+        key: key(TOPIC, "delayed"),
+        due: Some(When::Now),
+        priority: Some(1),
+        until: None,
+    };
     said.push(format!("{:#?}", q.store.reschedule(vec![reschedule]).await.unwrap()));
     let ids = ["dead", "expired", "succeeded", "tombstone"].map(JobId::stored).into();
     let (spacing, delay) = (Duration::ZERO, Duration::ZERO);
-    let redrive =
-        Redrive { topic: topic(TOPIC), ids, spacing, delay, target: None, dry_run: false };
+    let redrive = Redrive {
+        topic: topic(TOPIC),
+        ids,
+        spacing,
+        delay,
+        target: None,
+        dry_run: false,
+        until: None,
+    };
     said.push(format!("{:#?}", q.store.redrive(redrive).await.unwrap()));
     said.push(format!("{:?}", q.delete("backoff").await));
     let taken = q.claim(100).await;

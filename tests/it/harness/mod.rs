@@ -12,6 +12,7 @@
 )]
 
 mod client;
+mod holding_proxy;
 mod job;
 mod proxy;
 pub(crate) mod raw;
@@ -24,9 +25,12 @@ mod tls;
 mod worker;
 
 pub(crate) use client::{Client, nack, nack_retry, receipts};
+pub(crate) use holding_proxy::HoldingProxy;
 pub(crate) use job::{JobExt, job, request};
 pub(crate) use proxy::LossyProxy;
 pub(crate) use raw::{http_get, raw_queue};
+#[allow(unused_imports, reason = "the fault scenarios use it")]
+pub(crate) use redis::Place;
 pub(crate) use redis::{Program, Redis};
 pub(crate) use refusal::{assert_refused, refusal, tells_of_lock};
 pub(crate) use sentinel::Sentinel;

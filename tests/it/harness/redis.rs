@@ -51,6 +51,15 @@ struct Setup {
     args: Vec<String>,
     /// A shared library that is loaded before all others.
     preload: Option<PathBuf>,
+    place: Place,
+}
+
+/// Where it listens.
+#[derive(Clone)]
+pub(crate) struct Place {
+    host: String,
+    /// The network namespace of its process, if not that of the test.
+    namespace: Option<String>,
 }
 
 // === impl Program ===
@@ -131,7 +140,15 @@ impl Redis {
         preload: Option<&Path>,
     ) -> Option<Redis> {
         let preload = preload.map(Path::to_owned);
-        Redis::launch(disk, Setup { program, config: None, args: owned(args), preload }).await
+        let (args, place) = (owned(args), Place::loopback());
+        Redis::launch(disk, Setup { program, config: None, args, preload, place }).await
+    }
+
+    /// As [`Redis::with`], elsewhere than on the loopback interface.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) async fn at(place: Place, args: &[&str]) -> Option<Redis> {
+        let (program, args) = (Program::Redis, owned(args));
+        Redis::launch(None, Setup { program, config: None, args, preload: None, place }).await
     }
 
     /// A server that keeps nothing on disk and is reached with TLS, too; the port for that.
@@ -149,7 +166,8 @@ impl Redis {
     /// A sentinel with these settings.
     pub(crate) async fn sentinel(settings: &str) -> Option<Redis> {
         let (args, config) = (owned(&["--sentinel"]), Some(settings.to_owned()));
-        Redis::launch(None, Setup { program: Program::Redis, config, args, preload: None }).await
+        let (program, place) = (Program::Redis, Place::loopback());
+        Redis::launch(None, Setup { program, config, args, preload: None, place }).await
     }
 
     async fn launch(disk: Option<PathBuf>, setup: Setup) -> Option<Redis> {
@@ -169,7 +187,7 @@ impl Redis {
 
     /// Its address as a url.
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}:{}", self.setup.place.host, self.port)
     }
 
     /// Where it listens.
@@ -194,14 +212,14 @@ impl Redis {
 
     /// Runs one command; what it answers, as text: a bulk string's content, or the line.
     pub(crate) async fn command(&self, words: &[impl AsRef<[u8]>]) -> String {
-        let answer = tokio::time::timeout(PATIENCE, ask(self.port, words)).await;
+        let answer = tokio::time::timeout(PATIENCE, self.ask(words)).await;
         answer.expect("redis does not answer").expect("redis cannot be asked")
     }
 
     /// Runs one command that answers a list of strings.
     pub(super) async fn ask_list(&self, words: &[&str]) -> Vec<String> {
         let asked = async {
-            let mut stream = send(self.port, words).await?;
+            let mut stream = send(&self.setup.place.host, self.port, words).await?;
             let head = answer(&mut stream).await?;
             let length = head.strip_prefix('*').and_then(|length| length.parse().ok());
             let mut all = Vec::new();
@@ -270,8 +288,7 @@ impl Redis {
             if self.child.try_wait().unwrap().is_some() {
                 return false;
             }
-            let pong =
-                tokio::time::timeout(Duration::from_secs(1), ask(self.port, &["PING"])).await;
+            let pong = tokio::time::timeout(Duration::from_secs(1), self.ask(&["PING"])).await;
             if matches!(pong, Ok(Ok(answer)) if answer == "+PONG") && self.answers_itself().await {
                 return true;
             }
@@ -280,12 +297,38 @@ impl Redis {
         panic!("redis-server does not get ready");
     }
 
+    /// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
+    async fn ask(&self, words: &[impl AsRef<[u8]>]) -> std::io::Result<String> {
+        answer(&mut send(&self.setup.place.host, self.port, words).await?).await
+    }
+
     /// Whether this process answers: another test may have found the same port free, and its server may be the one that
     /// listens there.
     async fn answers_itself(&self) -> bool {
-        let info = ask(self.port, &["INFO", "server"]).await.unwrap_or_default();
+        let info = self.ask(&["INFO", "server"]).await.unwrap_or_default();
         let own = format!("process_id:{}", self.child.id());
         info.lines().any(|line| line == own)
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn loopback() -> Place {
+        Place { host: "127.0.0.1".to_owned(), namespace: None }
+    }
+
+    /// This address in that network namespace.
+    #[allow(dead_code, reason = "the fault scenarios use it")]
+    pub(crate) fn in_namespace(name: &str, host: String) -> Place {
+        Place { host, namespace: Some(name.to_owned()) }
+    }
+
+    fn command(&self, program: PathBuf) -> Command {
+        let Some(name) = &self.namespace else { return Command::new(program) };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", name]).arg(program).args(["--protected-mode", "no"]);
+        command
     }
 }
 
@@ -310,7 +353,7 @@ fn owned(args: &[&str]) -> Vec<String> {
 
 fn spawn(dir: &Path, disk: Option<&Path>, port: u16, setup: &Setup) -> Option<Child> {
     let log = || File::options().create(true).append(true).open(dir.join("log")).unwrap();
-    let mut command = Command::new(setup.program.path());
+    let mut command = setup.place.command(setup.program.path());
     if let Some(settings) = &setup.config {
         let file = dir.join("config");
         if !file.exists() {
@@ -323,7 +366,7 @@ fn spawn(dir: &Path, disk: Option<&Path>, port: u16, setup: &Setup) -> Option<Ch
             command.args(["--enable-debug-command", "yes"]);
         }
     }
-    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]);
+    command.args(["--port", &port.to_string(), "--bind", &setup.place.host, "--dir"]);
     command.arg(disk.unwrap_or(dir));
     command.args(["--daemonize", "no"]).args(&setup.args);
     if let Some(library) = &setup.preload {
@@ -341,13 +384,12 @@ fn spawn(dir: &Path, disk: Option<&Path>, port: u16, setup: &Setup) -> Option<Ch
     }
 }
 
-/// Sends one command on a connection of its own; the first line of the answer, or a bulk string.
-async fn ask(port: u16, words: &[impl AsRef<[u8]>]) -> std::io::Result<String> {
-    answer(&mut send(port, words).await?).await
-}
-
-async fn send(port: u16, words: &[impl AsRef<[u8]>]) -> std::io::Result<BufReader<TcpStream>> {
-    let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port)).await?);
+async fn send(
+    host: &str,
+    port: u16,
+    words: &[impl AsRef<[u8]>],
+) -> std::io::Result<BufReader<TcpStream>> {
+    let mut stream = BufReader::new(TcpStream::connect((host, port)).await?);
     let mut command = format!("*{}\r\n", words.len()).into_bytes();
     for word in words.iter().map(AsRef::as_ref) {
         command.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());

@@ -160,6 +160,7 @@ impl Dice {
             on_conflict: self.policy(),
             request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
             durability: None,
+            until: None,
             prior: Prior::Anything,
         }
     }
@@ -354,6 +355,7 @@ impl Dice {
             key: self.key(),
             due: self.maybe(0.7, |dice| dice.when(now)),
             priority: self.maybe(0.5, |dice| dice.pick(&[0, 5, 9])),
+            until: None,
         }
     }
 
@@ -376,6 +378,7 @@ impl Dice {
             delay: self.pick(&[Duration::ZERO, Duration::from_secs(1)]),
             target: self.maybe(0.4, |dice| dice.pick(&TOPICS)).map(TopicName::stored),
             dry_run: self.rng.random_bool(0.2),
+            until: None,
         }
     }
 }

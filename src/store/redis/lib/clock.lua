@@ -1,9 +1,10 @@
 -- The store's clock: Redis TIME in microseconds, unless a test drives it. Nearly every script begins with
 -- it. KEYS[1] is the prefix of all keys, `ringq:{<shard>}:` (KEYS[2], where there is one, belongs to
--- tell.lua); ARGV[1] is the time, or empty. Here and elsewhere
+-- tell.lua). ARGV[1] is empty, or the time that a test drives, or `<` and the latest time at which the call may
+-- be executed (`window.rs`): after that it writes nothing and answers the error LATE with the time. Here and elsewhere
 -- numbers go to Redis as text that is at hand where there is some: printing one costs as much as a call.
-local call, P = redis.call, KEYS[1]
-local now_text = ARGV[1]
+local call, P, now_text, latest = redis.call, KEYS[1], ARGV[1], nil
+if string.byte(now_text) == 60 then now_text, latest = '', string.sub(now_text, 2) + 0 end
 if now_text == '' then
   local time = call('TIME')
   now_text = time[2]
@@ -11,3 +12,6 @@ if now_text == '' then
   now_text = time[1] .. now_text
 end
 local now = now_text + 0
+if latest and now > latest then
+  return redis.error_reply('LATE ' .. now_text .. ' the call arrived after its deadline, nothing was written')
+end

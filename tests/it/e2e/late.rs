@@ -1,0 +1,143 @@
+//! Writes that reach Redis after their caller was answered: held up on the way, they must change nothing.
+
+use std::time::Duration;
+
+use futures::join;
+use ringq::pb::reschedule_request::Schedule;
+use ringq::pb::{
+    BatchEnqueueRequest, ConflictPolicy, DeleteRequest, EnqueueRequest, GetRequest, JobSpec,
+    JobState, JobView, RescheduleRequest, SetShardStateRequest, ShardState,
+};
+use tonic::{Request, Status};
+
+use crate::harness::{
+    HoldingProxy, Redis, Setup, job, proto, receipts, refusal, request, take, within,
+};
+
+const TOPIC: &str = "late";
+/// Longer than a write waits for its answer, so that its outcome is unknown, and than a repeat takes.
+const PATIENCE: Duration = Duration::from_secs(9);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A request that the client waits for so long.
+fn patient<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(PATIENCE);
+    request
+}
+
+/// A request that the client gives up before the server repeats it.
+fn impatient<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(Duration::from_secs(2));
+    request
+}
+
+/// A job with an id of the client's that is not due for an hour.
+fn parked(id: &str) -> JobSpec {
+    job(TOPIC).with_id(id).with_delay(HOUR)
+}
+
+fn delete() -> DeleteRequest {
+    DeleteRequest { topic: TOPIC.into(), id: "deleted".into(), allow_missing: true }
+}
+
+fn replace(text: &str) -> EnqueueRequest {
+    let on_conflict = ConflictPolicy::Replace.into();
+    EnqueueRequest { on_conflict, ..request(parked("replaced").with_text(text)) }
+}
+
+fn reschedule(delay: Duration) -> RescheduleRequest {
+    let schedule = Some(Schedule::Delay(proto(delay)));
+    let (topic, id) = (TOPIC.into(), "rescheduled".into());
+    RescheduleRequest { topic, id, schedule, ..Default::default() }
+}
+
+fn set(state: ShardState) -> SetShardStateRequest {
+    SetShardStateRequest { name: "s0".into(), state: state.into() }
+}
+
+/// The call has an outcome that nobody knows.
+fn assert_unknown<T: std::fmt::Debug>(answer: Result<T, Status>) {
+    let refused = refusal(&answer.unwrap_err());
+    assert!(refused.ends_with("OUTCOME_UNKNOWN"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_write_that_redis_reads_after_its_caller_was_answered_changes_nothing() {
+    let Some(redis) = Redis::start().await else { return };
+    let proxy = HoldingProxy::start(&redis).await;
+    let server = Setup::on(&proxy.url()).start().await;
+    let client = server.connect().await;
+    for id in ["deleted", "replaced", "rescheduled"] {
+        client.enqueue(parked(id)).await;
+    }
+
+    proxy.hold();
+    let queue = || client.queue.clone();
+    let batch = BatchEnqueueRequest { jobs: vec![job(TOPIC); 3], ..Default::default() };
+    let (single, batch, deleted, rescheduled) = join!(
+        async { queue().enqueue(patient(request(job(TOPIC)))).await },
+        async { queue().batch_enqueue(patient(batch)).await },
+        async { queue().delete(patient(delete())).await },
+        async { queue().reschedule(patient(reschedule(HOUR))).await },
+    );
+    // The server repeats an enqueue that cannot double, on another connection; of the rest nobody knows.
+    single.unwrap();
+    assert_eq!(batch.unwrap().into_inner().failed_count, 0);
+    assert_unknown(deleted);
+    assert_unknown(rescheduled);
+
+    // So the caller does it again, and goes on.
+    let mut worker = client.stream(take(TOPIC)).await;
+    let mut came = worker.next_many(4).await;
+    let runs = came.pop().unwrap();
+    client.ack_all(&receipts(&came)).await;
+    client.queue.clone().delete(delete()).await.unwrap();
+    client.enqueue_by(ConflictPolicy::Replace, parked("deleted")).await.unwrap();
+    let moved = client.queue.clone().reschedule(reschedule(2 * HOUR)).await.unwrap();
+    let due = moved.into_inner().job.unwrap().due_time;
+
+    assert!(within("late calls are executed", proxy.release()).await > 0);
+    assert_eq!(client.state(TOPIC, "deleted").await, JobState::Scheduled);
+    assert_eq!(client.get(TOPIC, "rescheduled").await.due_time, due);
+    assert_eq!(client.state(TOPIC, &runs.id).await, JobState::Running);
+    for delivery in came {
+        assert_eq!(client.find(TOPIC, &delivery.id).await, None, "an acked job came back");
+    }
+    client.ack(&runs.receipt).await;
+    client.enqueue(job(TOPIC).with_id("last")).await;
+    assert_eq!(worker.next().await.id, "last", "nothing came twice");
+}
+
+#[tokio::test]
+async fn a_late_replace_or_state_does_not_undo_the_one_that_followed_it() {
+    let Some(redis) = Redis::start().await else { return };
+    let Some(other) = Redis::start().await else { return };
+    let (proxy, beside) = (HoldingProxy::start(&redis).await, HoldingProxy::start(&other).await);
+    let ring = vec![format!("s0={}", proxy.url()), format!("s1={}", beside.url())];
+    let server = Setup::new().ring(ring).start().await;
+    let client = server.connect().await;
+    client.enqueue(parked("replaced")).await;
+
+    proxy.hold();
+    beside.hold();
+    let first = EnqueueRequest { request_id: "first".into(), ..replace("first") };
+    let (replaced, drained) =
+        join!(async { client.queue.clone().enqueue(impatient(first)).await }, async {
+            client.admin.clone().set_shard_state(patient(set(ShardState::Draining))).await
+        },);
+    assert_unknown(replaced);
+    assert_unknown(drained);
+    let second = EnqueueRequest { request_id: "second".into(), ..replace("second") };
+    client.send(second).await.unwrap();
+    client.admin.clone().set_shard_state(set(ShardState::Active)).await.unwrap();
+
+    let late = async { proxy.release().await + beside.release().await };
+    assert!(within("late calls are executed", late).await > 0);
+    let view = JobView::Full.into();
+    let get = GetRequest { topic: TOPIC.into(), id: "replaced".into(), view };
+    let job = client.queue.clone().get(get).await.unwrap().into_inner().job.unwrap();
+    assert_eq!(job.spec.unwrap().payload.unwrap().bytes(), b"second");
+    assert_eq!(redis.command(&["GET", "ringq:{s0}:state"]).await, "active");
+}
