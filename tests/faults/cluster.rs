@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::harness::{Program, Redis, Server, Setup};
 use crate::proxy::Proxy;
+use crate::wire::Wire;
 
 /// How a cluster is made.
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub(crate) struct Shape {
     pub(crate) proxied: bool,
     /// What every proxy changes in scripts, as a broken build would have it: what is there, and what is put there.
     pub(crate) broken: Option<(&'static str, &'static str)>,
+    /// Whether replicas reach each Redis through a [`Wire`].
+    pub(crate) wired: bool,
     /// Whether the shards are files of SQLite, which one replica has for itself.
     pub(crate) files: bool,
     /// Of what every proxy does at random.
@@ -39,6 +42,8 @@ pub(crate) struct Cluster {
     /// By shard, where the shape asks for them.
     pub(crate) proxy: Vec<Proxy>,
     pub(crate) redis: Vec<Redis>,
+    /// Where the shape asks for it.
+    pub(crate) wire: Option<Wire>,
     /// What a replica is started with: each shard's `NAME=URL`. None are files in a directory of its own.
     pub(crate) ring: Vec<String>,
     /// `appendfsync` of every Redis.
@@ -110,6 +115,7 @@ impl Default for Shape {
             disk: None,
             preload: None,
             proxied: false,
+            wired: false,
             broken: None,
             files: false,
             seed: 0,
@@ -125,11 +131,15 @@ impl Cluster {
         }
         let args = [&redis_args(shape.fsync)[..], shape.redis_args].concat();
         let (mut redis, mut proxy) = (Vec::new(), Vec::new());
+        let wire = if shape.wired { Some(Wire::start(shape.shards)?) } else { None };
         for number in 0..shape.shards {
             let disk = shape.disk.as_deref().map(|disk| place(disk, number));
             disk.iter().for_each(|disk| fs::create_dir(disk).unwrap());
             let preload = shape.preload.as_deref();
-            let server = Redis::on(disk, shape.program, &args, preload).await?;
+            let server = match &wire {
+                Some(wire) => Redis::at(wire.place(number), &args).await?,
+                None => Redis::on(disk, shape.program, &args, preload).await?,
+            };
             if shape.proxied {
                 let seed = shape.seed.wrapping_add(number as u64);
                 proxy.push(Proxy::start(server.port(), shape.broken, seed).await);
@@ -145,7 +155,7 @@ impl Cluster {
         for number in 0..shape.replicas {
             replica.push(setup(number, &ring).start().await);
         }
-        Some(Cluster { replica, proxy, redis, ring, fsync: shape.fsync })
+        Some(Cluster { replica, proxy, redis, wire, ring, fsync: shape.fsync })
     }
 
     async fn on_files(shape: &Shape) -> Cluster {
@@ -156,8 +166,8 @@ impl Cluster {
             false => setup.ring(ring.clone()),
         };
         let server = server.start().await;
-        let (proxy, redis) = (Vec::new(), Vec::new());
-        Cluster { replica: vec![server], proxy, redis, ring, fsync: shape.fsync }
+        let (proxy, redis, wire) = (Vec::new(), Vec::new(), None);
+        Cluster { replica: vec![server], proxy, redis, wire, ring, fsync: shape.fsync }
     }
 
     /// Ends a replica as an operator does and starts one in its place, with the ring as it is now.

@@ -45,6 +45,8 @@ mod proxy;
 mod setting;
 /// A cluster under load, from start to verdict.
 mod trial;
+/// A network that loses packets.
+mod wire;
 
 /// What is broken is found: histories that were changed, and a Redis that lies.
 mod broken;
@@ -63,6 +65,8 @@ mod files;
 /// A Redis is full.
 mod full;
 mod held;
+/// Calls reach a Redis late.
+mod late;
 /// Shards drain, come and move while everything runs.
 mod live;
 /// Answers of claims and hints are lost.

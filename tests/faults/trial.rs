@@ -244,6 +244,11 @@ impl Trial {
         self.note(format!("redis {number} goes on"));
     }
 
+    /// Calls may be without an answer for longer than clients wait: a Redis is out of reach for some time.
+    pub(crate) fn may_wait(&self) {
+        self.may_wait.store(true, Relaxed);
+    }
+
     /// From now on the network before a Redis is like this.
     pub(crate) fn network(&self, redis: usize, way: Way) {
         self.may_wait.store(true, Relaxed);

@@ -60,6 +60,8 @@ pub(crate) struct Habits {
     pub(crate) failing: f64,
     /// The share of delayed jobs that is deleted as soon as their enqueue is answered.
     pub(crate) deleted: f64,
+    /// The share of deleted jobs, with an id of the client's, under whose id another one is enqueued at once.
+    pub(crate) superseded: f64,
     /// The share of jobs that begin a chain: each ack enqueues the next link.
     pub(crate) chained: f64,
     /// The share of calls that a client lets go of at a random moment.
@@ -130,6 +132,7 @@ impl Default for Habits {
             forgotten: 0.003,
             failing: 0.02,
             deleted: 0.01,
+            superseded: 0.0,
             chained: 0.02,
             cancelled: 0.0,
             stream_life: None,
@@ -223,6 +226,13 @@ impl Shared {
     /// A new job.
     fn begin(&self, job: Progress) -> u32 {
         self.begin_in(&mut self.lock(), job)
+    }
+
+    /// A new job of the topic of that one, if the next number is one of it.
+    fn begin_beside(&self, job: u32) -> Option<u32> {
+        let mut jobs = self.lock();
+        let is_beside = jobs.len() % TOPICS.len() == job as usize % TOPICS.len();
+        is_beside.then(|| self.begin_in(&mut jobs, Progress::default()))
     }
 
     fn begin_in(&self, jobs: &mut Vec<Progress>, job: Progress) -> u32 {

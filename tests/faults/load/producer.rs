@@ -51,6 +51,8 @@ struct Asked {
     delay: Duration,
     failing: bool,
     doomed: bool,
+    /// It takes the place of whatever has its id.
+    supersedes: bool,
 }
 
 /// What came of it.
@@ -112,7 +114,9 @@ impl Producer {
         if own_id {
             self.shared.latencies.add(shard, self.shared.history.now(), begin.elapsed());
         }
-        if asked.doomed {
+        if asked.doomed && own_id && self.random.random_bool(self.shared.habits.superseded) {
+            self.supersede(asked.job).await;
+        } else if asked.doomed {
             self.delete(asked.job).await;
         } else if own_id && self.random.random_bool(AGAIN) {
             let (job, at) = (asked.job, self.shared.history.now());
@@ -166,11 +170,32 @@ impl Producer {
         if failing {
             self.shared.history.record([Event::Retried { job, policy: job::POLICY }]);
         }
-        Asked { job, id, delay, failing, doomed }
+        Asked { job, id, delay, failing, doomed, supersedes: false }
     }
 
-    /// Deletes a job, once: without an answer nobody knows.
-    async fn delete(&mut self, job: u32) {
+    /// Deletes a job until that is answered, and enqueues another one under its id: a deletion or an enqueue that is
+    /// executed late would take it away.
+    async fn supersede(&mut self, job: u32) {
+        let mut pauses = Pauses::new();
+        let was = loop {
+            match self.delete(job).await {
+                Some(was) => break was,
+                None => pauses.pause(&mut self.random).await,
+            }
+        };
+        let next = if was == Was::Over { None } else { self.shared.begin_beside(job) };
+        let Some(next) = next else { return };
+        let (at, delay) = (self.shared.history.now(), Duration::ZERO);
+        self.shared.history.record([Event::Enqueue { job: next, at, delay: 0 }]);
+        let (id, failing, doomed) = (job::id(job), false, false);
+        let mut asked = Asked { job: next, id, delay, failing, doomed, supersedes: true };
+        while !matches!(self.enqueue(&mut asked).await, (Outcome::Done, _)) {
+            pauses.pause(&mut self.random).await;
+        }
+    }
+
+    /// Asks once for the deletion of a job. `None`: there was no answer, and the outcome is unknown.
+    async fn delete(&mut self, job: u32) -> Option<Was> {
         let Progress { id, .. } = self.shared.progress(job);
         let topic = job::topic(job).to_owned();
         let request = pb::DeleteRequest { topic, id, allow_missing: true };
@@ -178,20 +203,27 @@ impl Producer {
         let mut queue = self.replicas.next_for_ids(&self.shared);
         let call = queue.delete(request);
         let answer = self.shared.answer(&mut self.random, "delete", call).await;
-        let Ok(response) = answer else { return };
+        let response = answer.ok()?;
         let was = match response.previous_state() {
             JobState::Scheduled => Was::Scheduled,
             JobState::Ready | JobState::Running | JobState::Backoff => Was::Open,
+            // By an earlier call without an answer.
+            JobState::Cancelled => Was::Open,
             _ => Was::Over,
         };
         self.shared.deleted(job, was);
+        Some(was)
     }
 
     /// Asks once; with the name of the shard where it lies.
     async fn enqueue(&mut self, asked: &mut Asked) -> (Outcome, String) {
         let verb = if asked.id.is_empty() { NO_ID } else { "enqueue" };
         let (job, durability) = (Some(asked.spec()), self.shared.habits.asked.into());
-        let request = pb::EnqueueRequest { job, durability, ..Default::default() };
+        let mut request = pb::EnqueueRequest { job, durability, ..Default::default() };
+        if asked.supersedes {
+            request.on_conflict = pb::ConflictPolicy::Replace.into();
+            request.request_id = format!("job-{}", asked.job);
+        }
         let mut queue = match asked.id.is_empty() {
             true => self.replicas.next(),
             false => self.replicas.next_for_ids(&self.shared),

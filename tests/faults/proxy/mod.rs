@@ -12,7 +12,7 @@ mod resp;
 mod way;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deadpool_redis::redis::Script;
@@ -80,6 +80,8 @@ enum Asked {
 
 /// One connection: requests without an answer so far.
 struct Wire {
+    number: u64,
+    enqueues: AtomicBool,
     plan: Arc<Plan>,
     asked: Mutex<VecDeque<Asked>>,
 }
@@ -124,6 +126,17 @@ impl Proxy {
         self.plan.network.set(way);
     }
 
+    /// Holds what is asked on the connections that there are and by which jobs were enqueued, until [`Proxy::release`];
+    /// all others pass everything.
+    pub(crate) fn hold(&self) {
+        self.plan.network.hold();
+    }
+
+    /// Delivers what is held, also for those who have given up.
+    pub(crate) fn release(&self) {
+        self.plan.network.release();
+    }
+
     /// From now on resets the connection at so many of a thousand requests, before Redis sees them, and of
     /// answers.
     pub(crate) fn break_at(&self, requests: u32, answers: u32) {
@@ -150,7 +163,10 @@ async fn listen(listener: TcpListener, redis: u16, plan: Arc<Plan>) {
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
-        let wire = Arc::new(Wire { plan: Arc::clone(&plan), asked: Mutex::default() });
+        let number = plan.network.connected();
+        let (plan, enqueues) = (Arc::clone(&plan), AtomicBool::new(false));
+        let wire = Wire { number, enqueues, plan, asked: Mutex::default() };
+        let wire = Arc::new(wire);
         connections.spawn(connect(client, redis, wire));
     }
 }
@@ -189,13 +205,19 @@ async fn pass(
     wire: &Wire,
     towards: Towards,
 ) -> bool {
-    let (mut read, mut passed) = (Vec::new(), Vec::new());
+    let (mut read, mut passed, mut is_gone) = (Vec::new(), Vec::new(), false);
     loop {
         match from.read_buf(&mut read).await {
             Ok(count) if count > 0 => {}
+            _ if towards == Towards::Redis => {
+                // Redis executes what was sent, and closes then: that ends the connection.
+                let _ = to.shutdown().await;
+                return std::future::pending().await;
+            }
             _ => return false,
         }
-        wire.plan.network.lets_through(towards).await;
+        let enqueues = wire.enqueues.load(Relaxed);
+        wire.plan.network.lets_through(wire.number, enqueues, towards).await;
         let (mut at, mut end) = (0, None);
         while end.is_none() && at < read.len() {
             let Some(length) = resp::length(&read[at..]) else { break };
@@ -209,8 +231,12 @@ async fn pass(
             }
         }
         read.drain(..at);
-        if to.write_all(&passed).await.is_err() {
-            return false;
+        if !is_gone && to.write_all(&passed).await.is_err() {
+            if towards == Towards::Redis {
+                return false;
+            }
+            // Nobody reads the answers: a reset would take from Redis what it has not read yet.
+            is_gone = true;
         }
         if let Some(reset) = end {
             return reset;
@@ -298,6 +324,7 @@ impl Wire {
             () if is(0, "EVALSHA") => words.get(1).and_then(|&hash| self.known(hash)),
             () => None,
         };
+        self.enqueues.fetch_or(verb == Some(Verb::Enqueue), Relaxed);
         let (asked, fate) = match verb.and_then(|verb| self.plan.lie(verb, &words)) {
             Some(answer) => (Asked::Swallowed(answer), Fate::Replaced(lie::PING.to_vec())),
             None if verb == Some(Verb::Claim) => (Asked::Claim, Fate::Passed),

@@ -1,6 +1,6 @@
 //! What becomes of all that is under way to a Redis and back, whatever it says.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -29,6 +29,11 @@ pub(super) enum Towards {
 #[derive(Default)]
 pub(super) struct Network {
     way: watch::Sender<Way>,
+    /// How many connections there were.
+    connections: AtomicU64,
+    /// What is asked on connections up to this number by which jobs were enqueued does not arrive before it is 0 again;
+    /// what is asked on others does.
+    held: watch::Sender<u64>,
     /// Of a thousand requests and answers: their connection is reset instead.
     requests_broken: AtomicU32,
     answers_broken: AtomicU32,
@@ -65,8 +70,27 @@ impl Network {
         self.broken.fetch_add(1, Relaxed);
     }
 
-    /// Waits until messages arrive there.
-    pub(super) async fn lets_through(&self, towards: Towards) {
+    /// The number of a new connection.
+    pub(super) fn connected(&self) -> u64 {
+        self.connections.fetch_add(1, Relaxed) + 1
+    }
+
+    /// Holds what is asked on the connections that there are and by which jobs were enqueued.
+    pub(super) fn hold(&self) {
+        self.held.send_replace(self.connections.load(Relaxed));
+    }
+
+    /// Delivers what is held, also for those who have given up.
+    pub(super) fn release(&self) {
+        self.held.send_replace(0);
+    }
+
+    /// Waits until messages of that connection arrive there; `enqueues`: jobs were enqueued by it.
+    pub(super) async fn lets_through(&self, connection: u64, enqueues: bool, towards: Towards) {
+        if enqueues && towards == Towards::Redis {
+            // The sender lives as long as this.
+            let _ = self.held.subscribe().wait_for(|held| *held < connection).await;
+        }
         self.until(|way| match way {
             Way::Open | Way::Reset => true,
             Way::Unanswered => towards == Towards::Redis,

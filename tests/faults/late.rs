@@ -1,0 +1,92 @@
+//! Calls reach a Redis seconds after a replica gave them up: a connection is held on the way, or the network loses packets
+//! and the kernel repeats them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use crate::cluster::Shape;
+use crate::load::Habits;
+use crate::proxy::Proxy;
+use crate::trial::{Trial, harm_time};
+
+/// How long a connection is held: longer than a replica waits for an answer.
+const HELD_MS: RangeInclusive<u64> = 3_200..=8_000;
+/// How long packets are lost.
+const CUT_MS: RangeInclusive<u64> = 2_000..=8_000;
+/// How long all is well in between.
+const WELL_MS: RangeInclusive<u64> = 200..=1_500;
+
+/// Many deletions, each followed by another job under the same id, and leases that outlast the harm: a second lease is seen beside the first.
+fn habits() -> Habits {
+    let lease = Duration::from_secs(4);
+    Habits { deleted: 0.3, superseded: 1.0, slow: 0.05, lease, ..Habits::default() }
+}
+
+fn some(random: &mut impl rand::Rng, range: RangeInclusive<u64>) -> Duration {
+    Duration::from_millis(random.random_range(range))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_held_and_let_go_late() {
+    let shape = Shape { proxied: true, ..Shape::default() };
+    let Some(trial) = Trial::start("held_connections", shape, habits()).await else { return };
+    let (mut random, end) = (trial.random(), Instant::now() + harm_time());
+    trial.may_wait();
+    trial.run(Duration::from_millis(300)).await;
+    while Instant::now() < end {
+        let redis = random.random_range(0..trial.cluster.proxy.len());
+        trial.note(format!("connections to redis {redis} are held"));
+        trial.cluster.proxy[redis].hold();
+        trial.run(some(&mut random, HELD_MS)).await;
+        trial.cluster.proxy[redis].release();
+        trial.note(format!("connections to redis {redis} are released"));
+        trial.run(some(&mut random, WELL_MS)).await;
+    }
+    trial.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn packets_are_lost_and_repeated_by_the_kernel() {
+    let shape = Shape { wired: true, ..Shape::default() };
+    let Some(trial) = Trial::start("lost_packets", shape, habits()).await else { return };
+    let (mut random, end) = (trial.random(), Instant::now() + harm_time());
+    let Some(wire) = &trial.cluster.wire else { return };
+    trial.may_wait();
+    trial.run(Duration::from_millis(300)).await;
+    while Instant::now() < end {
+        let redis = random.random_range(0..trial.cluster.redis.len());
+        trial.note(format!("packets to redis {redis} are lost"));
+        wire.cut(redis);
+        trial.run(some(&mut random, CUT_MS)).await;
+        wire.join(redis);
+        trial.note(format!("packets to redis {redis} arrive"));
+        trial.run(some(&mut random, WELL_MS)).await;
+    }
+    trial.finish().await;
+}
+
+/// Where scripts look at the time until which a call may be executed.
+const WINDOW_CHECK: &str = "if latest and now > latest then";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_without_a_window_are_found() {
+    let broken = Some((WINDOW_CHECK, "if false then"));
+    let shape = Shape { proxied: true, broken, ..Shape::default() };
+    let Some(trial) = Trial::start("no_window", shape, habits()).await else { return };
+    assert!(
+        include_str!("../../src/store/redis/lib/clock.lua").contains(WINDOW_CHECK),
+        "it is done in another way"
+    );
+    trial.may_wait();
+    trial.run(Duration::from_millis(500)).await;
+    trial.cluster.proxy.iter().for_each(Proxy::hold);
+    // So long that what is repeated on other connections is done meanwhile.
+    trial.run(Duration::from_secs(7)).await;
+    trial.cluster.proxy.iter().for_each(Proxy::release);
+    let verdict = trial.judge(Duration::from_secs(30)).await.verdict;
+    let seen = [&verdict.after_ack, &verdict.overlap, &verdict.after_delete, &verdict.lost];
+    assert!(seen.iter().any(|jobs| !jobs.is_empty()), "{verdict}");
+}
