@@ -85,7 +85,8 @@ impl Board {
 
     /// A topic that was not known, in the groups that match it; awake.
     pub(super) fn add_topic(&mut self, name: &TopicName) {
-        self.topics.insert(name.clone(), Topic::new());
+        let turn = self.turns.of(name);
+        self.topics.insert(name.clone(), Topic::new(turn));
         let globs = self
             .globbing
             .iter()
@@ -106,8 +107,7 @@ impl Board {
             group.awake += 1;
         }
         if topic.position == Position::Parked {
-            topic.position = Position::Ready;
-            self.ready.push_back(name.clone());
+            topic.enter(&mut self.turns, name.clone());
         }
     }
 
@@ -122,8 +122,9 @@ impl Board {
             return;
         }
         self.set(name, Status::Asleep(None));
-        self.ready.retain(|other| other != name);
-        self.topics.remove(name);
+        if let Some(topic) = self.topics.remove(name) {
+            self.turns.remember(name.clone(), topic.turn);
+        }
     }
 
     fn names(&self, prefix: &str) -> Vec<TopicName> {

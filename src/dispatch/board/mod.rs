@@ -12,6 +12,7 @@
 //!   to be steps out, and back in when its books say so: nobody looks at streams that are busy.
 //! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
 //!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
+//! - Ready topics are asked in the order of their turns, which they keep while they are parked or forgotten.
 
 mod awake;
 mod groups;
@@ -19,9 +20,12 @@ mod plan;
 mod sleepers;
 #[cfg(test)]
 mod tests;
+mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+
+use rand::seq::SliceRandom as _;
 
 use crate::domain::{Time, TopicName};
 
@@ -29,6 +33,7 @@ use super::TopicPattern;
 use super::stream::Stream;
 
 use groups::{Group, distinct};
+use turns::{Turn, Turns};
 
 pub(super) use awake::Awake;
 pub(super) use plan::{Asked, Outcome, Plan};
@@ -57,7 +62,7 @@ pub(super) struct Board {
     /// Streams that have not heard that everything was asked for.
     fresh: HashSet<u32>,
     /// Awake topics that may have takers.
-    ready: VecDeque<TopicName>,
+    turns: Turns,
     /// Topics that wake by themselves.
     due: BTreeSet<(Time, TopicName)>,
     /// Claims planned.
@@ -75,6 +80,7 @@ pub(super) struct Board {
 struct Topic {
     status: Status,
     position: Position,
+    turn: Turn,
     /// The number of its last wake-up.
     wakes: u64,
     groups: Vec<u32>,
@@ -130,7 +136,7 @@ impl Board {
             subs: HashMap::new(),
             hungry: 0,
             fresh: HashSet::new(),
-            ready: VecDeque::new(),
+            turns: Turns::default(),
             due: BTreeSet::new(),
             round: 0,
             wakes: 0,
@@ -204,7 +210,12 @@ impl Board {
     fn subscribe(&mut self, stream: Arc<Stream>) {
         let id = stream.id();
         let mut sub = Sub::new(stream);
-        for pattern in distinct(&sub.stream.options().topics) {
+        let mut patterns = distinct(&sub.stream.options().topics);
+        if self.turns.has_forgotten() {
+            // What is not remembered is served in this order, which is to favour none of them.
+            patterns.shuffle(&mut rand::rng());
+        }
+        for pattern in patterns {
             let group = self.join(&pattern);
             sub.groups.push(group);
             match &pattern {
@@ -247,8 +258,7 @@ impl Board {
                 if let Some(topic) = self.topics.get_mut(&name)
                     && topic.position == Position::Parked
                 {
-                    topic.position = Position::Ready;
-                    self.ready.push_back(name);
+                    topic.enter(&mut self.turns, name);
                 }
             }
         }
@@ -276,9 +286,10 @@ impl Board {
             }
         }
         topic.width = WIDTH_MIN;
-        topic.position = if is { Position::Ready } else { Position::Nowhere };
         if is {
-            self.ready.push_back(name.clone());
+            topic.enter(&mut self.turns, name.clone());
+        } else {
+            topic.leave(&mut self.turns);
         }
     }
 }
@@ -287,9 +298,23 @@ impl Board {
 
 impl Topic {
     /// It becomes awake when it has its groups.
-    fn new() -> Topic {
+    fn new(turn: Turn) -> Topic {
         let (status, position) = (Status::Asleep(None), Position::Nowhere);
-        Topic { status, position, wakes: 0, groups: Vec::new(), width: WIDTH_MIN }
+        Topic { status, position, turn, wakes: 0, groups: Vec::new(), width: WIDTH_MIN }
+    }
+
+    /// It may have takers.
+    fn enter(&mut self, turns: &mut Turns, name: TopicName) {
+        self.position = Position::Ready;
+        self.turn = turns.enter(self.turn, name);
+    }
+
+    /// It is not awake any more.
+    fn leave(&mut self, turns: &mut Turns) {
+        if self.position == Position::Ready {
+            turns.leave(self.turn);
+        }
+        self.position = Position::Nowhere;
     }
 }
 

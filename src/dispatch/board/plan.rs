@@ -67,16 +67,18 @@ impl Board {
     /// The next claim; `None` when there is nothing to ask for or nobody to take it.
     pub(in crate::dispatch) fn plan(&mut self) -> Option<Plan> {
         self.round += 1;
-        let (mut asks, mut budget) = (Vec::new(), JOBS_MAX);
-        let mut left = self.ready.len();
-        while left > 0 && budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
-            let Some(name) = self.ready.pop_front() else { break };
-            let topics = u32::try_from(left.min(ASKS_MAX - asks.len())).unwrap_or(u32::MAX);
-            left -= 1;
-            let slice = budget.div_ceil(topics);
-            let (takers, later) = self.takers(&name, slice);
+        let (mut asks, mut later, mut budget) = (Vec::new(), Vec::new(), JOBS_MAX);
+        while budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
+            let topics = self.turns.len().min(ASKS_MAX - asks.len());
+            let Some(name) = self.turns.pop() else { break };
+            let slice = budget.div_ceil(u32::try_from(topics).unwrap_or(u32::MAX));
+            let (takers, comes_later) = self.takers(&name, slice);
             if takers.is_empty() {
-                self.pass_over(name, later);
+                if comes_later {
+                    later.push(name)
+                } else {
+                    self.park(name)
+                }
                 continue;
             }
             budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
@@ -84,6 +86,8 @@ impl Board {
             topic.position = Position::Asked;
             asks.push(Asked { wakes: topic.wakes, topic: name, takers });
         }
+        // They have a taker as soon as that stream's turn alone is over, of which no letter comes.
+        later.into_iter().for_each(|name| self.enter(name));
         (!asks.is_empty()).then_some(Plan { asks })
     }
 
@@ -102,6 +106,7 @@ impl Board {
         }
         for (asked, found) in plan.asks.into_iter().zip(found) {
             let more = found.rest == Rest::More;
+            let jobs: usize = found.leased.iter().map(Vec::len).sum();
             let mut leased = found.leased.into_iter();
             for asker in &asked.takers {
                 let jobs = leased.next().unwrap_or_default();
@@ -110,7 +115,7 @@ impl Board {
                 let look_at = self.learn(&asked.topic, asker, more && !got, progress, at.now);
                 outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
             }
-            self.conclude(&asked, found.rest);
+            self.conclude(&asked, found.rest, jobs as u64);
         }
         outcome
     }
@@ -252,19 +257,23 @@ impl Board {
         None
     }
 
-    /// What becomes of a topic that was asked.
-    fn conclude(&mut self, asked: &Asked, rest: Rest) {
+    /// What becomes of a topic that was asked and gave so many jobs.
+    fn conclude(&mut self, asked: &Asked, rest: Rest, jobs: u64) {
         let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
         let status = match rest {
-            Rest::More => {
-                topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
-                return self.ready_again(&asked.topic);
-            }
-            Rest::Again => return self.ready_again(&asked.topic),
-            _ if topic.wakes != asked.wakes => return self.ready_again(&asked.topic),
+            Rest::More | Rest::Again => Status::Awake,
+            _ if topic.wakes != asked.wakes => Status::Awake,
             Rest::Until(at) => Status::Asleep(Some(at)),
             Rest::Nothing => Status::Asleep(None),
         };
+        if rest == Rest::More {
+            topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
+        }
+        // Also one that stays awake and gave nothing has had its turn: others may have something.
+        topic.turn = self.turns.served(topic.turn, jobs.max(u64::from(status == Status::Awake)));
+        if status == Status::Awake {
+            return self.ready_again(&asked.topic);
+        }
         self.set(&asked.topic, status);
         for id in self.fresh.clone() {
             self.answered(id, &asked.topic);
@@ -288,18 +297,13 @@ impl Board {
         if let Some(topic) = self.topics.get_mut(name)
             && topic.position == Position::Asked
         {
-            topic.position = Position::Ready;
-            self.ready.push_back(name.clone());
+            topic.enter(&mut self.turns, name.clone());
         }
     }
 
-    /// The topic has no taker now. With `later` it has one as soon as that stream's turn alone is
-    /// over, of which no letter comes: it stays where the next plan finds it.
-    fn pass_over(&mut self, name: TopicName, later: bool) {
-        if later {
-            self.ready.push_back(name);
-        } else {
-            self.park(name);
+    fn enter(&mut self, name: TopicName) {
+        if let Some(topic) = self.topics.get_mut(&name) {
+            topic.enter(&mut self.turns, name);
         }
     }
 

@@ -1,3 +1,4 @@
+mod fairness;
 mod turns;
 
 use std::collections::HashMap;
@@ -45,10 +46,13 @@ fn stream(id: u32, topics: &[&str], jobs: u32) -> Arc<Stream> {
 }
 
 fn stream_of(id: u32, options: StreamOptions, mode: Mode) -> Arc<Stream> {
-    let shards = vec![ShardName::try_new("s0").unwrap()];
+    let home = home(vec![ShardName::try_new("s0").unwrap()]);
+    Arc::new(Stream::new(id, home, options, mode, NOW))
+}
+
+fn home(shards: Vec<ShardName>) -> Arc<Home> {
     let (clock, metrics) = (Clock::system(), Metrics::new());
-    let home = Home { clock, metrics, owner: 1, shards, shared: false };
-    Arc::new(Stream::new(id, Arc::new(home), options, mode, NOW))
+    Arc::new(Home { clock, metrics, owner: 1, shards, shared: false })
 }
 
 fn board(streams: &[&Arc<Stream>]) -> Board {

@@ -1,0 +1,269 @@
+//! Topics are served in turns, however streams, pulls and globs ask for them: whole boards against shards that have
+//! enough of everything, in random order.
+
+use std::collections::VecDeque;
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{Rng as _, SeedableRng as _};
+
+use super::*;
+
+const WAYS: [Way; 5] = [Way::Stream, Way::Streams, Way::Glob, Way::Pull, Way::Pulls];
+/// Streams, or pulls at a time, where there are several.
+const SEVERAL: usize = 2;
+
+/// How jobs are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Stream,
+    Streams,
+    Glob,
+    Pull,
+    Pulls,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    way: Way,
+    topics: usize,
+    credit: u32,
+    shards: usize,
+    /// Jobs are settled when all the credit is used, else one by one.
+    batches: bool,
+}
+
+/// One replica: boards, what they are told, and streams whose workers settle what they get.
+struct Replica {
+    case: Case,
+    rng: StdRng,
+    home: Arc<Home>,
+    boards: Vec<Board>,
+    letters: Vec<VecDeque<Arc<Stream>>>,
+    under_way: Vec<Option<Plan>>,
+    streams: Vec<(Arc<Stream>, VecDeque<Token>)>,
+    opened: u32,
+    roused: usize,
+    delivered: Vec<TopicName>,
+}
+
+// === impl Case ===
+
+impl Case {
+    fn names(self) -> Vec<String> {
+        (0..self.topics).map(|n| format!("t.{n}")).collect()
+    }
+
+    fn streams(self) -> usize {
+        if matches!(self.way, Way::Streams | Way::Pulls) { SEVERAL } else { 1 }
+    }
+
+    fn mode(self) -> Mode {
+        if matches!(self.way, Way::Pull | Way::Pulls) { Mode::Pull } else { Mode::Stream }
+    }
+
+    /// Of all streams together.
+    fn credit(self) -> usize {
+        self.credit as usize * self.streams()
+    }
+
+    /// Runs it; what is wrong with the order of the deliveries, if anything.
+    fn check(self, seed: u64) {
+        let deliveries = 200 * self.credit();
+        let mut replica = Replica::new(self, seed);
+        for step in 0.. {
+            if replica.delivered.len() >= deliveries {
+                break;
+            }
+            assert!(step < 1_000 * deliveries, "{seed}: {self:?}: nothing comes any more");
+            replica.step();
+        }
+        let order = &replica.delivered[..deliveries];
+        for topic in self.names() {
+            let places = order.iter().enumerate().filter(|(_, name)| name.as_str() == topic);
+            let places: Vec<usize> = places.map(|(place, _)| place).collect();
+            // Each shard has turns of its own, and each turn is worth the credit at most.
+            let fair = deliveries / self.topics;
+            let granule = self.credit() * self.shards;
+            let off = places.len().abs_diff(fair);
+            assert!(off <= (fair / 20).max(granule), "{seed}: {self:?}: {topic}: {}", places.len());
+            let ends = [0].into_iter().chain(places.iter().map(|place| place + 1));
+            let begins = places.iter().copied().chain([deliveries]);
+            let longest = ends.zip(begins).map(|(end, begin)| begin - end).max().unwrap();
+            let most = self.shards.max(2) * self.topics * self.credit();
+            assert!(longest <= most, "{seed}: {self:?}: {topic} waits for {longest}");
+        }
+    }
+}
+
+// === impl Replica ===
+
+impl Replica {
+    fn new(case: Case, seed: u64) -> Replica {
+        let awake = Arc::new(Awake::new(case.shards));
+        let mut boards: Vec<_> =
+            (0..case.shards).map(|feed| Board::new(feed, Arc::clone(&awake))).collect();
+        if case.way == Way::Glob {
+            for board in &mut boards {
+                board.learn_globs();
+                case.names().iter().for_each(|topic| board.wake(&name(topic), NOW, NOW));
+            }
+        }
+        let shards = (0..case.shards).map(|n| ShardName::try_new(&format!("s{n}")).unwrap());
+        let mut replica = Replica {
+            case,
+            rng: StdRng::seed_from_u64(seed),
+            home: home(shards.collect()),
+            boards,
+            letters: vec![VecDeque::new(); case.shards],
+            under_way: (0..case.shards).map(|_| None).collect(),
+            streams: Vec::new(),
+            opened: 0,
+            roused: 0,
+            delivered: Vec::new(),
+        };
+        (0..case.streams()).for_each(|_| replica.open());
+        replica
+    }
+
+    fn open(&mut self) {
+        self.opened += 1;
+        let names = self.case.names();
+        let names: Vec<&str> = match self.case.way {
+            Way::Glob => vec!["t.*"],
+            _ => names.iter().map(String::as_str).collect(),
+        };
+        let options = options(&names, self.case.credit, 1 << 30);
+        let (id, home) = (self.opened, Arc::clone(&self.home));
+        let stream = Arc::new(Stream::new(id, home, options, self.case.mode(), NOW));
+        self.streams.push((Arc::clone(&stream), VecDeque::new()));
+        self.rouse(&stream);
+    }
+
+    /// As `Streams::rouse` does.
+    fn rouse(&mut self, stream: &Arc<Stream>) {
+        for n in 0..self.case.shards {
+            self.post((self.roused + n) % self.case.shards, stream);
+        }
+        self.roused += 1;
+    }
+
+    fn post(&mut self, board: usize, stream: &Arc<Stream>) {
+        if !self.letters[board].iter().any(|other| other.id() == stream.id()) {
+            self.letters[board].push_back(Arc::clone(stream));
+        }
+    }
+
+    /// A board asks or is answered, or a worker takes or settles something.
+    fn step(&mut self) {
+        let board = self.rng.random_range(0..self.boards.len());
+        match self.rng.random_range(0..3) {
+            0 => self.ask(board),
+            1 => self.answer(board),
+            _ => {
+                let stream = self.rng.random_range(0..self.streams.len());
+                self.take(stream);
+                self.settle(stream);
+            }
+        }
+    }
+
+    fn ask(&mut self, at: usize) {
+        if self.under_way[at].is_none() {
+            while let Some(stream) = self.letters[at].pop_front() {
+                self.boards[at].hear(&stream);
+            }
+            self.under_way[at] = self.boards[at].plan();
+        }
+    }
+
+    fn answer(&mut self, at: usize) {
+        let Some(plan) = self.under_way[at].take() else { return };
+        let found = answer(&plan, usize::MAX, 10, Rest::More);
+        let outcome = self.boards[at].apply(plan, found, Origin { shard: at, ..AT });
+        for (stream, feeds) in outcome.rouse {
+            feeds.into_iter().for_each(|feed| self.post(feed, &stream));
+        }
+    }
+
+    fn take(&mut self, at: usize) {
+        let stream = Arc::clone(&self.streams[at].0);
+        let harvest = stream.ledger().harvest();
+        let is_over = harvest == Harvest::All || harvest == Harvest::Some && self.rng.random();
+        if stream.mode() == Mode::Pull && !is_over {
+            return;
+        }
+        let taken = stream.take(NOW);
+        for unsent in &taken.jobs {
+            self.streams[at].1.push_back(unsent.job.token);
+            self.delivered.push(unsent.job.key.topic.clone());
+        }
+        if taken.rouse {
+            self.rouse(&stream);
+        }
+        if stream.mode() == Mode::Pull {
+            // What came meanwhile goes back; its caller settles what it got and asks again.
+            stream.close(true);
+            (0..self.case.shards).for_each(|board| self.post(board, &stream));
+            self.streams.swap_remove(at);
+            self.open();
+        }
+    }
+
+    fn settle(&mut self, at: usize) {
+        let (stream, held) = &mut self.streams[at];
+        let stream = Arc::clone(stream);
+        let done: Vec<Token> = match self.case.batches {
+            true if held.len() == self.case.credit as usize => held.drain(..).collect(),
+            true => return,
+            false => held.pop_front().into_iter().collect(),
+        };
+        if stream.release(&done, drop).rouse {
+            self.rouse(&stream);
+        }
+    }
+}
+
+#[test]
+fn topics_are_served_in_turns_at_every_number_of_them() {
+    let seed = rand::random();
+    for way in WAYS {
+        for topics in [1, 2, 3, 4, 5, 6, 7, 8, 13, 16] {
+            Case { way, topics, credit: 1, shards: 1, batches: false }.check(seed);
+        }
+    }
+}
+
+#[test]
+fn topics_are_served_in_turns_at_every_credit_and_number_of_shards() {
+    let seed = rand::random();
+    let mut rng = StdRng::seed_from_u64(seed);
+    for shards in [1, 2, 3, 4].into_iter().cycle().take(8) {
+        let way = *WAYS.choose(&mut rng).unwrap();
+        // As many small credits as large ones, which take the time.
+        let most = 1 << rng.random_range(1..=6);
+        let (credit, topics) = (rng.random_range(1..=most), rng.random_range(1..=16));
+        Case { way, topics, credit, shards, batches: rng.random() }.check(seed);
+    }
+}
+
+#[test]
+fn pulls_of_more_topics_than_are_remembered_starve_none() {
+    let mut board = board(&[]);
+    let forget = |board: &mut Board, n: usize| {
+        let turn = board.turns.of(&name(&n.to_string()));
+        board.turns.remember(name(&n.to_string()), turn);
+    };
+    (0..20_000).for_each(|n| forget(&mut board, n));
+    let mut served = HashMap::new();
+    for n in 0..200 {
+        let options = options(&[&format!("a.{n}"), &format!("b.{n}")], 1, 1 << 20);
+        let pull = stream_of(n, options, Mode::Pull);
+        board.hear(&pull);
+        let topic = asked(&board.plan().unwrap()).remove(0).0;
+        *served.entry(topic.split_once('.').unwrap().0.to_owned()).or_insert(0) += 1;
+        pull.close(true);
+        board.hear(&pull);
+    }
+    assert!(served.values().all(|&pulls| pulls > 50), "{served:?}");
+}
