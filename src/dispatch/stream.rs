@@ -159,10 +159,10 @@ impl Stream {
         Freed::of(&mut ledger)
     }
 
-    /// These leases were taken away.
-    pub(super) fn revoke(&self, tokens: &[Token], reason: Revoked) -> Freed {
+    /// These leases on that shard were taken away.
+    pub(super) fn revoke(&self, shard: usize, tokens: &[Token], reason: Revoked) -> Freed {
         let mut ledger = self.ledger();
-        tokens.iter().for_each(|&token| ledger.revoke(token, reason));
+        tokens.iter().for_each(|&token| ledger.revoke(shard, token, reason));
         let freed = Freed::of(&mut ledger);
         drop(ledger);
         self.transport.wake();

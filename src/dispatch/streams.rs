@@ -143,7 +143,9 @@ impl Streams {
     pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {
             Hint::Settled { stream, tokens } => self.settled(stream, &tokens),
-            Hint::Revoked { stream, tokens, reason } => self.revoke(stream, &tokens, reason),
+            Hint::Revoked { stream, tokens, reason } => {
+                self.revoke(shard, stream, &tokens, reason);
+            }
             Hint::Extended { stream, tokens, deadline } => {
                 self.extended(stream, &tokens, self.skew(shard).here(deadline));
             }
@@ -167,10 +169,10 @@ impl Streams {
         }
     }
 
-    /// Takes leases away from their stream.
-    pub(super) fn revoke(&self, stream: u32, tokens: &[Token], reason: Revoked) {
+    /// Takes leases on that shard away from their stream.
+    pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: Revoked) {
         if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.revoke(tokens, reason));
+            self.freed(&stream, stream.revoke(shard, tokens, reason));
         }
     }
 

@@ -1,5 +1,5 @@
-//! Looks at deadlines when they come: what waited for its transport for a third of its lease goes
-//! back uncounted, so that no lease runs out in an outbox; and a lease that has run out without a
+//! Looks at deadlines when they come: what waited for its transport for a third of its lease, or ten seconds, goes
+//! back uncounted, so that no lease runs out in an outbox and no job waits for a worker that does not read; and a lease that has run out without a
 //! word is looked up in the store, because memory alone never says that it is over. So is what a stream
 //! holds that gets nothing more for it, and everything after hints may have been lost: another replica
 //! may have settled it.
@@ -119,7 +119,7 @@ async fn ask(
             match fate {
                 Fate::Runs(left) => streams.extended(*stream, &[lease.token], now.plus(left)),
                 Fate::Done => streams.ended(*stream, &[lease.token]),
-                Fate::Lost => streams.revoke(*stream, &[lease.token], Revoked::LeaseExpired),
+                Fate::Lost => streams.revoke(shard, *stream, &[lease.token], Revoked::LeaseExpired),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+mod early;
 mod harvest;
 mod starved;
 #[cfg(test)]
@@ -16,10 +17,11 @@ use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
+use early::Early;
 pub(super) use harvest::Harvest;
 use starved::Starved;
-use transport::OVERDUE;
 pub(super) use transport::{Look, Remains, Taken};
+use transport::{OVERDUE, UNREAD_MAX};
 
 /// How a stream gets its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub(super) struct Ledger {
     /// Asked for by claims under way.
     asked_jobs: u32,
     asked_bytes: u64,
+    /// What was revoked before it was granted.
+    early: Early,
     /// Claimed and not given back; bounds what is claimed for a stream of `max_jobs`.
     granted: u64,
     delivered: u64,
@@ -160,6 +164,7 @@ impl Ledger {
             outbox_bytes: 0,
             asked_jobs: 0,
             asked_bytes: 0,
+            early: Early::new(feeds),
             granted: 0,
             delivered: 0,
             revocations: Vec::new(),
@@ -206,13 +211,15 @@ impl Ledger {
         share.bytes = share.bytes.min(want.bytes);
         self.asked_jobs += share.jobs;
         self.asked_bytes += share.bytes;
+        self.early.asked(feed);
         Some(share)
     }
 
     /// Takes in what a claim found for `share`, which is no longer set aside.
-    pub(super) fn grant(&mut self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
+    pub(super) fn grant(&mut self, share: Share, mut jobs: Vec<Leased>, at: Origin) -> Granted {
         self.asked_jobs = self.asked_jobs.saturating_sub(share.jobs);
         self.asked_bytes = self.asked_bytes.saturating_sub(share.bytes);
+        self.early.granted(at.shard, &mut jobs);
         let jobs = jobs.into_iter().map(|job| Unsent::new(job, at));
         if self.phase != Phase::Open {
             let refused = jobs.map(Unsent::into_loose).collect();
@@ -282,13 +289,15 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The lease was taken away: its credit is free, and a worker that has the job is told.
-    pub(super) fn revoke(&mut self, token: Token, reason: Revoked) {
-        if let Some(held) = self.release(token)
-            && held.sent
-            && self.phase != Phase::Closed
-        {
-            self.revocations.push(Revocation { token, held, reason });
+    /// The lease on that shard was taken away: its credit is free, and a worker that has the job is told. One that
+    /// the stream does not hold may be part of an answer that is still on its way.
+    pub(super) fn revoke(&mut self, shard: usize, token: Token, reason: Revoked) {
+        match self.release(token) {
+            Some(held) if held.sent && self.phase != Phase::Closed => {
+                self.revocations.push(Revocation { token, held, reason });
+            }
+            Some(_) => {}
+            None => self.early.revoked(shard, token),
         }
     }
 
@@ -355,7 +364,7 @@ impl Share {
 impl Unsent {
     fn new(job: Leased, at: Origin) -> Unsent {
         let (due, deadline) = (at.skew.here(job.due), at.skew.here(job.deadline));
-        let stale_at = at.now.plus(deadline.since(at.now) / 3);
+        let stale_at = at.now.plus((deadline.since(at.now) / 3).min(UNREAD_MAX));
         let bytes = job.spec.bytes() as u64;
         Unsent { job, shard: at.shard, bytes, due, deadline, stale_at }
     }

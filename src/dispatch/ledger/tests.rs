@@ -125,9 +125,9 @@ fn a_revoked_job_is_told_of_only_if_it_was_sent() {
     let mut ledger = ledger(10);
     claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
     ledger.take(NOW, 1);
-    ledger.revoke(Token(1), Revoked::Deleted);
-    ledger.revoke(Token(2), Revoked::Deleted);
-    ledger.revoke(Token(3), Revoked::Deleted);
+    ledger.revoke(0, Token(1), Revoked::Deleted);
+    ledger.revoke(0, Token(2), Revoked::Deleted);
+    ledger.revoke(0, Token(3), Revoked::Deleted);
     let taken = ledger.take(NOW, 64);
     assert!(taken.jobs.is_empty());
     assert_eq!(taken.revocations.iter().map(|r| r.token).collect::<Vec<_>>(), [Token(1)]);
@@ -224,6 +224,42 @@ fn a_transport_that_does_not_read_loses_what_waits_for_it_and_gets_no_more() {
 }
 
 #[test]
+fn what_is_not_read_goes_back_within_ten_seconds_however_long_its_lease() {
+    for (lease, stale_at) in
+        [(1_000, 333), (3_000, 1_000), (30_000, 10_000), (1_800_000, 10_000), (86_400_000, 10_000)]
+    {
+        let millis = |n: i64| Time(n * 1_000);
+        let mut ledger = ledger(10);
+        let granted = claim(&mut ledger, vec![Leased { deadline: millis(lease), ..job(1, 10) }]);
+        assert_eq!(granted.look_at.0 / 1_000, stale_at, "{lease}");
+        assert!(ledger.look(millis(stale_at - 1)).stale.is_empty(), "{lease}");
+        let look = ledger.look(millis(stale_at + 1));
+        assert_eq!((look.stale.len(), ledger.in_flight(), ledger.want()), (1, 0, None), "{lease}");
+        ledger.take(millis(stale_at + 2), 64);
+        assert_eq!(ledger.want().unwrap().jobs, 10, "{lease}");
+    }
+}
+
+#[test]
+fn what_is_revoked_before_its_claim_is_answered_is_not_delivered() {
+    let mut ledger = Ledger::new(&options(4, 1_000), Mode::Stream, 2);
+    ledger.revoke(0, Token(9), Revoked::Deleted);
+    let half = |_: Want| Share { jobs: 2, bytes: 100, oversize: false };
+    let (one, other) = (ledger.reserve(0, half).unwrap(), ledger.reserve(0, half).unwrap());
+    ledger.revoke(0, Token(2), Revoked::Deleted);
+    ledger.revoke(0, Token(3), Revoked::LeaseExpired);
+    ledger.revoke(1, Token(4), Revoked::Deleted);
+    ledger.grant(one, vec![job(1, 10), job(2, 10)], AT);
+    ledger.grant(other, vec![job(3, 10), job(4, 10)], AT);
+    let taken = ledger.take(NOW, 64);
+    assert_eq!((tokens(&taken), taken.revocations.len()), (vec![1, 4], 0));
+    assert_eq!(ledger.want().unwrap().jobs, 2, "the credit of the others is free");
+    // It is over with that claim: no later one has those tokens.
+    claim(&mut ledger, vec![job(2, 10)]);
+    assert_eq!(tokens(&ledger.take(NOW, 64)), [2]);
+}
+
+#[test]
 fn a_lease_that_ran_out_without_a_word_is_looked_up() {
     let mut ledger = ledger(10);
     claim(&mut ledger, vec![job(1, 10)]);
@@ -267,7 +303,7 @@ fn times_are_kept_on_the_clock_of_the_replica() {
 fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_seconds() {
     let mut ledger = Ledger::new(&options(2, 1_000), Mode::Stream, 1).shared(true);
     let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(1, 10) }]);
-    assert!(granted.hungry && granted.look_at == seconds(300), "there is credit left");
+    assert!(granted.hungry && granted.look_at == seconds(10), "there is credit left");
     let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(2, 10) }]);
     assert_eq!(granted.look_at, seconds(1));
     ledger.take(NOW, 64);

@@ -11,6 +11,10 @@ use super::{Ledger, Loose, Phase, Revocation, Unsent};
 /// store: usually the timer has ended it by then.
 pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 
+/// A job that its transport has not taken for so long, or for a third of its lease if that is less, goes back to its
+/// shard: a worker that does not read for longer is stuck, however long it may hold what it has.
+pub(super) const UNREAD_MAX: Duration = Duration::from_secs(10);
+
 /// What the transport gets.
 #[derive(Default)]
 pub(in crate::dispatch) struct Taken {

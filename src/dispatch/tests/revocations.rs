@@ -1,7 +1,8 @@
 //! Leases that end while a worker holds them.
 
-use super::harness::{Server, options};
+use super::harness::{Server, options, settle_down};
 use super::*;
+use crate::domain::JobKey;
 use crate::store::{End, LeaseRef, Settle, Store as _};
 
 #[tokio::test]
@@ -27,6 +28,32 @@ async fn an_expired_lease_is_revoked() {
     server.clock.advance(30 * SECOND);
     server.reap().await;
     assert_eq!(stream.batch().await.revocations, [(sent.receipt, Revoked::LeaseExpired)]);
+}
+
+#[tokio::test]
+async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_delivered() {
+    for deletes in [true, false] {
+        let server = Server::start();
+        server.enqueue("t", 1).await;
+        let held = server.store.hold_claims();
+        let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
+        server.eventually("t", |stats| stats.running == 1).await;
+        if deletes {
+            let topic = TopicName::stored("t");
+            let id = server.store.ids(topic.clone(), None, 9).await.unwrap().ids.remove(0);
+            server.scheduler.delete(JobKey { topic, id }).await.unwrap();
+        } else {
+            server.clock.advance(30 * SECOND);
+            server.reap().await;
+        }
+        drop(held);
+        settle_down().await;
+        let in_flight = server.dispatcher.workers()[0].in_flight;
+        assert_eq!(in_flight, 0, "deletes: {deletes}");
+        server.enqueue("t", 1).await;
+        let batch = stream.batch().await;
+        assert_eq!((batch.deliveries.len(), batch.revocations.len()), (1, 0), "deletes: {deletes}");
+    }
 }
 
 #[tokio::test]
