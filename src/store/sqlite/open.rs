@@ -109,7 +109,7 @@ impl SqliteStore {
         let readers = match &database {
             Database::File(path) => {
                 sync_folder(path)?;
-                Some(Readers::new(path.clone(), name.clone(), clock.clone()))
+                Some(Readers::open(path.clone(), name.clone(), clock.clone())?)
             }
             Database::Memory => None,
         };

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::domain::{Job, ShardName, State, Time, TopicName};
-use crate::store::{Error, Result};
+use crate::store::Error;
 
 use super::fault::{Done, Fault};
 use super::row::{Blobs, Row};
@@ -16,6 +16,9 @@ use super::schema;
 use super::sql::statement;
 
 const FIND_TOPIC: &str = statement(include_str!("topics.sql"), "find");
+
+/// Any read of a table.
+const FIRST_READ: &str = "SELECT count(*) FROM sqlite_master";
 
 /// Reads at once; more wait. Lists and counts may be long, and each takes a thread.
 const READS_MAX: usize = 4;
@@ -30,7 +33,7 @@ pub(super) struct Reader<'c> {
     pub(super) shard: &'c ShardName,
 }
 
-/// A pool of connections, opened when they are needed.
+/// A pool of connections. All are opened with the store: later a process may have no files left for them.
 pub(super) struct Readers {
     inner: Arc<Inner>,
 }
@@ -46,9 +49,16 @@ struct Inner {
 // === impl Readers ===
 
 impl Readers {
-    pub(super) fn new(path: PathBuf, shard: ShardName, clock: Clock) -> Readers {
-        let (idle, permits) = (Mutex::new(Vec::new()), Arc::new(Semaphore::new(READS_MAX)));
-        Readers { inner: Arc::new(Inner { path, shard, clock, idle, permits }) }
+    pub(super) fn open(path: PathBuf, shard: ShardName, clock: Clock) -> rusqlite::Result<Readers> {
+        let open = || {
+            let connection = schema::open_reader(&path)?;
+            // A connection opens its files at its first read.
+            connection.query_row(FIRST_READ, [], |_| Ok(()))?;
+            Ok(connection)
+        };
+        let idle = (0..READS_MAX).map(|_| open()).collect::<rusqlite::Result<Vec<_>>>()?;
+        let (idle, permits) = (Mutex::new(idle), Arc::new(Semaphore::new(READS_MAX)));
+        Ok(Readers { inner: Arc::new(Inner { path, shard, clock, idle, permits }) })
     }
 
     /// Refuses reads from now on.
@@ -62,7 +72,7 @@ impl Readers {
         &self,
         input: I,
         read: Read<I, O>,
-    ) -> Result<O> {
+    ) -> Result<O, Error> {
         let stopped = || Error::Unavailable("the store is closed".into());
         let permits = Arc::clone(&self.inner.permits);
         let permit = permits.acquire_owned().await.map_err(|_| stopped())?;
