@@ -76,11 +76,47 @@ fn a_message_takes_what_is_there_up_to_its_bounds_and_at_least_one_job() {
     assert_eq!(tokens(&ledger.take(NOW, 3)), [0, 1, 2]);
     assert_eq!(tokens(&ledger.take(NOW, 3)), [3, 4]);
     let (large, mib) = (limit::MESSAGE_BYTES_MAX + 8_000, limit::MESSAGE_BYTES_MAX);
-    claim(&mut ledger, vec![job(5, large), job(6, mib / 2), job(7, mib / 2), job(8, 1)]);
+    let half = mib / 2 - 256;
+    claim(&mut ledger, vec![job(5, large), job(6, half), job(7, half), job(8, 1)]);
     assert_eq!(tokens(&ledger.take(NOW, 64)), [5]);
     assert_eq!(tokens(&ledger.take(NOW, 64)), [6, 7]);
     assert_eq!(tokens(&ledger.take(NOW, 64)), [8]);
     assert_eq!(ledger.in_flight(), 9);
+}
+
+#[test]
+fn errors_names_and_revocations_count_for_the_size_of_a_message() {
+    let mut ledger = ledger(10_000);
+    let name = "x".repeat(100);
+    let failed = |token| {
+        let id = JobId::stored(&format!("{name}{token}"));
+        let key = JobKey { topic: TopicName::stored(&name), id };
+        Leased { key, last_error: "e".repeat(limit::ERROR_BYTES_MAX), ..job(token, 0) }
+    };
+    let mut sent = Vec::new();
+    for claimed in 0..10 {
+        claim(&mut ledger, (0..512).map(|n| failed(claimed * 512 + n)).collect());
+        while let taken = ledger.take(NOW, 1_000)
+            && !taken.jobs.is_empty()
+        {
+            assert!(taken.jobs.len() * (limit::ERROR_BYTES_MAX + 500) < limit::MESSAGE_BYTES_MAX);
+            sent.extend(tokens(&taken));
+        }
+    }
+    assert_eq!(sent.len(), 5_120);
+    sent.iter().for_each(|&token| ledger.revoke(Token(token), Revoked::Deleted));
+    claim(&mut ledger, vec![job(9_999, limit::PAYLOAD_BYTES_MAX)]);
+    ledger.drain();
+    let mut revoked = Vec::new();
+    loop {
+        let taken = ledger.take(NOW, 1_000);
+        assert!(taken.revocations.len() * 500 < limit::MESSAGE_BYTES_MAX);
+        revoked.extend(taken.revocations.iter().map(|revocation| revocation.token.0));
+        if taken.draining {
+            break;
+        }
+    }
+    assert_eq!(revoked, sent, "all of them before the stream ends");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::domain::{Time, limit};
+use crate::domain::{JobKey, Time, limit};
+use crate::store::Leased;
 
 use super::{Ledger, Loose, Phase, Revocation, Unsent};
 
@@ -14,6 +15,11 @@ pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 /// A job that its transport has not taken for so long, or for a third of its lease if that is less, goes back to its
 /// shard: a worker that does not read for longer is stuck, however long it may hold what it has.
 pub(super) const UNREAD_MAX: Duration = Duration::from_secs(10);
+/// Bytes of a delivery or a revocation beside its names, its error and its job's payload and headers, at most:
+/// numbers, times and tags, and what a receipt has beside names.
+const FIXED_BYTES: u64 = 192;
+/// Bytes of a header beside its name and value: tags and lengths.
+const HEADER_BYTES: u64 = 8;
 
 /// What the transport gets.
 #[derive(Default)]
@@ -53,13 +59,13 @@ impl Ledger {
     /// What goes into one message of at most `jobs_max` jobs: whatever waits, and at least one job.
     pub(in crate::dispatch) fn take(&mut self, now: Time, jobs_max: usize) -> Taken {
         self.stuck = false;
-        let mut taken =
-            Taken { revocations: std::mem::take(&mut self.revocations), ..Taken::default() };
-        taken.jobs.reserve_exact(self.outbox.len().min(jobs_max));
         let mut room = limit::MESSAGE_BYTES_MAX as u64;
+        let mut taken = Taken { revocations: self.take_revocations(&mut room), ..Taken::default() };
+        let first_may_exceed = taken.revocations.is_empty();
+        taken.jobs.reserve_exact(self.outbox.len().min(jobs_max));
         while let Some(next) = self.outbox.front()
             && taken.jobs.len() < jobs_max
-            && (next.bytes <= room || taken.jobs.is_empty())
+            && (next.message_bytes() <= room || first_may_exceed && taken.jobs.is_empty())
             && let Some(unsent) = self.outbox.pop_front()
         {
             self.outbox_bytes -= unsent.bytes;
@@ -67,7 +73,7 @@ impl Ledger {
                 taken.late.push(self.give_up(unsent));
                 continue;
             }
-            room = room.saturating_sub(unsent.bytes);
+            room = room.saturating_sub(unsent.message_bytes());
             if let Some(held) = self.credit.get_mut(unsent.job.token) {
                 held.sent = true;
             }
@@ -76,9 +82,20 @@ impl Ledger {
         self.delivered += taken.jobs.len() as u64;
         taken.in_flight = self.credit.in_flight();
         taken.complete = self.delivered >= self.max_jobs;
-        taken.draining = self.phase == Phase::Draining;
+        taken.draining = self.phase == Phase::Draining && self.revocations.is_empty();
         taken.rouse = self.rouse();
         taken
+    }
+
+    /// The revocations that fit into a message.
+    fn take_revocations(&mut self, room: &mut u64) -> Vec<Revocation> {
+        let mut fits = |revocation: &Revocation| {
+            let bytes = FIXED_BYTES + names_bytes(&revocation.held.key);
+            *room = room.checked_sub(bytes)?;
+            Some(())
+        };
+        let count = self.revocations.iter().map_while(&mut fits).count();
+        self.revocations.drain(..count).collect()
     }
 
     /// Nothing more comes; what waits goes back, and what was sent outlives the stream.
@@ -159,4 +176,25 @@ impl Ledger {
         self.granted -= 1;
         unsent.into_loose()
     }
+}
+
+// === impl Unsent ===
+
+impl Unsent {
+    /// Bytes that it takes in a message, at most.
+    fn message_bytes(&self) -> u64 {
+        let Leased { key, spec, last_error, .. } = &self.job;
+        let content_type = spec.payload.as_ref().map_or(0, |payload| payload.content_type.len());
+        let tags = spec.headers.len() as u64 * HEADER_BYTES;
+        self.bytes
+            + tags
+            + FIXED_BYTES
+            + names_bytes(key)
+            + (content_type + last_error.len()) as u64
+    }
+}
+
+/// Bytes of the names of a job in a message: by themselves and in its receipt, which is longer by a third.
+fn names_bytes(key: &JobKey) -> u64 {
+    (key.topic.as_str().len() + key.id.as_str().len()) as u64 * 7 / 3
 }
