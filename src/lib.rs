@@ -16,6 +16,8 @@ pub mod clock;
 #[cfg(feature = "server")]
 pub mod config;
 #[cfg(feature = "server")]
+mod connections;
+#[cfg(feature = "server")]
 pub mod dispatch;
 #[cfg(feature = "server")]
 pub mod domain;

@@ -61,9 +61,6 @@ pub enum Error {
         /// Why, and what to do.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A listener failed while it was served.
-    #[error("cannot go on serving http: {}", io_problem(.0))]
-    Http(io::Error),
     /// The gRPC server failed.
     #[error("{0}")]
     Grpc(#[from] grpc::Error),

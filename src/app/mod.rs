@@ -2,6 +2,7 @@
 
 mod drain;
 mod error;
+mod files;
 mod gauges;
 mod listener;
 mod open;
@@ -49,6 +50,7 @@ impl App {
     /// # Errors
     /// [`Error`], if an address is taken, a directory cannot be written or a shard not be opened.
     pub async fn build(config: Config) -> Result<App, Error> {
+        files::raise();
         open::directories(&config.shards).await?;
         let grpc = Listener::bind(config.listen, "listen").await?;
         let http = Listener::bind(config.http_listen, "http-listen").await?;
@@ -108,7 +110,10 @@ impl App {
             http_stop.cancel();
             Ok(())
         };
-        let serve_http = async { serve_http.await.map_err(Error::Http) };
+        let serve_http = async {
+            serve_http.await;
+            Ok::<(), Error>(())
+        };
         tokio::try_join!(serve_http, grpc_and_drain)?;
         tracing::info!("stopped");
         Ok(())

@@ -4,7 +4,7 @@
 use tokio::sync::watch;
 
 use crate::grpc::Health;
-use crate::shards::{Shard, Shards};
+use crate::shards::Shards;
 
 /// Whether the server takes work, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,11 +37,13 @@ impl Readiness {
             Readiness::Starting => Some("the server starts".to_owned()),
             Readiness::Leaving => Some("the server is about to end".to_owned()),
             Readiness::NoShard => {
-                let line = |shard: &Shard| {
-                    shard.last_error().map(|error| format!("\nshard {}: {error}", shard.name()))
-                };
-                let lines: String = shards.all().iter().filter_map(line).collect();
-                Some(format!("no shard answers{lines}"))
+                let names: Vec<_> =
+                    shards.all().iter().map(|shard| shard.name().as_str()).collect();
+                // Errors name addresses, and whoever reaches the port may ask.
+                let names = names.join(", ");
+                Some(format!(
+                    "no shard answers: {names}; the log and ringq shard list have the errors"
+                ))
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::{grpc, http};
 
 use super::readiness::{self, Readiness};
 use super::ready_file::ReadyFile;
-use super::{Error, drain, gauges};
+use super::{Error, drain, files, gauges};
 
 /// Everything of a server but its listeners.
 pub(super) struct Serving {
@@ -59,9 +59,13 @@ impl Serving {
 
     /// What bounds gRPC calls.
     pub(super) fn calls(&self) -> grpc::Config {
+        let max_connections = files::connections_max(self.config.max_connections);
         grpc::Config {
             max_concurrent_requests: self.config.max_concurrent_requests,
+            max_message_bytes: self.config.max_message_mib << 20,
             request_timeout: self.config.request_timeout,
+            max_connections,
+            max_connections_per_peer: self.config.max_connections_per_peer,
         }
     }
 

@@ -53,6 +53,15 @@ pub(super) struct ServeFlags {
     /// Unary requests under way at most [default: 10000]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     max_concurrent_requests: Option<String>,
+    /// MiB of messages under way at most [default: 256]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_message_mib: Option<String>,
+    /// Open gRPC connections at most [default: 10000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_connections: Option<String>,
+    /// Of them from one address at most [default: 5000]
+    #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
+    max_connections_per_peer: Option<String>,
     /// Longest time of a unary request [default: 30s]
     #[arg(long, value_name = "DURATION", help_heading = "Limits")]
     request_timeout: Option<String>,
@@ -85,6 +94,9 @@ impl From<ServeFlags> for Flags {
             ("log_filter", flags.log_filter),
             ("max_streams", flags.max_streams),
             ("max_concurrent_requests", flags.max_concurrent_requests),
+            ("max_message_mib", flags.max_message_mib),
+            ("max_connections", flags.max_connections),
+            ("max_connections_per_peer", flags.max_connections_per_peer),
             ("request_timeout", flags.request_timeout),
             ("stream_max_age", flags.stream_max_age),
             ("drain_delay", flags.drain_delay),

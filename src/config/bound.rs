@@ -21,6 +21,13 @@ pub(super) const STREAMS: RangeInclusive<usize> = 1..=100_000;
 /// would not.
 pub(super) const CONCURRENT_REQUESTS: RangeInclusive<usize> = 1..=1_000_000;
 
+/// `max_message_mib`: an eighth of it, which one connection may have, must hold the largest message; it is there to
+/// bound memory, and no machine has more.
+pub(super) const MESSAGE_MIB: RangeInclusive<usize> = 32..=1_000_000;
+
+/// `max_connections` and `max_connections_per_peer`: few must do in a trial; more than so many have no files.
+pub(super) const CONNECTIONS: RangeInclusive<usize> = 1..=1_000_000;
+
 /// `request_timeout`: in less a shard that is well may not have synced its disk; nobody waits longer for an answer.
 pub(super) const REQUEST_TIMEOUT: RangeInclusive<Duration> = millis(100)..=hours(1);
 

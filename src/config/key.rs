@@ -2,7 +2,7 @@
 
 /// The keys of all settings but the shards, in the order of their documentation. The variable of
 /// `http_listen` is `RINGQ_HTTP_LISTEN`, its flag `--http-listen`.
-pub const KEYS: [&str; 17] = [
+pub const KEYS: [&str; 20] = [
     "listen",
     "http_listen",
     "ready_file",
@@ -16,6 +16,9 @@ pub const KEYS: [&str; 17] = [
     "log_filter",
     "max_streams",
     "max_concurrent_requests",
+    "max_message_mib",
+    "max_connections",
+    "max_connections_per_peer",
     "request_timeout",
     "stream_max_age",
     "drain_delay",

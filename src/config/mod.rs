@@ -78,6 +78,12 @@ pub struct Config {
     pub max_streams: usize,
     /// Unary requests under way at once, 1 to 1 000 000. Default 10 000.
     pub max_concurrent_requests: usize,
+    /// MiB of messages under way at once, 32 to 1 000 000. Default 256.
+    pub max_message_mib: usize,
+    /// gRPC connections open at once, 1 to 1 000 000. Default 10 000.
+    pub max_connections: usize,
+    /// Of them from one address, 1 to 1 000 000. Default 5000.
+    pub max_connections_per_peer: usize,
     /// The longest that a unary request may take, 100 ms to 1 h. Default 30 s.
     pub request_timeout: Duration,
     /// How log lines look. Default text.

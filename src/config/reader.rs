@@ -52,6 +52,9 @@ impl Reader {
         let max_streams = self.number("max_streams", &bound::STREAMS);
         let max_concurrent_requests =
             self.number("max_concurrent_requests", &bound::CONCURRENT_REQUESTS);
+        let max_message_mib = self.number("max_message_mib", &bound::MESSAGE_MIB);
+        let max_connections = self.number("max_connections", &bound::CONNECTIONS);
+        let max_connections_per_peer = self.number("max_connections_per_peer", &bound::CONNECTIONS);
         let request_timeout = self.duration("request_timeout", &bound::REQUEST_TIMEOUT);
         let log_format = self.required("log_format", parse::log_format);
         let log_filter = self.required("log_filter", parse::log_filter);
@@ -69,6 +72,9 @@ impl Reader {
             stream_max_age: stream_max_age?,
             max_streams: max_streams?,
             max_concurrent_requests: max_concurrent_requests?,
+            max_message_mib: max_message_mib?,
+            max_connections: max_connections?,
+            max_connections_per_peer: max_connections_per_peer?,
             request_timeout: request_timeout?,
             log_format: log_format?,
             log_filter: log_filter?,

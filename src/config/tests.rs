@@ -39,6 +39,9 @@ fn the_default_file_gives_the_documented_defaults() {
         stream_max_age: Some(minutes(30)),
         max_streams: 1_000,
         max_concurrent_requests: 10_000,
+        max_message_mib: 256,
+        max_connections: 10_000,
+        max_connections_per_peer: 5_000,
         request_timeout: secs(30),
         log_format: LogFormat::Text,
         log_filter: "info".to_owned(),
@@ -110,8 +113,10 @@ fn every_bound_is_the_one_that_the_readme_tells() {
         assert_eq!(beyond.each_ref().map(|text| takes(key, text)), [false; 2], "{key}: {beyond:?}");
         bounded.push(key);
     }
-    let all = ["threads", "max_streams", "max_concurrent_requests", "request_timeout"];
-    assert_eq!(bounded, [&all[..], &["stream_max_age", "drain_delay", "shutdown_grace"]].concat());
+    let numbers = ["threads", "max_streams", "max_concurrent_requests", "max_message_mib"];
+    let connections = ["max_connections", "max_connections_per_peer"];
+    let times = ["request_timeout", "stream_max_age", "drain_delay", "shutdown_grace"];
+    assert_eq!(bounded, [&numbers[..], &connections, &times].concat());
     let [first, last] = told_bounds("replica").unwrap().map(|text| text.parse::<usize>().unwrap());
     let lengths = [first - 1, first, last, last + 1];
     assert_eq!(

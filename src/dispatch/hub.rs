@@ -123,6 +123,11 @@ impl Hub {
         }
     }
 
+    /// Where the tasks of streams run.
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
     pub(super) fn now(&self) -> Time {
         self.scheduler.clock().now()
     }

@@ -12,6 +12,7 @@
 //! - `feed`, `ask` and `board`: what to ask a shard for, and when; one claim per shard at a time
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
+//! - `lifetime`: the age and idle ends of a stream, whether its transport is polled or not
 //! - `hear`: what becomes of leases by other replicas' doing
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out or was not heard of
 //! - `silence`, `silent`: whose streams are broken because their replica is silent
@@ -37,6 +38,7 @@ mod feed;
 mod hear;
 mod hub;
 mod ledger;
+mod lifetime;
 mod mailbox;
 mod orphans;
 mod outbox;

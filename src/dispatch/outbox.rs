@@ -9,8 +9,11 @@ use std::time::Duration;
 use rand::Rng as _;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::hub::Hub;
+use super::lifetime::Lifetime;
 use super::stream::Stream;
 use super::{Batch, StreamOptions};
 
@@ -22,8 +25,8 @@ pub struct Outbox {
     hub: Arc<Hub>,
     stream: Arc<Stream>,
     quiet: Countdown,
-    idle: Option<Countdown>,
-    age: Option<Pin<Box<Sleep>>>,
+    lifetime: Arc<Lifetime>,
+    _lifetime: Option<AbortOnDropHandle<()>>,
     ended: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -39,13 +42,12 @@ struct Countdown {
 
 impl Outbox {
     pub(super) fn new(hub: Arc<Hub>, stream: Arc<Stream>, place: OwnedSemaphorePermit) -> Outbox {
-        let options = stream.options();
-        let (quiet, idle) = (options.heartbeat, options.idle_timeout);
         let age = hub.config.age_max.mul_f64(rand::rng().random_range(0.9..=1.1));
+        let (lifetime, task) = Lifetime::begin(&hub, &stream, (!age.is_zero()).then_some(age));
         Outbox {
-            quiet: Countdown::new(quiet),
-            idle: idle.map(Countdown::new),
-            age: (!age.is_zero()).then(|| Box::pin(tokio::time::sleep(age))),
+            quiet: Countdown::new(stream.options().heartbeat),
+            lifetime,
+            _lifetime: task,
             ended: false,
             _place: place,
             hub,
@@ -65,6 +67,13 @@ impl Outbox {
         self.stream.options()
     }
 
+    /// Cancelled when the stream has ended and this was not polled for so long that it is to be dropped: its client
+    /// does not read.
+    #[must_use]
+    pub fn cut(&self) -> CancellationToken {
+        self.lifetime.cut().clone()
+    }
+
     /// What there is to send now, with everything that ends the stream.
     fn message(&mut self) -> Option<Batch> {
         let now = self.hub.now();
@@ -77,10 +86,8 @@ impl Outbox {
             return None;
         }
         self.quiet.restart();
-        if !taken.jobs.is_empty()
-            && let Some(idle) = &mut self.idle
-        {
-            idle.restart();
+        if !taken.jobs.is_empty() && self.options().idle_timeout.is_some() {
+            self.lifetime.took_job();
         }
         if taken.complete || taken.draining {
             self.end();
@@ -96,10 +103,6 @@ impl Outbox {
             self.hub.finish(&self.stream);
         }
     }
-
-    fn is_too_old(&mut self, cx: &mut Context<'_>) -> bool {
-        self.age.as_mut().is_some_and(|age| age.as_mut().poll(cx).is_ready())
-    }
 }
 
 impl futures::Stream for Outbox {
@@ -111,14 +114,10 @@ impl futures::Stream for Outbox {
             return Poll::Ready(None);
         }
         this.stream.register(cx.waker());
-        if this.is_too_old(cx) {
-            this.age = None;
-            this.hub.retire(&this.stream);
-        }
         if let Some(batch) = this.message() {
             return Poll::Ready(Some(batch));
         }
-        if this.idle.as_mut().is_some_and(|idle| idle.poll(cx).is_ready()) {
+        if this.lifetime.is_idle() || this.lifetime.cut().is_cancelled() {
             this.end();
             return Poll::Ready(None);
         }
@@ -133,7 +132,7 @@ impl futures::Stream for Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        if !self.ended {
+        if !self.ended && !self.lifetime.cut().is_cancelled() {
             let sent = self.hub.streams.broke(&self.stream);
             self.hub.orphaned(sent);
         }

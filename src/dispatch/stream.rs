@@ -86,6 +86,11 @@ impl Stream {
         self.transport.register(waker);
     }
 
+    /// Whoever polls the transport has something to see.
+    pub(super) fn wake(&self) {
+        self.transport.wake();
+    }
+
     /// See [`Ledger::take`].
     pub(super) fn take(&self, now: Time) -> Taken {
         self.ledger().take(now, self.options.max_batch as usize)

@@ -23,6 +23,17 @@ pub const HEADERS_BYTES_MAX: usize = 8 << 10;
 pub const BATCH_JOBS_MAX: usize = 1_000;
 /// Largest request message in bytes; also tonic's own default for decoding.
 pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// Calls under way on one connection; a client with more of them waits for one to end. Enough for a busy producer on
+/// one channel, or a proxy's share of many workers, and a bound on what one connection can make the server hold.
+pub const CONNECTION_CALLS_MAX: u32 = 1_024;
+/// How long a new connection may take to send its first 24 bytes: three losses of a packet, and no longer a socket
+/// that says nothing.
+pub const PREFACE_MAX: Duration = Duration::from_secs(10);
+/// A request ends when nothing of its message arrives for so long: as above, and what has arrived waits in memory.
+pub const REQUEST_STALL_MAX: Duration = Duration::from_secs(10);
+/// A stream that was ended for its age or for want of jobs, and whose client does not read that, is reset after so
+/// long: a client that reads needs a round trip.
+pub const STREAM_END_UNREAD_MAX: Duration = Duration::from_secs(10);
 /// How long a shard is waited for to confirm the durability that was asked: a sync every second that is
 /// late by another one, and less than any answer may take.
 pub const CONFIRM_MAX: Duration = Duration::from_millis(2_500);
@@ -46,7 +57,7 @@ pub const STREAM_BYTES_DEFAULT: u64 = 64 << 20;
 pub const STREAM_BATCH_MAX: u32 = 1_000;
 /// Deliveries of one message when `max_batch` is not given: the first is not kept waiting for many others.
 pub const STREAM_BATCH_DEFAULT: u32 = 64;
-/// A message stops growing here (bytes of payload and headers); a larger job travels alone.
+/// A message stops growing here, receipts and errors included; a larger job travels alone.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Most jobs of one Pull: it is for few; who wants many opens a stream.
 pub const PULL_JOBS_MAX: u32 = 256;
@@ -147,6 +158,10 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("headers_bytes_max", count(HEADERS_BYTES_MAX)),
         ("batch_jobs_max", count(BATCH_JOBS_MAX)),
         ("request_bytes_max", count(REQUEST_BYTES_MAX)),
+        ("connection_calls_max", count(CONNECTION_CALLS_MAX)),
+        ("preface_ms_max", ms(PREFACE_MAX)),
+        ("request_stall_ms_max", ms(REQUEST_STALL_MAX)),
+        ("stream_end_unread_ms_max", ms(STREAM_END_UNREAD_MAX)),
         ("settle_items_max", count(SETTLE_ITEMS_MAX)),
         ("follow_ups_max", count(FOLLOW_UPS_MAX)),
         ("stream_topics_max", count(STREAM_TOPICS_MAX)),

@@ -1,5 +1,6 @@
 //! `AdminService`: the operator's view.
 
+use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
 use crate::dispatch::Dispatcher;
@@ -9,7 +10,7 @@ use crate::pb::admin_service_server::AdminService;
 use crate::scheduler::Scheduler;
 
 use super::About;
-use super::convert::enums::to_durability;
+use super::convert::enums::{View, to_durability};
 use super::convert::number::to_int64;
 use super::convert::shard::{self, to_shard};
 use super::convert::time::to_timestamp;
@@ -22,11 +23,15 @@ use super::status::Failure;
 /// What this build serves beyond the first version of the contract.
 const FEATURES: [&str; 1] = ["shard_state"];
 
+/// Pages with payloads that are read at once, each in pieces of some 35 MiB; more wait until their deadline.
+const FULL_PAGES_MAX: usize = 4;
+
 /// For operators.
 pub(super) struct Admin {
     scheduler: Scheduler,
     dispatcher: Dispatcher,
     about: About,
+    full_pages: Semaphore,
 }
 
 // === impl Admin ===
@@ -34,7 +39,7 @@ pub(super) struct Admin {
 impl Admin {
     /// Over these.
     pub(super) fn new(scheduler: Scheduler, dispatcher: Dispatcher, about: About) -> Admin {
-        Admin { scheduler, dispatcher, about }
+        Admin { scheduler, dispatcher, about, full_pages: Semaphore::new(FULL_PAGES_MAX) }
     }
 }
 
@@ -46,6 +51,10 @@ impl AdminService for Admin {
     ) -> Result<Response<pb::ListJobsResponse>, Status> {
         let request = request.into_inner();
         let (asked, view) = list::list_jobs(&request)?;
+        let _place = match view {
+            View::Full => self.full_pages.acquire().await.ok(),
+            _ => None,
+        };
         let read = |piece| self.scheduler.list_jobs(piece);
         let page = jobs_page(asked, view, read).await.map_err(Failure::of_read)?;
         let token =

@@ -4,19 +4,21 @@
 //! What surrounds every call is in `layers`.
 //!
 //! # How much at once
-//! Unary calls are counted by this server and refused beyond [`Config::max_concurrent_requests`],
-//! at once and with a hint when to come back. Streams and pulls, which live long, are not counted
-//! here: the dispatcher has a bound of its own for both. Health and reflection are never refused.
+//! Unary calls are counted from when their message is there to when their answer is written, and refused beyond
+//! [`Config::max_concurrent_requests`], at once and with a hint when to come back; Ack, Nack and Extend have a
+//! reserve. Streams and pulls, which live long, are not counted here: the dispatcher has a bound of its own for
+//! both. Health and reflection are counted by connection. Bytes of messages are bounded by connection and in all,
+//! and connections by peer and in all.
 
 mod admin;
 mod convert;
 mod health;
-mod incoming;
 mod layers;
 mod messages;
 mod pages;
 mod queue;
 mod reason;
+mod serve;
 mod status;
 mod topics;
 
@@ -25,10 +27,11 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tonic::server::NamedService;
-use tonic::transport::Server;
+use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder as Reflection;
 
+use crate::connections::Connections;
 use crate::dispatch::Dispatcher;
 use crate::domain::{Time, limit};
 use crate::pb::admin_service_server::AdminServiceServer;
@@ -43,18 +46,6 @@ type TopicServer = TopicServiceServer<topics::Topics>;
 type AdminServer = AdminServiceServer<admin::Admin>;
 type HealthProbes = HealthServer<tonic_health::server::HealthService>;
 
-/// Calls under way on one connection; a client with more of them waits for one to end. Enough for a
-/// busy producer on one channel, and a bound on what one connection can make us hold.
-const CONNECTION_CALLS_MAX: u32 = 1_024;
-
-/// Calls that a client let go of before we saw them; of more at once its connection is ended, and all
-/// streams on it. As many as it may have under way: their deadlines may pass together while we stand still,
-/// and a proxy lets go for many clients at once. Without a bound a client could make us hold any number.
-const LET_GO_MAX: usize = CONNECTION_CALLS_MAX as usize;
-/// How often a silent connection is asked whether it is still there.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// How long it may take to say so.
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest answer. Lists and deliveries end far below it; the failures of a settle repeat the
 /// receipts that were sent, which may be a whole request of them, and add a sentence to each.
 const ANSWER_BYTES_MAX: usize = 2 * limit::REQUEST_BYTES_MAX;
@@ -82,14 +73,21 @@ pub struct About {
 }
 
 /// Bounds of this server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Unary calls at once; more are refused with RESOURCE_EXHAUSTED. Streams, pulls, health and
     /// reflection are not among them.
     pub max_concurrent_requests: usize,
-    /// The longest that a unary call may take, whatever its caller says. A pull gets its longest
-    /// wait on top; a stream has no bound.
+    /// Bytes of requests, and of answers that are not written yet, at once; more are refused with
+    /// RESOURCE_EXHAUSTED.
+    pub max_message_bytes: usize,
+    /// The longest that a unary call may take, its answer included, whatever its caller says. A pull gets its
+    /// longest wait on top; a stream has no bound.
     pub request_timeout: Duration,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one address, or from one IPv6 network of 64 bits.
+    pub max_connections_per_peer: usize,
 }
 
 /// Why a server cannot go on.
@@ -98,9 +96,6 @@ pub enum Error {
     /// The compiled contract is broken.
     #[error("cannot offer reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The transport failed.
-    #[error("cannot serve grpc: {0}")]
-    Transport(#[from] tonic::transport::Error),
 }
 
 /// A generated server with our bounds on its messages.
@@ -125,28 +120,25 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let Services { scheduler, dispatcher, health, about } = services;
-    let layer = layers::CallLayer::new(
-        scheduler.metrics().clone(),
+    let limits = layers::Limits::new(
         config.max_concurrent_requests,
+        config.max_message_bytes,
         config.request_timeout,
     );
+    let layer = layers::CallLayer::new(scheduler.metrics().clone(), limits);
+    let connections =
+        Connections::new("grpc", config.max_connections, config.max_connections_per_peer);
     let queue = queue::Queue::new(scheduler.clone(), dispatcher.clone());
     let topics = topics::Topics::new(scheduler.clone(), dispatcher.clone());
     let admin = admin::Admin::new(scheduler, dispatcher, about);
-    Server::builder()
-        .max_concurrent_streams(CONNECTION_CALLS_MAX)
-        .http2_max_pending_accept_reset_streams(Some(LET_GO_MAX))
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(layer)
-        .add_service(sized!(QueueServer::new(queue)))
+    let routes = Routes::new(sized!(QueueServer::new(queue)))
         .add_service(sized!(TopicServer::new(topics)))
         .add_service(sized!(AdminServer::new(admin)))
         .add_service(HealthProbes::new(health.service()))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(incoming::incoming(listener), shutdown)
-        .await?;
+        .prepare();
+    serve::serve(listener, connections, routes, layer, shutdown).await;
     Ok(())
 }
 

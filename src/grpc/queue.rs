@@ -16,7 +16,7 @@ use super::convert::number::to_int32;
 use super::convert::reschedule::{self, Reschedule};
 use super::convert::spec::Context;
 use super::convert::{Invalid, enqueue, job, settle, stream, time};
-use super::layers::{Deadline, until};
+use super::layers::{Deadline, Ends, until};
 use super::messages::Messages;
 use super::status::{Failure, safe_id};
 
@@ -124,7 +124,10 @@ impl QueueService for Queue {
         info.stream_id = outbox.stream_id();
         info.replica.clone_from(&self.scheduler.replica().name);
         info.server_time = Some(time::to_timestamp(self.scheduler.clock().now()));
-        Ok(Response::new(Messages::new(outbox, self.scheduler.clone(), info)))
+        let ends = Ends(outbox.cut());
+        let mut answer = Response::new(Messages::new(outbox, self.scheduler.clone(), info));
+        answer.extensions_mut().insert(ends);
+        Ok(answer)
     }
 
     async fn pull(&self, request: Request<pb::PullRequest>) -> Answer<pb::PullResponse> {

@@ -1,4 +1,4 @@
-//! The HTTP port: probes and metrics. It has no authentication and shows no secrets.
+//! The HTTP port: probes and metrics. It has no authentication and shows no secrets, and of shards their names only.
 //!
 //! | path | answer |
 //! | --- | --- |
@@ -6,29 +6,28 @@
 //! | `/readyz` | 200 while the server takes work, else 503 and why it takes none |
 //! | `/metrics` | Prometheus text |
 
-use std::future::Future;
-use std::io;
+mod scrapes;
+mod serve;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::future::BoxFuture;
-use tokio::net::TcpListener;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
+
+use scrapes::Scrapes;
+pub use serve::serve;
 
 /// Content type of the Prometheus text format.
 const METRICS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// How long a scrape waits for fresh gauges; well below Prometheus' own time-out of 10 s.
 const REFRESH_MAX: Duration = Duration::from_secs(2);
-/// How long a client that does not read may hold up the end of the server.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Brings the gauges up to date before a scrape, which waits 2 s for it at most.
 pub type Refresh = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -41,41 +40,17 @@ pub type NotReady = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 struct Pages {
     metrics: Metrics,
     not_ready: NotReady,
-    refresh: Refresh,
+    scrapes: Scrapes,
 }
 
-/// The pages. `not_ready` is asked for each probe; `refresh` runs before each rendering of the metrics.
+/// The pages. `not_ready` is asked for each probe; `refresh` runs before a rendering of the metrics,
+/// once a second at most.
 pub fn router(metrics: Metrics, not_ready: NotReady, refresh: Refresh) -> Router {
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(render))
-        .with_state(Pages { metrics, not_ready, refresh })
-}
-
-/// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
-///
-/// # Errors
-/// If the listener fails.
-pub async fn serve(
-    listener: TcpListener,
-    router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let stopping = CancellationToken::new();
-    let signal = stopping.clone();
-    let shutdown = async move {
-        shutdown.await;
-        signal.cancel();
-    };
-    let overdue = async {
-        stopping.cancelled().await;
-        tokio::time::sleep(LINGER).await;
-    };
-    tokio::select! {
-        served = axum::serve(listener, router).with_graceful_shutdown(shutdown) => served,
-        () = overdue => Ok(()),
-    }
+        .with_state(Pages { metrics, not_ready, scrapes: Scrapes::new(refresh) })
 }
 
 async fn readyz(State(pages): State<Pages>) -> impl IntoResponse {
@@ -85,11 +60,15 @@ async fn readyz(State(pages): State<Pages>) -> impl IntoResponse {
     }
 }
 
-async fn render(State(pages): State<Pages>) -> impl IntoResponse {
-    if timeout(REFRESH_MAX, (pages.refresh)()).await.is_err() {
+async fn render(State(pages): State<Pages>) -> Response {
+    let Some(_place) = pages.scrapes.enter() else {
+        let busy = "too many scrapes are under way; try again\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, busy).into_response();
+    };
+    if !pages.scrapes.refresh(REFRESH_MAX).await {
         tracing::warn!("gauges of this scrape are old, the store did not answer in time");
     }
-    ([(header::CONTENT_TYPE, METRICS_TEXT)], pages.metrics.render())
+    ([(header::CONTENT_TYPE, METRICS_TEXT)], pages.metrics.render()).into_response()
 }
 
 #[cfg(test)]
@@ -147,6 +126,26 @@ mod tests {
         let (status, text) = fetch(&router, "/metrics").await;
         assert_eq!(status, 200);
         assert!(text.contains("\nringq_streams 3\n"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_scrapes_are_one_refresh_and_a_few_renderings() {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let slow: Refresh = Arc::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Box::pin(tokio::time::sleep(Duration::from_secs(30)))
+        });
+        let router = router(Metrics::new(), ready(), slow);
+        for _ in 0..3 {
+            let scrapes = (0..60).map(|_| fetch(&router, "/metrics"));
+            let answers = futures::future::join_all(scrapes).await;
+            let served = answers.iter().filter(|(status, _)| *status == 200).count();
+            let refused = answers.iter().filter(|(status, _)| *status == 503).count();
+            assert_eq!((served, refused), (scrapes::AT_ONCE_MAX, 60 - scrapes::AT_ONCE_MAX));
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 1, "a refresh that is given up goes on alone");
     }
 
     #[tokio::test(start_paused = true)]

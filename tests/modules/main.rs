@@ -11,10 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use imports::{Import, Module};
 
 /// What each module of `src/lib.rs` may import. A line names those before it, so that imports run one way.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     // Beside all layers: each does one thing, for whoever wants it.
     ("pauses", &[]),
     ("said", &[]),
+    ("connections", &["pauses", "said"]),
     ("metrics", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
@@ -29,8 +30,8 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
     ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
-    ("grpc", &["dispatch", "domain", "metrics", "pauses", "pb", "said", "scheduler", "store"]),
-    ("http", &["metrics"]),
+    ("grpc", &["connections", "dispatch", "domain", "metrics", "pb", "said", "scheduler", "store"]),
+    ("http", &["connections", "metrics"]),
     ("config", &["domain", "store", "telemetry"]),
     (
         "app",

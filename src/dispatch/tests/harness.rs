@@ -167,6 +167,11 @@ impl Server {
 }
 
 impl Worker {
+    /// See [`Outbox::cut`].
+    pub(super) fn cut(&self) -> tokio_util::sync::CancellationToken {
+        self.0.cut()
+    }
+
     pub(super) fn new(outbox: Outbox) -> Worker {
         Worker(outbox)
     }

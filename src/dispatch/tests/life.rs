@@ -138,3 +138,50 @@ async fn a_replica_that_drains_ends_its_streams_and_waits_for_what_they_hold() {
     tokio::time::timeout(SECOND, idle).await.unwrap();
     tokio::time::timeout(SECOND, server.dispatcher.close()).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_not_polled_ends_at_its_age_and_when_it_is_idle() {
+    let server = Server::start();
+    let idle = Some(Duration::from_secs(70));
+    for (idle_timeout, longest) in [(idle, 81 * SECOND), (None, AGE_MAX.mul_f64(1.11))] {
+        let stream = server.open(StreamOptions { idle_timeout, ..options(&["t"]) });
+        let (opened, cut) = (tokio::time::Instant::now(), stream.cut());
+        assert!(tokio::time::timeout(longest, cut.cancelled()).await.is_ok());
+        assert!(opened.elapsed() >= longest.mul_f64(0.8), "{:?}", opened.elapsed());
+        assert_eq!(server.dispatcher.streams_count(), 0);
+        drop(stream);
+    }
+}
+
+#[tokio::test]
+async fn what_an_unread_stream_was_sent_outlives_its_age() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
+    stream.jobs(1).await;
+    tokio::time::pause();
+    stream.cut().cancelled().await;
+    drop(stream);
+    server.dispatcher.close().await;
+    assert_eq!(server.left_to_the_next_life().await, 0);
+}
+
+#[tokio::test]
+async fn a_job_in_time_keeps_a_stream_from_ending_idle() {
+    let server = Server::start();
+    let idle = Some(Duration::from_secs(70));
+    let mut stream = server.open(StreamOptions { idle_timeout: idle, ..options(&["t"]) });
+    let advance = async |seconds| {
+        tokio::time::pause();
+        tokio::time::advance(seconds * SECOND).await;
+        tokio::time::resume();
+    };
+    for _ in 0..3 {
+        advance(60).await;
+        server.enqueue("t", 1).await;
+        let sent = stream.jobs(1).await;
+        server.ack(&sent).await;
+    }
+    advance(71).await;
+    while !stream.ended().await {}
+}

@@ -1,39 +1,115 @@
 //! The answer of one call, frame by frame, until the last one tells how it ended.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::super::status::Failure;
+use super::backlog::{Backlog, Room};
 use super::call::Call;
-use super::panic;
+use super::method::Kind;
+use super::{cut, panic};
+
+/// How long after its client's deadline a stream is cut off whose client does not read that it has passed.
+const UNREAD_MAX: Duration = Duration::from_secs(5);
+/// An answer of a read beyond it is withheld where there are no bytes for it; a smaller one always goes out.
+const SMALL_MAX: usize = 16 << 10;
+
+/// When the server ends a stream whose client does not read: an extension of the answer that opens it.
+#[derive(Clone)]
+pub(in crate::grpc) struct Ends(pub(in crate::grpc) CancellationToken);
 
 /// See the module. Dropped before its last frame, the call was cancelled.
 #[derive(Default)]
 pub(in crate::grpc) struct CallBody {
     inner: Body,
     call: Option<Call>,
+    state: State,
     /// Rings at the caller's deadline, which no timer but ours keeps once headers are sent. Boxed,
     /// because only streams have one.
     late: Option<Pin<Box<Sleep>>>,
+    /// Until what was sent is written; not for streams.
+    room: Option<Room>,
+    /// Of a large answer.
+    own: Option<Arc<Backlog>>,
+}
+
+#[derive(Default)]
+enum State {
+    /// The task of the call has not been asked to end it yet.
+    New(Option<Ends>),
+    #[default]
+    Polled,
 }
 
 // === impl CallBody ===
 
 impl CallBody {
     /// The rest of an answer whose headers are out.
-    pub(super) fn new(inner: Body, call: Call, deadline: Option<Instant>) -> CallBody {
+    pub(super) fn new(inner: Body, call: Call, ends: Option<Ends>) -> CallBody {
+        let deadline = call.deadline().filter(|_| !is_unary(&call));
         let late = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
-        CallBody { inner, call: Some(call), late }
+        let (state, call) = (State::New(ends), Some(call));
+        CallBody { inner, call, state, late, room: None, own: None }
+    }
+
+    /// Asks the task of the call to end it at its deadline, or when the server ends it: a body that is not read is
+    /// not polled either.
+    fn begin(&mut self) {
+        let State::New(ends) = std::mem::take(&mut self.state) else { return };
+        let Some(call) = &self.call else { return };
+        if let Some(deadline) = call.deadline() {
+            cut::at(if is_unary(call) { deadline } else { deadline + UNREAD_MAX });
+        }
+        if let Some(Ends(token)) = ends {
+            cut::when(token);
+        }
+    }
+
+    /// Waits until what was sent before is written, if this is no stream.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let call = self.call.as_ref().filter(|call| is_bounded(call));
+        let Some(admission) = call.and_then(Call::admission) else { return Poll::Ready(()) };
+        let backlog = self.own.as_ref().unwrap_or_else(|| admission.backlog());
+        if self.room.is_none() && !backlog.is_full() {
+            return Poll::Ready(());
+        }
+        let room = self.room.get_or_insert_with(|| backlog.room());
+        ready!(room.as_mut().poll(cx));
+        self.room = None;
+        Poll::Ready(())
+    }
+
+    /// Counts a frame until it is written, if this is no stream.
+    fn count(&mut self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        let call = self.call.as_ref().filter(|call| is_bounded(call));
+        let Some(call) = call.filter(|_| frame.is_data()) else { return frame };
+        let Some(admission) = call.admission() else { return frame };
+        let Ok(bytes) = frame.into_data() else { return Frame::data(Bytes::new()) };
+        if bytes.len() <= SMALL_MAX || !call.method().reads() {
+            admission.take_in_any_case(bytes.len());
+        } else if let Err(failure) = admission.take(bytes.len()) {
+            return self.cut_short(failure);
+        }
+        // Jobs of a Pull have reached its caller when they are written, not before.
+        let alone = call.method().kind == Kind::Pull;
+        let (bytes, own) = admission.backlog().add(bytes, alone);
+        self.own = own;
+        Frame::data(bytes)
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.begin();
+        ready!(self.poll_room(cx));
         if let Some(late) = &mut self.late
             && late.as_mut().poll(cx).is_ready()
         {
@@ -41,6 +117,7 @@ impl CallBody {
         }
         let inner = &mut self.inner;
         match panic::caught(|| Pin::new(inner).poll_frame(cx)) {
+            Some(Poll::Ready(Some(Ok(frame)))) => Poll::Ready(Some(Ok(self.count(frame)))),
             Some(polled) => polled,
             None => Poll::Ready(Some(Ok(self.cut_short(Failure::internal())))),
         }
@@ -93,4 +170,14 @@ impl http_body::Body for CallBody {
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
     }
+}
+
+/// Whether it has one message as its answer.
+fn is_unary(call: &Call) -> bool {
+    matches!(call.method().kind, Kind::Unary | Kind::Pull)
+}
+
+/// Whether what is not written of its answer counts; a stream has bounds of its own.
+fn is_bounded(call: &Call) -> bool {
+    is_unary(call) || call.method().kind == Kind::Other
 }

@@ -13,6 +13,7 @@ use crate::said::News;
 
 use super::super::reason::{Reason, code_name};
 use super::Shared;
+use super::admission::Admission;
 use super::method::Method;
 
 /// One call, from its first header to its last frame. It ends once: with a code, or by being
@@ -23,8 +24,10 @@ pub(super) struct Call {
     id: HeaderValue,
     span: Span,
     began: Instant,
-    /// It was counted by the gate.
-    counted: bool,
+    /// What it takes of the bounds; none: it was refused.
+    admission: Option<Arc<Admission>>,
+    /// It takes no longer, its answer included.
+    deadline: Option<Instant>,
     ended: bool,
 }
 
@@ -37,11 +40,26 @@ impl Call {
         method: Method,
         id: HeaderValue,
         began: Instant,
-        counted: bool,
+        admission: Option<Arc<Admission>>,
     ) -> Call {
         // At debug, so that it costs nothing by default.
         let span = tracing::debug_span!("rpc", method = method.name, request_id = text(&id));
-        Call { shared, method, id, span, began, counted, ended: false }
+        Call { shared, method, id, span, began, admission, deadline: None, ended: false }
+    }
+
+    /// Sets the time at which it ends whatever its client does.
+    pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+    }
+
+    /// The time at which it ends whatever its client does.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// What it takes of the bounds; none: it was refused.
+    pub(super) fn admission(&self) -> Option<&Arc<Admission>> {
+        self.admission.as_ref()
     }
 
     /// The RPC.
@@ -107,10 +125,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.end(Code::Cancelled, None);
-        if self.counted {
-            self.shared.gate.leave();
-        }
+        // Cut off at its deadline: its client did not read the answer.
+        let is_late = self.deadline.is_some_and(|deadline| deadline <= Instant::now());
+        self.end(if is_late { Code::DeadlineExceeded } else { Code::Cancelled }, None);
     }
 }
 
@@ -128,15 +145,16 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
 
-    use super::super::CallLayer;
+    use super::super::{CallLayer, Limits};
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn refusals_are_told_apart_by_shards_that_are_there_and_not_by_others() {
-        let CallLayer { shared } = CallLayer::new(Metrics::new(), 1, Duration::from_secs(1));
+        let CallLayer { shared } =
+            CallLayer::new(Metrics::new(), Limits::new(1, 1 << 20, Duration::from_secs(1)));
         let method = Method::of("/ringq.v1.QueueService/Enqueue");
         let id = HeaderValue::from_static("a");
-        let call = Call::begin(shared, method, id, Instant::now(), false);
+        let call = Call::begin(shared, method, id, Instant::now(), None);
         let lines = |failure: fn(ShardName) -> Failure| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));

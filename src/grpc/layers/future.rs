@@ -7,14 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use http::Response;
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::super::status::Failure;
-use super::body::CallBody;
+use super::body::{CallBody, Ends};
 use super::call::Call;
-use super::method::Kind;
 use super::{foreign, panic, request_id};
 
 pin_project! {
@@ -23,7 +22,6 @@ pin_project! {
         #[pin]
         state: State<F>,
         call: Option<Call>,
-        deadline: Option<Instant>,
     }
 }
 
@@ -39,15 +37,15 @@ pin_project! {
 
 impl<F> CallFuture<F> {
     /// A call that is handled.
-    pub(super) fn run(call: Call, handler: F, deadline: Option<Instant>) -> CallFuture<F> {
-        let late = deadline.map(sleep_until);
-        CallFuture { state: State::Run { handler, late }, call: Some(call), deadline }
+    pub(super) fn run(call: Call, handler: F) -> CallFuture<F> {
+        let late = call.deadline().map(sleep_until);
+        CallFuture { state: State::Run { handler, late }, call: Some(call) }
     }
 
     /// A call that is not.
     pub(super) fn refused(call: Call, failure: Failure) -> CallFuture<F> {
         let state = State::Refused { failure: Some(failure) };
-        CallFuture { state, call: Some(call), deadline: None }
+        CallFuture { state, call: Some(call) }
     }
 }
 
@@ -68,7 +66,7 @@ where
         };
         drop(in_span);
         let Some(call) = this.call.take() else { return Poll::Pending };
-        Poll::Ready(Ok(answered(call, answer, *this.deadline)))
+        Poll::Ready(Ok(answered(call, answer)))
     }
 }
 
@@ -93,11 +91,7 @@ where
 }
 
 /// Gives an answer its id and its body the call, which lives until the last frame.
-fn answered(
-    mut call: Call,
-    answer: Result<Response<Body>, Status>,
-    deadline: Option<Instant>,
-) -> Response<CallBody> {
+fn answered(mut call: Call, answer: Result<Response<Body>, Status>) -> Response<CallBody> {
     let id = call.id().clone();
     let mut response = match answer.and_then(|answer| check(&call, answer)) {
         Err(status) => {
@@ -110,10 +104,9 @@ fn answered(
             call.end(code, status.as_ref());
             answer.map(|_| CallBody::default())
         }
-        Ok(answer) => {
-            let unary = matches!(call.method().kind, Kind::Unary | Kind::Pull);
-            let deadline = deadline.filter(|_| !unary);
-            answer.map(|body| CallBody::new(body, call, deadline))
+        Ok(mut answer) => {
+            let ends = answer.extensions_mut().remove::<Ends>();
+            answer.map(|body| CallBody::new(body, call, ends))
         }
     };
     response.headers_mut().insert(request_id::HEADER, id);
@@ -124,6 +117,9 @@ fn answered(
 fn check(call: &Call, answer: Response<Body>) -> Result<Response<Body>, Status> {
     if !answer.headers().contains_key(Status::GRPC_STATUS) {
         return Ok(answer);
+    }
+    if let Some(refused) = call.admission().and_then(|admission| admission.refused()) {
+        return Err(refused.clone());
     }
     foreign::translate(call.method(), answer.headers()).map_or(Ok(answer), Err)
 }

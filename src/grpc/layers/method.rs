@@ -20,7 +20,10 @@ pub(super) enum Kind {
     Pull,
     /// Without end: counted by the dispatcher for as long as it lives, and not limited in time.
     Stream,
-    /// Health, reflection and what does not exist: never refused, so that probes work under load.
+    /// Health without end, for as long as its client wants: counted by connection.
+    Watch,
+    /// Health, reflection and what does not exist: not counted with the others, so that probes work under load, but
+    /// by connection; limited in time.
     Other,
 }
 
@@ -50,7 +53,7 @@ impl Method {
             "/ringq.v1.AdminService/SetShardState" => ("SetShardState", Kind::Unary),
             "/ringq.v1.AdminService/GetServerInfo" => ("GetServerInfo", Kind::Unary),
             "/grpc.health.v1.Health/Check" => ("HealthCheck", Kind::Other),
-            "/grpc.health.v1.Health/Watch" => ("HealthWatch", Kind::Other),
+            "/grpc.health.v1.Health/Watch" => ("HealthWatch", Kind::Watch),
             _ => ("Other", Kind::Other),
         };
         Method { name, kind }
@@ -62,6 +65,26 @@ impl Method {
             self.name,
             "Enqueue" | "BatchEnqueue" | "Delete" | "Reschedule" | "RedriveJobs" | "SetShardState"
         )
+    }
+
+    /// Whether it ends or extends leases: it frees what others wait for, and a lease is lost where it is refused.
+    pub(super) fn settles(self) -> bool {
+        matches!(self.name, "Ack" | "Nack" | "Extend")
+    }
+
+    /// Whether it changes nothing, so that its answer can be withheld.
+    pub(super) fn reads(self) -> bool {
+        let named = ["Get", "GetTopic", "GetTopicStats", "GetServerInfo"];
+        self.kind == Kind::Unary && (named.contains(&self.name) || self.name.starts_with("List"))
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Whether it is health or reflection.
+    pub(super) fn is_probe(self) -> bool {
+        matches!(self, Kind::Watch | Kind::Other)
     }
 }
 
@@ -89,5 +112,15 @@ mod tests {
         }
         assert_eq!(seen, 19);
         assert_eq!(Method::of("/ringq.v1.QueueService/Nothing").kind, Kind::Other);
+    }
+
+    #[test]
+    fn settles_and_reads_differ_from_other_calls() {
+        let of = |name: &str| Method::of(&format!("/ringq.v1.QueueService/{name}"));
+        let settles = ["Ack", "Nack", "Extend", "Enqueue", "Get"].map(|name| of(name).settles());
+        assert_eq!(settles, [true, true, true, false, false]);
+        let list = Method::of("/ringq.v1.AdminService/ListJobs");
+        let reads = [list, of("Get"), of("Enqueue"), of("Ack"), of("Pull")].map(Method::reads);
+        assert_eq!(reads, [true, true, false, false, false]);
     }
 }

@@ -17,9 +17,22 @@ const PULL: &str = "/ringq.v1.QueueService/Pull";
 const STREAM: &str = "/ringq.v1.QueueService/Stream";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
+const ACK: &str = "/ringq.v1.QueueService/Ack";
+
 /// A layer for one call at a time, each of at most a second.
 fn layer(metrics: &Metrics) -> CallLayer {
-    CallLayer::new(metrics.clone(), 1, Duration::from_secs(1))
+    CallLayer::new(metrics.clone(), Limits::new(1, 32 << 20, Duration::from_secs(1)))
+}
+
+/// A handler that reads its message, as those of tonic do.
+async fn reads(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    let mut body = Box::pin(request.into_body());
+    while let Some(frame) = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+        if let Err(status) = frame {
+            return Ok(status.into_http());
+        }
+    }
+    Ok(ok())
 }
 
 fn request(path: &str, headers: &[(&'static str, &str)]) -> Request<Body> {
@@ -81,7 +94,7 @@ where
     F: Future<Output = Result<Response<Body>, Infallible>>,
 {
     let metrics = Metrics::new();
-    let calls = layer(&metrics).layer(service_fn(handler));
+    let calls = layer(&metrics).connection(service_fn(handler));
     let status = status(calls.oneshot(request).await.unwrap()).await;
     let reason = status.get_details_error_info().map_or(String::new(), |info| info.reason);
     let line = metrics.render();
@@ -116,6 +129,7 @@ async fn a_late_call_ends_at_the_earlier_of_both_deadlines() {
         (PULL, None, 61_000),
         (PULL, Some("5S"), 4_998),
         (STREAM, Some("90S"), 89_998),
+        (HEALTH, None, 1_000),
     ];
     for (path, timeout, millis) in cases {
         let headers: Vec<_> =
@@ -169,11 +183,15 @@ async fn panics_answer_internal_before_and_after_the_headers() {
 #[tokio::test(start_paused = true)]
 async fn unary_calls_beyond_the_bound_are_refused_until_one_has_ended() {
     let metrics = Metrics::new();
-    let calls = layer(&metrics).layer(service_fn(|_| async { Ok(ok()) }));
+    let calls = layer(&metrics).connection(service_fn(reads));
     let held = calls.clone().oneshot(request(GET, &[])).await.unwrap();
-    for (path, expected) in
-        [(GET, Code::ResourceExhausted), (PULL, Code::Ok), (STREAM, Code::Ok), (HEALTH, Code::Ok)]
-    {
+    for (path, expected) in [
+        (GET, Code::ResourceExhausted),
+        (PULL, Code::Ok),
+        (STREAM, Code::Ok),
+        (HEALTH, Code::Ok),
+        (ACK, Code::Ok),
+    ] {
         let response = calls.clone().oneshot(request(path, &[])).await.unwrap();
         let status = status(response).await;
         assert_eq!(status.code(), expected, "{path}");
@@ -192,7 +210,7 @@ async fn unary_calls_beyond_the_bound_are_refused_until_one_has_ended() {
 async fn a_call_whose_caller_goes_is_cancelled_and_leaves_its_place() {
     let metrics = Metrics::new();
     let calls =
-        layer(&metrics).layer(service_fn(|_| pending::<Result<Response<Body>, Infallible>>()));
+        layer(&metrics).connection(service_fn(|_| pending::<Result<Response<Body>, Infallible>>()));
     for _ in 0..3 {
         let call = calls.clone().oneshot(request(GET, &[]));
         assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err());
@@ -204,7 +222,7 @@ async fn a_call_whose_caller_goes_is_cancelled_and_leaves_its_place() {
 #[tokio::test(start_paused = true)]
 async fn every_answer_echoes_the_request_id() {
     let metrics = Metrics::new();
-    let panics = layer(&metrics).layer(service_fn(|request: Request<Body>| async move {
+    let panics = layer(&metrics).connection(service_fn(|request: Request<Body>| async move {
         assert_eq!(request.uri().path(), PULL);
         Ok(ok())
     }));
@@ -214,5 +232,141 @@ async fn every_answer_echoes_the_request_id() {
         assert_eq!(response.headers()["x-request-id"], "abc");
         let response = panics.clone().oneshot(request(path, &[])).await.unwrap();
         assert_eq!(response.headers()["x-request-id"].len(), 16);
+    }
+}
+
+/// A message that comes in these pieces and then ends, breaks, or stands still.
+fn sends(pieces: Vec<Bytes>, end: End) -> Body {
+    let pieces = futures::stream::iter(pieces.into_iter().map(|piece| Ok(Frame::data(piece))));
+    let end = futures::stream::poll_fn(move |_| match end {
+        End::Whole => Poll::Ready(None),
+        End::Reset => Poll::Ready(Some(Err(Status::unknown("the stream was reset")))),
+        End::Never => Poll::Pending,
+    });
+    Body::new(Frames(Box::pin(pieces.chain(end))))
+}
+
+#[derive(Clone, Copy)]
+enum End {
+    Whole,
+    Reset,
+    Never,
+}
+
+fn request_of(path: &str, body: Body) -> Request<Body> {
+    Request::builder().uri(path).body(body).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_before_its_message_is_there_has_cancelled() {
+    for path in [GET, PULL, STREAM, HEALTH, ACK] {
+        let body = sends(vec![Bytes::from_static(b"x")], End::Reset);
+        let (code, _, line) = outcome(request_of(path, body), reads).await;
+        assert_eq!(code, Code::Cancelled, "{path}");
+        assert_eq!(line, counted(Method::of(path).name, "CANCELLED"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_does_not_arrive_ends_its_call() {
+    let metrics = Metrics::new();
+    let limits = Limits::new(10, 32 << 20, Duration::from_secs(60));
+    let calls = CallLayer::new(metrics, limits).connection(service_fn(reads));
+    for path in [GET, PULL, STREAM, ACK, "/grpc.health.v1.Health/Watch"] {
+        let begun = Instant::now();
+        let body = sends(vec![Bytes::from_static(b"x")], End::Never);
+        let answer = status(calls.clone().oneshot(request_of(path, body)).await.unwrap()).await;
+        let reason = answer.get_details_error_info().unwrap().reason;
+        assert_eq!((answer.code(), &*reason), (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"));
+        assert_eq!(begun.elapsed().as_secs(), limit::REQUEST_STALL_MAX.as_secs(), "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_message_trickles_in_ends_at_the_request_timeout() {
+    let trickle = futures::stream::unfold((), |()| async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Some((Ok(Frame::data(Bytes::from_static(b"x"))), ()))
+    });
+    let begun = Instant::now();
+    let body = Body::new(Frames(Box::pin(trickle)));
+    let (code, ..) = outcome(request_of(STREAM, body), reads).await;
+    assert_eq!(code, Code::DeadlineExceeded);
+    assert!(begun.elapsed() <= Duration::from_secs(2), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_messages_take_no_places_and_a_bounded_number_of_bytes() {
+    let metrics = Metrics::new();
+    let layer = layer(&metrics);
+    let (hostile, polite) =
+        (layer.connection(service_fn(reads)), layer.connection(service_fn(reads)));
+    let half = || sends(vec![vec![7; 1 << 20].into()], End::Never);
+    let mut held: Vec<_> =
+        (0..10).map(|_| Box::pin(hostile.clone().oneshot(request_of(GET, half())))).collect();
+    let mut refused = 0;
+    for call in &mut held {
+        if let Poll::Ready(answer) = futures::poll!(call) {
+            let answer = status(answer.unwrap()).await;
+            assert_eq!(answer.code(), Code::ResourceExhausted, "{answer:?}");
+            assert_eq!(
+                answer.get_error_details().quota_failure().unwrap().violations[0].subject,
+                "max_message_mib"
+            );
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 7, "an eighth of 32 MiB is the share of one connection");
+    for path in [GET, ACK, PULL] {
+        let body = sends(vec![vec![7; 1 << 20].into()], End::Whole);
+        let answer = polite.clone().oneshot(request_of(path, body)).await.unwrap();
+        assert_eq!(status(answer).await.code(), Code::Ok, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_read_ends_at_the_deadline_of_its_call() {
+    let metrics = Metrics::new();
+    for (path, bytes) in [(GET, 1), (GET, 1 << 20), (PULL, 1), (ACK, 1)] {
+        let answers = move |_| {
+            let mut trailers = http::HeaderMap::new();
+            Status::new(Code::Ok, "").add_header(&mut trailers).unwrap();
+            let frames = vec![Frame::data(vec![7; bytes].into()), Frame::trailers(trailers)];
+            ready(Ok::<_, Infallible>(answer(frames, false)))
+        };
+        let calls = layer(&metrics).connection(service_fn(answers));
+        let begun = Instant::now();
+        // As hyper does it: the first frame is taken, and then nothing for want of a window.
+        let unread = Cut::new(async move {
+            let response = calls.oneshot(request(path, &[])).await.unwrap();
+            let mut body = Box::pin(response.into_body());
+            let _first = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await;
+            pending::<()>().await;
+        });
+        unread.await;
+        let most = if path == PULL { 61 } else { 1 };
+        assert_eq!(begun.elapsed().as_secs(), most, "{path} {bytes}");
+    }
+    let line = r#"ringq_rpc_seconds_count{method="Get",code="DEADLINE_EXCEEDED"} 2"#;
+    assert!(metrics.render().contains(line), "{}", metrics.render());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_frame_of_a_large_answer_waits_until_the_others_are_written() {
+    let metrics = Metrics::new();
+    for (bytes, waits) in [(16 << 10, false), ((16 << 10) + 1, true)] {
+        let answers = move |_| {
+            let frames = vec![Frame::data(vec![7; bytes].into())];
+            ready(Ok::<_, Infallible>(answer(frames, false)))
+        };
+        let calls = layer(&metrics).connection(service_fn(answers));
+        let mut body = Box::pin(calls.oneshot(request(GET, &[])).await.unwrap().into_body());
+        let first = std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)).await;
+        let mut last = Box::pin(std::future::poll_fn(|cx| body.as_mut().poll_frame(cx)));
+        assert_eq!(futures::poll!(&mut last).is_pending(), waits);
+        drop(first);
+        if waits {
+            assert!(last.await.is_none());
+        }
     }
 }

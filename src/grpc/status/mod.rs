@@ -110,6 +110,20 @@ impl Failure {
             .about("limit", "max_concurrent_requests")
     }
 
+    /// Too many bytes of messages are under way, here or on the caller's connection.
+    pub(super) fn too_many_bytes(limit: usize) -> Failure {
+        let message = "too many bytes of messages are under way here; wait as RetryInfo says, or send less at once";
+        Failure::new(Reason::RateLimited, message)
+            .with("limit", limit.to_string())
+            .about("limit", "max_message_mib")
+    }
+
+    /// The rest of a message does not come.
+    pub(super) fn request_stalled() -> Failure {
+        let message = "the message of the request did not arrive in time; nothing was applied";
+        Failure::new(Reason::DeadlineExceeded, message)
+    }
+
     /// The deadline passed.
     pub(super) fn deadline_exceeded() -> Failure {
         let message = "the deadline passed; what was asked may have been applied all the same";

@@ -54,6 +54,8 @@ mod sentinel;
 mod settle;
 /// What operators read and set of shards.
 mod shards;
+/// Clients that stall: silent ones, half messages, answers that are not read.
+mod stalls;
 /// What whoever starts a server on Redis is told.
 mod start;
 /// What comes over a stream, when, and how much of it.

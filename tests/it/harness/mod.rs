@@ -28,7 +28,7 @@ pub(crate) use client::{Client, nack, nack_retry, receipts};
 pub(crate) use holding_proxy::HoldingProxy;
 pub(crate) use job::{JobExt, job, request};
 pub(crate) use proxy::LossyProxy;
-pub(crate) use raw::{http_get, raw_queue};
+pub(crate) use raw::{RawAnswer, RawCalls, framed, http_get, raw_queue};
 #[allow(unused_imports, reason = "the fault scenarios use it")]
 pub(crate) use redis::Place;
 pub(crate) use redis::{Program, Redis};

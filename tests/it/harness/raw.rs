@@ -1,8 +1,16 @@
 //! Clients that do exactly what they are told. tonic's channel obeys `grpc-timeout` itself, so what
 //! the server answers to a deadline is seen only without it.
 
+use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http_body::Frame;
+use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use ringq::pb::queue_service_client::QueueServiceClient;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -53,4 +61,74 @@ pub(crate) async fn http_get(http: SocketAddr, path: &str) -> (u16, String) {
     let (head, body) = answer.split_once("\r\n\r\n").expect("an HTTP answer");
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     (status.expect("a status line"), body.to_owned())
+}
+
+/// A connection whose calls need not be complete, and whose answers need not be read.
+pub(crate) struct RawCalls {
+    sender: SendRequest<Body>,
+    origin: String,
+}
+
+/// The message of a request: its bytes, and then its end or nothing more.
+struct Upload {
+    bytes: Option<Bytes>,
+    ends: bool,
+}
+
+/// What a raw call answers: its headers, and a body that need not be read.
+pub(crate) type RawAnswer = Result<http::Response<Incoming>, hyper::Error>;
+
+/// A message as gRPC frames it.
+pub(crate) fn framed(message: &impl prost::Message) -> Bytes {
+    let mut framed = BytesMut::new();
+    framed.put_u8(0);
+    framed.put_u32(u32::try_from(message.encoded_len()).unwrap());
+    message.encode(&mut framed).unwrap();
+    framed.freeze()
+}
+
+// === impl RawCalls ===
+
+impl RawCalls {
+    /// Connects; each answer may have so many bytes before it is read.
+    pub(crate) async fn connect(grpc: SocketAddr, window: u32) -> RawCalls {
+        let socket = TcpStream::connect(grpc).await.unwrap();
+        let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(window);
+        let (sender, connection) = client.handshake(TokioIo::new(socket)).await.unwrap();
+        tokio::spawn(connection);
+        RawCalls { sender, origin: format!("http://{grpc}") }
+    }
+
+    /// Begins a call of this method with these bytes; without `ends` no more comes after them.
+    pub(crate) fn begin(
+        &mut self,
+        method: &str,
+        bytes: Bytes,
+        ends: bool,
+    ) -> impl Future<Output = RawAnswer> + Send + use<> {
+        let upload = Upload { bytes: Some(bytes), ends };
+        let request = http::Request::post(format!("{}/ringq.v1.{method}", self.origin))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        self.sender.send_request(request.body(Body::new(upload)).unwrap())
+    }
+}
+
+// === impl Upload ===
+
+impl http_body::Body for Upload {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.bytes.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
 }

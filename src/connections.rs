@@ -1,0 +1,232 @@
+//! Connections of one port as they come: how many are open at once, in all and from one address, and how long one
+//! may keep what is written to it waiting.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::pauses::Pauses;
+use crate::said::Said;
+
+/// First pause after a failed accept.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// Longest pause after failed accepts: short enough for a caller that connects meanwhile.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A connection ends when its peer takes nothing of what is written to it for so long: as long as a peer that
+/// does not answer pings has.
+const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
+/// Refused connections are logged this often at most, with the number of the others.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+/// Bits of an IPv6 address that name its network: one machine has all addresses below.
+const NETWORK_BITS: u32 = 64;
+
+/// The connections of one port. Those over a bound are closed at once: the client sees that at once and can go
+/// elsewhere, where one that waited would look like a server that stands still.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    port: &'static str,
+    max: usize,
+    peer_max: usize,
+    open: Mutex<Open>,
+    log: Said,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    all: usize,
+    by_peer: HashMap<IpAddr, usize>,
+}
+
+/// A connection that was accepted, and its place among the others.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) socket: TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) place: Place,
+}
+
+/// A place among the connections of a port; free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    connections: Arc<Connections>,
+    peer: IpAddr,
+}
+
+/// The bound that refuses a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Full {
+    Port,
+    Peer,
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// At most `max` connections of the port called `port`, and `peer_max` of them from one address.
+    pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
+        let (open, log) = (Mutex::default(), Said::new(LOG_EVERY));
+        Arc::new(Connections { port, max, peer_max: peer_max.min(max), open, log })
+    }
+
+    /// The next connection that finds a place. An error of the listener is waited out: a process without files
+    /// would spin otherwise.
+    pub(crate) async fn accept(self: &Arc<Self>, listener: &TcpListener) -> Accepted {
+        let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
+        loop {
+            match listener.accept().await {
+                Ok((socket, peer)) => {
+                    if let Some(place) = self.admit(peer.ip())
+                        && prepare(&socket).is_ok()
+                    {
+                        return Accepted { socket, peer, place };
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(port = self.port, %error, "cannot accept a connection, trying again");
+                    tokio::time::sleep(pauses.pause()).await;
+                }
+            }
+        }
+    }
+
+    fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        let network = network(peer);
+        match self.enter(network) {
+            Ok(()) => Some(Place { connections: Arc::clone(self), peer: network }),
+            Err(full) => {
+                self.log_refused(peer, full);
+                None
+            }
+        }
+    }
+
+    fn enter(&self, peer: IpAddr) -> Result<(), Full> {
+        let mut open = self.open();
+        if open.all >= self.max {
+            return Err(Full::Port);
+        }
+        let of_peer = open.by_peer.entry(peer).or_default();
+        if *of_peer >= self.peer_max {
+            return Err(Full::Peer);
+        }
+        *of_peer += 1;
+        open.all += 1;
+        Ok(())
+    }
+
+    fn leave(&self, peer: IpAddr) {
+        let mut open = self.open();
+        open.all -= 1;
+        if let Some(of_peer) = open.by_peer.get_mut(&peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                open.by_peer.remove(&peer);
+            }
+        }
+    }
+
+    fn log_refused(&self, peer: IpAddr, full: Full) {
+        let (max, why) = match full {
+            Full::Port => (self.max, "too many connections"),
+            Full::Peer => (self.peer_max, "too many connections from one address"),
+        };
+        if let Some(news) = self.log.news(&[why]) {
+            let (port, suppressed) = (self.port, news.suppressed());
+            tracing::warn!(port, %peer, max, suppressed, "connection refused: {why}");
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Place ===
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.leave(self.peer);
+    }
+}
+
+/// Fails where the peer has closed the connection already.
+fn prepare(socket: &TcpStream) -> std::io::Result<()> {
+    // Without it a small answer waits for the acknowledgement of the one before.
+    socket.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    rustix::net::sockopt::set_tcp_user_timeout(
+        socket,
+        u32::try_from(WRITE_STALL_MAX.as_millis()).unwrap_or(u32::MAX),
+    )?;
+    Ok(())
+}
+
+/// What counts as one peer.
+fn network(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(v6) => {
+            let mask = !(u128::MAX >> NETWORK_BITS);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn connections_are_bounded_in_all_and_by_peer() {
+        let connections = Connections::new("grpc", 3, 2);
+        let (a, b) = (ip("10.0.0.1"), ip("10.0.0.2"));
+        let held = [connections.admit(a), connections.admit(a)];
+        assert!(held.iter().all(Option::is_some));
+        assert_eq!(connections.enter(a), Err(Full::Peer));
+        let of_b = connections.admit(b);
+        assert_eq!((of_b.is_some(), connections.enter(b)), (true, Err(Full::Port)));
+        drop(held);
+        assert!(connections.admit(a).is_some() && connections.admit(a).is_some());
+        drop(of_b);
+        let open = connections.open();
+        assert_eq!(
+            (open.all, open.by_peer.len()),
+            (0, 0),
+            "a peer without connections is forgotten"
+        );
+    }
+
+    #[test]
+    fn a_peer_is_an_address_or_an_ipv6_network() {
+        assert_eq!(network(ip("2001:db8:1:2:3::4")), network(ip("2001:db8:1:2::5")));
+        assert_ne!(network(ip("2001:db8:1:2::5")), network(ip("2001:db8:1:3::5")));
+        assert_eq!(network(ip("::ffff:10.0.0.1")), ip("10.0.0.1"));
+        assert_ne!(network(ip("10.0.0.1")), network(ip("10.0.0.2")));
+    }
+
+    #[tokio::test]
+    async fn a_connection_over_the_bound_is_closed_at_once_and_the_next_one_is_served() {
+        use tokio::io::AsyncReadExt as _;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Connections::new("grpc", 1, 1);
+        let first = TcpStream::connect(address).await.unwrap();
+        let accepted = connections.accept(&listener).await;
+        let mut second = TcpStream::connect(address).await.unwrap();
+        let third = tokio::spawn(async move {
+            let next = connections.accept(&listener).await;
+            (next.peer, connections)
+        });
+        assert_eq!(second.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        drop((first, accepted));
+        let socket = TcpStream::connect(address).await.unwrap();
+        assert_eq!(third.await.unwrap().0, socket.local_addr().unwrap());
+    }
+}

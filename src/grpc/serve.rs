@@ -1,0 +1,185 @@
+//! The gRPC port: its connections, from the first byte to the last, and the task of each call.
+//!
+//! hyper is used without tonic's server around it, which has no bound on the time to the first byte and none on
+//! the tasks of calls: a call whose client reads nothing could not be ended.
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+use tonic::transport::server::Connected as _;
+use tower::Service as _;
+
+use crate::connections::{Accepted, Connections};
+use crate::domain::limit;
+
+use super::layers::{CallLayer, Cut};
+
+/// Calls that a client has reset before they were accepted; beyond that its connection is closed, and all streams
+/// on it. As many as it may have under way: their deadlines may pass together while this process stands still, and
+/// a proxy resets calls of many clients at once. Without a bound a client could make us hold any number.
+const RESETS_MAX: usize = limit::CONNECTION_CALLS_MAX as usize;
+/// How often a silent connection is asked whether it is still there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long it may take to answer.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Where hyper runs the calls of a connection: each in a task that ends with its call, or when the call asks to
+/// be cut off.
+#[derive(Clone, Copy)]
+struct Tasks;
+
+/// Serves `routes` on `listener` until `shutdown` ends; then takes no more connections or calls, and returns when the
+/// last call has ended.
+pub(super) async fn serve(
+    listener: TcpListener,
+    connections: Arc<Connections>,
+    routes: Routes,
+    layer: CallLayer,
+    shutdown: impl Future<Output = ()>,
+) {
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = connections.accept(&listener) => accepted,
+        };
+        tracker.spawn(connection(accepted, routes.clone(), layer.clone(), stop.clone()));
+    }
+    drop(listener);
+    stop.cancel();
+    tracker.close();
+    tracker.wait().await;
+}
+
+/// Serves one connection until its client closes it, or until `stop` and its last call.
+async fn connection(accepted: Accepted, routes: Routes, layer: CallLayer, stop: CancellationToken) {
+    let Accepted { socket, peer, place } = accepted;
+    let info = socket.connect_info();
+    let begun = tokio::time::timeout(limit::PREFACE_MAX, preface(socket));
+    let socket = tokio::select! {
+        () = stop.cancelled() => return,
+        begun = begun => match begun {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "connection closed before its first call"),
+            Err(_) => return tracing::debug!(%peer, "connection closed: it sent no HTTP/2 preface in time"),
+        },
+    };
+    let calls = layer.connection(routes);
+    let service = service_fn(move |mut request: http::Request<Incoming>| {
+        request.extensions_mut().insert(info.clone());
+        calls.clone().call(request)
+    });
+    let mut connection = pin!(http().serve_connection(TokioIo::new(socket), service));
+    let served = tokio::select! {
+        served = &mut connection => served,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "connection failed");
+    }
+    drop(place);
+}
+
+fn http() -> http2::Builder<Tasks> {
+    let mut http = http2::Builder::new(Tasks);
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(limit::CONNECTION_CALLS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    http
+}
+
+/// The socket once its preface is there, or what is none, which hyper answers. Until then a connection costs its
+/// socket and a small task.
+async fn preface(
+    mut socket: TcpStream,
+) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+    let (mut head, mut length) = ([0; PREFACE.len()], 0);
+    while length < head.len() && PREFACE.starts_with(&head[..length]) {
+        match socket.read(&mut head[length..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => length += more,
+        }
+    }
+    let (read, write) = socket.into_split();
+    Ok(join(io::Cursor::new(head).take(length as u64).chain(read), write))
+}
+
+// === impl Tasks ===
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, call: F) {
+        tokio::spawn(Cut::new(call));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::Instant;
+
+    use super::super::layers::Limits;
+    use super::*;
+    use crate::metrics::Metrics;
+
+    /// An empty SETTINGS frame.
+    const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+
+    /// How long a connection lives that sends this and then nothing, and what it is sent.
+    async fn lives(sent: &[u8]) -> (u64, Vec<u8>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let connections = Connections::new("grpc", 2, 2);
+        let limits = Limits::new(1, 32 << 20, Duration::from_secs(30));
+        let layer = CallLayer::new(Metrics::new(), limits);
+        let serving = serve(listener, connections, Routes::default(), layer, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        socket.write_all(sent).await.unwrap();
+        let (begun, mut answer) = (Instant::now(), Vec::new());
+        let _ = socket.read_to_end(&mut answer).await;
+        (begun.elapsed().as_secs(), answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_say_nothing_whole_are_closed() {
+        let preface = limit::PREFACE_MAX.as_secs();
+        for (sent, seconds) in [
+            (Vec::new(), preface),
+            (PREFACE[..1].to_vec(), preface),
+            (PREFACE[..PREFACE.len() - 1].to_vec(), preface),
+            // From here on pings tell who is there.
+            (PREFACE.to_vec(), 40),
+            ([PREFACE, SETTINGS].concat(), 40),
+            ([PREFACE, SETTINGS, &[0, 1, 0, 1, 4]].concat(), 40),
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), 0),
+        ] {
+            let (lived, _) = lives(&sent).await;
+            assert_eq!(lived, seconds, "{sent:?}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The connections of the HTTP port.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
+
+use crate::connections::{Accepted, Connections};
+
+/// Connections at once: probes and scrapers are few, and each holds an open file.
+const CONNECTIONS_MAX: usize = 128;
+/// Of them from one address, so that one machine alone cannot lock out the others.
+const PEER_CONNECTIONS_MAX: usize = 64;
+/// How long the head of a request may take, and how long a connection may have none.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// How long a client that does not read may hold up the end of the server.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
+pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
+    let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
+    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+    let mut shutdown = pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = connections.accept(&listener) => accepted,
+        };
+        tracker.spawn(connection(accepted, router.clone(), stop.clone()));
+    }
+    drop(listener);
+    stop.cancel();
+    tracker.close();
+    let _ = tokio::time::timeout(LINGER, tracker.wait()).await;
+}
+
+async fn connection(accepted: Accepted, router: Router, stop: CancellationToken) {
+    let Accepted { socket, peer, place: _place } = accepted;
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        router.clone().oneshot(request.map(Body::new))
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
+    let served = tokio::select! {
+        served = &mut connection => served,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%peer, %error, "http connection failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_without_a_whole_request_are_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/healthz", axum::routing::get(async || "ok"));
+        let serving = serve(listener, router, pending());
+        let _serving = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(serving));
+        for (sent, served) in [
+            (&b""[..], false),
+            (b"GET /healthz HT", false),
+            (b"GET /healthz HTTP/1.1\r\nhost: x\r\n", false),
+            (b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", true),
+        ] {
+            let mut socket = TcpStream::connect(address).await.unwrap();
+            socket.write_all(sent).await.unwrap();
+            let (begun, mut answer) = (Instant::now(), Vec::new());
+            let _ = socket.read_to_end(&mut answer).await;
+            assert_eq!(begun.elapsed().as_secs(), HEAD_MAX.as_secs(), "{sent:?}");
+            assert_eq!(answer.starts_with(b"HTTP/1.1 200"), served);
+        }
+    }
+}
