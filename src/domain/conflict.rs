@@ -1,5 +1,7 @@
 //! What an enqueue does when its id is taken: one table, the same for every store.
 
+use xxhash_rust::xxh3::xxh3_64;
+
 use super::job::State;
 
 /// What the caller wants when `(topic, id)` exists.
@@ -42,6 +44,44 @@ pub enum Found {
     RunningWithNext,
 }
 
+/// How a call stands to the one that was applied last under its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repeat {
+    /// Another call, or one of them has no request id.
+    No,
+    /// The same request id, and the same is asked for.
+    Same,
+    /// The same request id, and something else is asked for.
+    Changed,
+}
+
+/// Bits of a stored request that stand for what was asked for; those above them stand for the request id. Two request
+/// ids of one job are taken for one in 1 of 2^40 cases, two jobs under one request id in 1 of 2^24.
+const CONTENT: u64 = (1 << 24) - 1;
+
+/// A request as stores keep it: by its request id, and a hash of everything that it asks for.
+#[must_use]
+pub fn request(request_id: &str, content: u64) -> u64 {
+    xxh3_64(request_id.as_bytes()) & !CONTENT | content & CONTENT
+}
+
+// === impl Repeat ===
+
+impl Repeat {
+    /// All of them.
+    pub const ALL: [Repeat; 3] = [Repeat::No, Repeat::Same, Repeat::Changed];
+
+    /// What a call with the request `new` is to the one with `known`; see [`request`].
+    #[must_use]
+    pub fn of(known: Option<u64>, new: Option<u64>) -> Repeat {
+        match known.zip(new) {
+            Some((known, new)) if known == new => Repeat::Same,
+            Some((known, new)) if known & !CONTENT == new & !CONTENT => Repeat::Changed,
+            _ => Repeat::No,
+        }
+    }
+}
+
 /// What the store has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -63,15 +103,15 @@ pub enum Action {
     MoveNext,
 }
 
-/// The table of `on_conflict`. `same_request`: the request id of this call was the last one applied
-/// to the record, so the call is a repeat.
+/// The table of `on_conflict`, for a call that is such a repeat.
 #[must_use]
-pub fn resolve(policy: OnConflict, found: Found, same_request: bool) -> Action {
+pub fn resolve(policy: OnConflict, found: Found, repeat: Repeat) -> Action {
     use OnConflict::{Keep, Reject, Replace, Reschedule};
     use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
     let state = match found {
         Found::Nothing => return Action::Write(EnqueueOutcome::Created),
-        _ if same_request => return Action::Leave,
+        _ if repeat == Repeat::Same => return Action::Leave,
+        _ if repeat == Repeat::Changed => return Action::Refuse,
         Found::Job(Cancelled) => return Action::Write(EnqueueOutcome::Created),
         Found::RunningWithNext => Running,
         Found::Job(state) => state,
@@ -117,6 +157,43 @@ impl EnqueueOutcome {
             EnqueueOutcome::Unchanged => "unchanged",
             EnqueueOutcome::Deferred => "deferred",
             EnqueueOutcome::Rescheduled => "rescheduled",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_known_by_its_id_and_by_what_it_asks_for() {
+        let request = |request_id, content| Some(request(request_id, content));
+        let first = request("a", 1);
+        for (new, expected) in [
+            (request("a", 1), Repeat::Same),
+            (request("a", 2), Repeat::Changed),
+            (request("a", 1 << 23), Repeat::Changed),
+            (request("b", 1), Repeat::No),
+            (None, Repeat::No),
+        ] {
+            assert_eq!(Repeat::of(first, new), expected, "{new:?}");
+            assert_eq!(Repeat::of(new, first), expected, "{new:?}");
+        }
+        assert_eq!(Repeat::of(None, None), Repeat::No);
+    }
+
+    #[test]
+    fn a_repeat_changes_nothing_and_another_job_is_no_repeat() {
+        let policies =
+            [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
+        let found = State::ALL.map(Found::Job).into_iter().chain([Found::RunningWithNext]);
+        for (found, policy) in found.flat_map(|found| policies.map(|policy| (found, policy))) {
+            assert_eq!(resolve(policy, found, Repeat::Same), Action::Leave);
+            assert_eq!(resolve(policy, found, Repeat::Changed), Action::Refuse);
+        }
+        for repeat in Repeat::ALL {
+            let created = Action::Write(EnqueueOutcome::Created);
+            assert_eq!(resolve(OnConflict::Reject, Found::Nothing, repeat), created);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Ids of jobs: those that clients choose, and those that servers make.
+//! Ids of jobs: those that clients choose, those that follow from a request id, and those that servers make. Each kind
+//! has a form of its own, so that none of one kind is ever one of another.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use super::limit;
 use super::name::{InvalidName, ShardName, TopicName, check};
 use super::time::Time;
 
-/// A job's id within its topic; see [`JobId::try_chosen`] and [`JobId::server_made`].
+/// A job's id within its topic; see [`JobId::try_chosen`], [`JobId::of_request`] and [`JobId::server_made`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
@@ -21,30 +22,45 @@ pub struct JobKey {
 }
 
 const ID_CHARS: &str = "letters, digits and . _ : @ -";
+/// What an id of a request begins with. No chosen id and no request id has a `=`.
+const OF_REQUEST: &str = "r=";
+/// Digits of the largest index: a client that numbers the lines of a file may count far.
+const INDEX_DIGITS_MAX: usize = 20;
+/// Characters of a server-made id, behind the `~`, that name its second: see [`second_of`].
+pub const SECOND_CHARS: usize = 8;
+/// Milliseconds of one of these seconds.
+const SECOND_MILLIS: i64 = 1 << 10;
 /// Characters of a UUID in base 32.
 const UUID_CHARS: usize = 26;
 /// Base 32 with digits first (RFC 4648 "base32hex", lowercase): sorts like the number it encodes.
 const BASE32: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
-/// By byte, whether it is one of [`BASE32`].
-const IS_BASE32: [bool; 256] = {
-    let (mut is, mut at) = ([false; 256], 0);
+/// By byte, which of [`BASE32`] it is; [`NO_DIGIT`]: none.
+const DIGITS: [u8; 256] = {
+    let (mut digits, mut at) = ([NO_DIGIT; 256], 0);
     while at < BASE32.len() {
-        is[BASE32[at] as usize] = true;
+        digits[BASE32[at] as usize] = at as u8;
         at += 1;
     }
-    is
+    digits
 };
+const NO_DIGIT: u8 = u8::MAX;
+/// Characters of a server-made id, behind the `~`, that name its millisecond: of the first 48 bits of a UUIDv7 (RFC 9562,
+/// section 5.7), behind the two bits that 26 characters have more than a UUID.
+const MILLIS_CHARS: usize = 10;
 
 // === impl JobId ===
 
 impl JobId {
-    /// Checks and takes an id that a client sent: one of its own choice, or one that a server made
-    /// earlier (a repeat of an enqueue whose outcome was unknown).
+    /// Checks and takes an id of any kind that a client sent.
     ///
     /// # Errors
     /// [`InvalidName`], with what would be accepted.
     pub fn try_new(id: &str) -> Result<JobId, InvalidName> {
-        if is_server_made(id) { Ok(JobId(id.into())) } else { JobId::try_chosen(id) }
+        if is_server_made(id) || is_of_request(id) {
+            Ok(JobId(id.into()))
+        } else {
+            JobId::try_chosen(id)
+        }
     }
 
     /// Checks and takes an id of a client's own choice: 1 to 128 of `[A-Za-z0-9._:@-]`.
@@ -57,6 +73,23 @@ impl JobId {
         }
         check(id, limit::ID_BYTES_MAX, ID_CHARS, |c| "._:@-".contains(c))?;
         Ok(JobId(id.into()))
+    }
+
+    /// `r=<request id>`, of a job in a batch `r=<request id>=<index>`: the id of a job whose client gave it a request
+    /// id and no id. `request_id` has been checked with [`JobId::try_chosen`].
+    #[must_use]
+    pub fn of_request(request_id: &str, index: Option<usize>) -> JobId {
+        match index {
+            None => JobId(format!("{OF_REQUEST}{request_id}").into()),
+            Some(index) => JobId(format!("{OF_REQUEST}{request_id}={index}").into()),
+        }
+    }
+
+    /// The request id that this id follows from, alone or in a batch; none for an id of another kind.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&str> {
+        let rest = self.0.strip_prefix(OF_REQUEST)?;
+        Some(rest.split_once('=').map_or(rest, |(request_id, _)| request_id))
     }
 
     /// `<shard>~<26 characters>`: an id that carries its shard and is never hashed.
@@ -92,12 +125,13 @@ impl JobId {
     /// chose.
     #[must_use]
     pub fn made_at(&self) -> Option<Time> {
-        let (_, uuid) = self.0.split_once('~')?;
-        let digit = |byte| BASE32.iter().position(|digit| *digit == byte);
-        let uuid =
-            uuid.bytes().try_fold(0u128, |uuid, byte| Some(uuid << 5 | digit(byte)? as u128))?;
-        // The first 48 bits of a UUIDv7 are milliseconds since the Unix epoch (RFC 9562, section 5.7).
-        Some(Time(i64::try_from(uuid >> 80).ok()?.saturating_mul(1_000)))
+        made_at(&self.0)
+    }
+
+    /// The second in which a server made it, as [`second_of`] names it; none for an id of another kind.
+    #[must_use]
+    pub fn made_second(&self) -> Option<&str> {
+        self.0.split_once('~')?.1.get(..SECOND_CHARS)
     }
 
     /// The id.
@@ -107,12 +141,47 @@ impl JobId {
     }
 }
 
+/// [`JobId::made_at`] of an id as it is stored.
+#[must_use]
+pub fn made_at(id: &str) -> Option<Time> {
+    let digits = id.split_once('~')?.1.as_bytes().get(..MILLIS_CHARS)?;
+    let millis =
+        digits.iter().try_fold(0, |millis: i64, &byte| match DIGITS[usize::from(byte)] {
+            NO_DIGIT => None,
+            digit => Some(millis << 5 | i64::from(digit)),
+        })?;
+    Some(Time(millis.saturating_mul(1_000)))
+}
+
+/// The name of a second (1,024 ms): what ids begin with, behind their shard, that a server made then. Names sort like
+/// the times.
+#[must_use]
+pub fn second_of(time: Time) -> [u8; SECOND_CHARS] {
+    let mut left = u64::try_from(time.0 / 1_000 / SECOND_MILLIS).unwrap_or(0);
+    let mut name = [0; SECOND_CHARS];
+    for digit in name.iter_mut().rev() {
+        *digit = BASE32[usize::try_from(left & 31).unwrap_or(0)];
+        left >>= 5;
+    }
+    name
+}
+
 fn is_server_made(id: &str) -> bool {
     id.split_once('~').is_some_and(|(shard, uuid)| {
         ShardName::try_new(shard).is_ok()
             && uuid.len() == UUID_CHARS
-            && uuid.bytes().all(|byte| IS_BASE32[usize::from(byte)])
+            && uuid.bytes().all(|byte| DIGITS[usize::from(byte)] != NO_DIGIT)
     })
+}
+
+/// Whether it has the form of [`JobId::of_request`].
+fn is_of_request(id: &str) -> bool {
+    let Some(rest) = id.strip_prefix(OF_REQUEST) else { return false };
+    let (request_id, index) = rest.split_once('=').map_or((rest, "0"), |parts| parts);
+    request_id.len() <= limit::REQUEST_ID_BYTES_MAX
+        && JobId::try_chosen(request_id).is_ok()
+        && (1..=INDEX_DIGITS_MAX).contains(&index.len())
+        && index.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 // === Display ===
@@ -145,6 +214,30 @@ mod tests {
     }
 
     #[test]
+    fn an_id_of_a_request_is_of_no_other_kind() {
+        let longest = "r".repeat(limit::REQUEST_ID_BYTES_MAX);
+        for request_id in ["x", "x:1", "1", &longest] {
+            for index in [None, Some(0), Some(1), Some(999), Some(usize::MAX)] {
+                let id = JobId::of_request(request_id, index);
+                assert_eq!(JobId::try_new(id.as_str()), Ok(id.clone()));
+                assert!(JobId::try_chosen(id.as_str()).is_err(), "{id}");
+                assert_eq!(
+                    (id.request_id(), id.shard(), id.made_at()),
+                    (Some(request_id), None, None)
+                );
+            }
+        }
+        assert_eq!(JobId::of_request("x", None).as_str(), "r=x");
+        assert_eq!(JobId::of_request("x", Some(7)).as_str(), "r=x=7");
+        for other in
+            ["r=", "r==1", "r=x=", "r=x=y", "r=x=1=2", "b=x", "r=a b", &format!("r={longest}x")]
+        {
+            assert!(JobId::try_new(other).is_err(), "{other}");
+        }
+        assert_eq!(JobId::stored("r:x").request_id(), None);
+    }
+
+    #[test]
     fn a_server_made_id_says_when() {
         let shard = ShardName::try_new("s0").unwrap();
         let id = JobId::server_made(&shard, (1_800_000_000_123 << 80) | u128::from(u64::MAX));
@@ -154,6 +247,13 @@ mod tests {
             Some(Time(((1 << 48) - 1) * 1_000))
         );
         assert_eq!(JobId::try_new("order-4").unwrap().made_at(), None);
+        assert_eq!(JobId::try_new("order-4").unwrap().made_second(), None);
+        let second = String::from_utf8(second_of(id.made_at().unwrap()).to_vec()).unwrap();
+        assert_eq!(id.made_second(), Some(&*second));
+        for (time, expected) in [(0, "00000000"), (1_023_999, "00000000"), (1_024_000, "00000001")]
+        {
+            assert_eq!(second_of(Time(time)), *expected.as_bytes(), "{time}");
+        }
     }
 
     #[test]

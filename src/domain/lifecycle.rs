@@ -154,7 +154,7 @@ pub struct LeaseEnd {
     pub counted: bool,
     /// Whether the worker asked for a dead letter: what tells its repeat from that of a retry.
     pub dead_lettered: bool,
-    /// Becomes `last_error` when not empty.
+    /// Remembered with the attempt; becomes `last_error` when the attempt counts as a failure and it is not empty.
     pub error: String,
 }
 

@@ -103,6 +103,11 @@ pub const DELAY_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 pub const RETENTION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// How long a finished job with a client-chosen id is remembered, so that a late repeat finds it.
 pub const TOMBSTONE: Duration = Duration::from_secs(60);
+/// How long an enqueue may be repeated under the id that a server made for it, from when the server made it: longer than
+/// producers and what is between them and the server keep repeating a call. Ended jobs are recalled for as long.
+pub const REPEAT_MAX: Duration = Duration::from_secs(600);
+/// How far the clock of a server that makes an id may be ahead of the clock of the store.
+pub const ID_AHEAD_MAX: Duration = Duration::from_secs(240);
 /// How long dead letters are kept: over somebody's holidays.
 pub const DEAD_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Give-back of a broken stream's leases when the stream names none: time for its worker to connect again and
@@ -186,6 +191,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("delay_ms_max", ms(DELAY_MAX)),
         ("retention_ms_max", ms(RETENTION_MAX)),
         ("tombstone_ms", ms(TOMBSTONE)),
+        ("repeat_ms_max", ms(REPEAT_MAX)),
         ("dead_retention_ms", ms(DEAD_RETENTION)),
         ("orphan_grace_ms_default", ms(ORPHAN_GRACE_DEFAULT)),
         ("heartbeat_ms_min", ms(HEARTBEAT_MIN)),
@@ -206,7 +212,7 @@ mod tests {
 
     /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
     /// a client asks for nothing.
-    const UNPUBLISHED: [&str; 15] = [
+    const UNPUBLISHED: [&str; 16] = [
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
         "STREAM_CREDIT_DEFAULT",
@@ -217,6 +223,7 @@ mod tests {
         "CALL_BYTES_MAX",
         "PREFETCH_BYTES_MAX",
         "EXTEND_BEFORE_BREAK",
+        "ID_AHEAD_MAX",
         "HEARTBEAT_DEFAULT",
         "PULL_WAIT_DEFAULT",
         "PULL_DEADLINE_MARGIN",

@@ -38,6 +38,8 @@ pub(in crate::grpc) enum Reason {
     StoreFull,
     /// The shard does not answer; nothing was applied.
     ShardUnavailable,
+    /// The shard that the id names takes no new jobs; nothing was applied.
+    ShardDraining,
     /// This replica is leaving; nothing was applied.
     Draining,
     /// It may have been applied.
@@ -76,6 +78,7 @@ impl Reason {
             Reason::LastActiveShard,
             Reason::StoreFull,
             Reason::ShardUnavailable,
+            Reason::ShardDraining,
             Reason::OutcomeUnknown,
             Reason::StoreCorrupt,
         ];
@@ -105,6 +108,7 @@ impl Reason {
             Reason::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, after(2_000)),
             Reason::StoreFull => ("STORE_FULL", Code::ResourceExhausted, after(5_000)),
             Reason::ShardUnavailable => ("SHARD_UNAVAILABLE", Code::Unavailable, after(1_000)),
+            Reason::ShardDraining => ("SHARD_DRAINING", Code::FailedPrecondition, None),
             Reason::Draining => ("DRAINING", Code::Unavailable, after(100)),
             Reason::OutcomeUnknown => ("OUTCOME_UNKNOWN", Code::Unavailable, after(500)),
             Reason::DeadlineExceeded => ("DEADLINE_EXCEEDED", Code::DeadlineExceeded, None),
@@ -176,7 +180,8 @@ mod tests {
             Reason::RateLimited => Some(Reason::TooManyStreams),
             Reason::TooManyStreams => Some(Reason::StoreFull),
             Reason::StoreFull => Some(Reason::ShardUnavailable),
-            Reason::ShardUnavailable => Some(Reason::Draining),
+            Reason::ShardUnavailable => Some(Reason::ShardDraining),
+            Reason::ShardDraining => Some(Reason::Draining),
             Reason::Draining => Some(Reason::OutcomeUnknown),
             Reason::OutcomeUnknown => Some(Reason::DeadlineExceeded),
             Reason::DeadlineExceeded => Some(Reason::Internal),

@@ -3,18 +3,17 @@
 use futures::future::join_all;
 use rand::Rng as _;
 use tokio::time::Instant;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::domain::{
     Durability, EnqueueOutcome, JobId, JobKey, OnConflict, ShardName, Spec, State, Time, TopicName,
     When, limit,
 };
 use crate::shards::{RUN_MAX, Shard, ShardError, Shards};
-use crate::store::{NewJob, Prior};
+use crate::store::{NewJob, Prior, Unwritten};
 
-use super::Scheduler;
 use super::locate::{Doubts, Found, InTheWay, absent};
 use super::run::Run;
+use super::{Scheduler, request};
 
 /// A job as a producer asks for it, checked but without a place.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,13 +56,15 @@ pub struct Enqueued {
 /// Why a job was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnqueueError {
-    /// The id is taken and the caller wants to know.
+    /// The id is taken and the caller wants to know, or it is taken by another job of the same request id.
     #[error("{key} exists already")]
     AlreadyExists {
         /// The job that is there.
         key: JobKey,
         /// Its state.
         state: State,
+        /// The request id came with another job before.
+        other_job: bool,
     },
     /// Nothing was written: the shard cannot reach what was asked.
     #[error("shard {shard} reaches {reached:?}, not {asked:?}")]
@@ -83,6 +84,16 @@ pub enum EnqueueError {
         /// With this id a repeat cannot double the job, and waits again.
         id: JobId,
     },
+    /// Nothing was written under an id that a server made, and no repeat with it will write anything.
+    #[error("nothing was written under the id of {key}: {why:?}")]
+    Unwritten {
+        /// What has that id.
+        key: JobKey,
+        /// The shard that it names.
+        shard: ShardName,
+        /// Why.
+        why: Unwritten,
+    },
     /// The id names a shard that this server does not have.
     #[error("no shard named {0} is configured here")]
     NoSuchShard(ShardName),
@@ -101,7 +112,7 @@ pub enum EnqueueError {
 }
 
 /// What is known of each draft of a call, by its index.
-type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
+pub(super) type Results = Vec<Option<Result<Enqueued, EnqueueError>>>;
 
 // === impl Scheduler ===
 
@@ -116,9 +127,30 @@ impl Scheduler {
         asked: Option<Durability>,
         until: Option<Instant>,
     ) -> Vec<Result<Enqueued, EnqueueError>> {
+        self.enqueue_over(drafts, asked, until, Prior::Itself).await
+    }
+
+    /// Writes follow-ups with ids. One that carries the id that a server made for its job makes another job of it, in
+    /// another topic.
+    pub(super) async fn enqueue_follow_ups(
+        &self,
+        drafts: Vec<Draft>,
+    ) -> Vec<Result<Enqueued, EnqueueError>> {
+        self.enqueue_over(drafts, None, None, Prior::Anything).await
+    }
+
+    /// [`Scheduler::enqueue`]; `named`: what may lie under ids that servers made and drafts name.
+    async fn enqueue_over(
+        &self,
+        mut drafts: Vec<Draft>,
+        asked: Option<Durability>,
+        until: Option<Instant>,
+        named: Prior,
+    ) -> Vec<Result<Enqueued, EnqueueError>> {
         let mut results: Results = Vec::new();
         results.resize_with(drafts.len(), || None);
-        let runs = self.route(drafts, &mut results).await;
+        self.leave_repeats(&mut drafts, &mut results).await;
+        let runs = self.route(drafts, &mut results, named).await;
         let written = join_all(runs.into_iter().map(|run| self.write(run, asked, until))).await;
         for (indexes, answers) in written {
             for (index, answer) in indexes.into_iter().zip(answers) {
@@ -130,29 +162,32 @@ impl Scheduler {
 
     /// Makes a job without an id one of `shard`.
     pub(super) fn place_on(&self, shard: &Shard, draft: Draft) -> NewJob {
-        new_job(draft, self.new_id(shard))
+        new_job(draft, self.new_id(shard), Prior::Nothing)
     }
 
     /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of
     /// a bounded size, so that a batch stays one and a large one is spread. Those whose shard is not
     /// here are answered already.
-    async fn route(&self, drafts: Vec<Draft>, results: &mut Results) -> Vec<Run> {
+    async fn route(&self, drafts: Vec<Draft>, results: &mut Results, named: Prior) -> Vec<Run> {
         let shards = &self.inner.shards;
         let mut found = self.look_around(&drafts).await;
         let (mut runs, mut unnamed) = (Vec::new(), Vec::with_capacity(drafts.len()));
         for (index, draft) in drafts.into_iter().enumerate() {
+            if results[index].is_some() {
+                continue;
+            }
             let Some(id) = draft.id.clone() else {
                 unnamed.push((index, draft));
                 continue;
             };
             let key = JobKey { topic: draft.topic.clone(), id };
             match found.remove(&index) {
-                Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id)),
+                Some(Ok(shard)) => add(&mut runs, &shard, index, new_job(draft, key.id, named)),
                 Some(Err(InTheWay { error, .. })) => {
                     results[index] = Some(Err(EnqueueError::Store { error, id: Some(key.id) }));
                 }
                 None => match shards.owner(&key) {
-                    Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id)),
+                    Some(shard) => add(&mut runs, shard, index, new_job(draft, key.id, named)),
                     None => results[index] = Some(Err(unowned(shards, &key))),
                 },
             }
@@ -207,17 +242,14 @@ impl Scheduler {
     }
 }
 
-fn new_job(draft: Draft, id: JobId) -> NewJob {
+/// `made`: what may lie under the id if a server made it.
+fn new_job(draft: Draft, id: JobId, made: Prior) -> NewJob {
     // Who chose the id, or named the request, may repeat it.
     let repeatable = id.shard().is_none() || draft.request_id.is_some();
-    // An id that a server made and a client names was told as the one of an unknown outcome; else it is new.
-    let prior = match id.shard() {
-        Some(_) if draft.id.is_none() => Prior::Nothing,
-        Some(_) if draft.on_conflict == OnConflict::Keep => Prior::Itself,
-        _ => Prior::Anything,
-    };
+    let prior = if id.shard().is_some() { made } else { Prior::Anything };
     NewJob {
         prior,
+        request: request::request(&draft),
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },
         spec: draft.spec,
@@ -225,7 +257,6 @@ fn new_job(draft: Draft, id: JobId) -> NewJob {
         priority: draft.priority,
         expire: draft.expire,
         on_conflict: draft.on_conflict,
-        request: draft.request_id.as_deref().map(|id| xxh3_64(id.as_bytes())),
         durability: None,
         until: None,
     }

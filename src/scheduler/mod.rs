@@ -18,6 +18,8 @@ mod list;
 mod locate;
 mod rates;
 mod redrive;
+mod repeat;
+mod request;
 mod rings;
 mod run;
 mod settle;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::domain::{
-    EnqueueOutcome, Job, JobId, JobKey, Keep, OnConflict, ShardName, State, TopicName, When, limit,
+    EnqueueOutcome, Job, JobId, JobKey, Keep, OnConflict, ShardName, State, Time, TopicName, When,
+    limit,
 };
 use crate::shards::{self, Shard, ShardError, Shards};
 use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
@@ -19,12 +20,16 @@ use super::locate::{Doubts, InTheWay, absent};
 pub struct RedriveJobs {
     /// Their topic.
     pub topic: TopicName,
-    /// Which; empty: every job that is a dead letter when the call begins.
+    /// Which; empty: every job that is in one of the states when the call begins.
     pub ids: Vec<JobId>,
+    /// Only those in one of these states.
+    pub states: Vec<State>,
     /// Move them there.
     pub target: Option<TopicName>,
     /// Jobs per second; `None`: all at once.
     pub rate: Option<f64>,
+    /// How long after its new due time a job expires whose expire time is not after that; `None`: it is left.
+    pub ttl: Option<Duration>,
     /// Only count.
     pub dry_run: bool,
 }
@@ -34,7 +39,7 @@ pub struct RedriveJobs {
 pub struct RedrivenJobs {
     /// Put back.
     pub redriven: u64,
-    /// Left alone: no such job, not terminal, a tombstone, or the id is taken in the target.
+    /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
     pub skipped: u64,
     /// Shards of which some or all jobs were left, because of one that did not answer.
     pub unreachable: Vec<String>,
@@ -43,6 +48,8 @@ pub struct RedrivenJobs {
 /// A redrive under way.
 struct Work<'a> {
     shards: &'a Shards,
+    /// When it began, by the clock of this server.
+    now: Time,
     redrive: &'a RedriveJobs,
     until: Option<Instant>,
     total: Redriven,
@@ -65,11 +72,14 @@ impl Scheduler {
         until: Option<Instant>,
     ) -> shards::Result<RedrivenJobs> {
         let (shards, total) = (&self.inner.shards, Redriven::default());
-        let mut work = Work { shards, redrive: &redrive, until, total, failed: BTreeMap::new() };
+        let (now, failed) = (self.now(), BTreeMap::new());
+        let mut work = Work { shards, now, redrive: &redrive, until, total, failed };
         if redrive.ids.is_empty() {
             for shard in shards.all() {
-                let done = work.dead_letters(shard).await;
-                work.note(shard, done);
+                for &state in &redrive.states {
+                    let done = work.all_in(shard, state).await;
+                    work.note(shard, done);
+                }
             }
             for shard in shards.absent() {
                 work.failed.insert(shard.clone(), ShardError::elsewhere(&shard));
@@ -152,12 +162,14 @@ impl Work<'_> {
         place.expect("a shard of this ring")
     }
 
-    /// Puts back the dead letters of one shard that died before the first look at it, page by page. Those
-    /// that die again meanwhile are not met twice: they finished later, and lie behind the end.
-    async fn dead_letters(&mut self, shard: &Shard) -> shards::Result<()> {
+    /// Puts back the jobs of one shard that ended in this state before the first look at it, page by page. Those
+    /// that end again meanwhile are not put back twice: they finished later.
+    async fn all_in(&mut self, shard: &Shard, state: State) -> shards::Result<()> {
         let (mut begin, mut after) = (None, None);
+        // A job that has run was due before it ended: behind a certain due time all ended after the call began.
+        let has_run = matches!(state, State::Dead | State::Succeeded);
         loop {
-            let page = self.dead_after(after);
+            let page = self.page_after(state, after);
             let page = shard.list(page).await?;
             // By the clock that says when they died.
             let begin = *begin.get_or_insert(page.now);
@@ -172,17 +184,16 @@ impl Work<'_> {
                 }
                 self.note(shard, done);
             }
-            // A job is due before it dies: from here on all died after the call began.
-            after = page.next.filter(|cursor| cursor.due <= begin);
+            after = page.next.filter(|cursor| !has_run || cursor.due <= begin);
             if after.is_none() {
                 return Ok(());
             }
         }
     }
 
-    fn dead_after(&self, after: Option<Cursor>) -> List {
+    fn page_after(&self, state: State, after: Option<Cursor>) -> List {
         let (topic, limit) = (self.redrive.topic.clone(), limit::CALL_JOBS_MAX);
-        List { topic, state: State::Dead, full: false, limit, after }
+        List { topic, state, full: false, limit, after }
     }
 
     /// One chunk. Ids that clients chose belong to another shard, perhaps, in another topic.
@@ -223,7 +234,9 @@ impl Work<'_> {
             ids,
             spacing: self.redrive.spacing(),
             delay: self.delay(),
+            states: self.redrive.states.clone(),
             target: self.redrive.target.clone(),
+            ttl: self.redrive.ttl,
             dry_run: self.redrive.dry_run,
             until: self.until,
         };
@@ -249,7 +262,7 @@ impl Work<'_> {
             let found = shard.get(keys, true).await?;
             let mut by_owner: BTreeMap<usize, Vec<Job>> = BTreeMap::new();
             for job in found {
-                let job = job.filter(can_move);
+                let job = job.filter(|job| self.can_move(job));
                 let owner = job.as_ref().and_then(|job| self.owner(target, &job.key.id));
                 match owner.zip(job) {
                     Some((owner, job)) => by_owner.entry(owner).or_default().push(job),
@@ -282,7 +295,9 @@ impl Work<'_> {
             let (spacing, mut delay) = (self.redrive.spacing(), self.delay());
             let until = self.until;
             let moved = jobs.into_iter().map(|job| {
-                let moved = NewJob { until, ..moved(new(&job.key.id), job, delay) };
+                let expire = self.expire(&job, delay);
+                let moved = moved(new(&job.key.id), job, delay, expire);
+                let moved = NewJob { until, ..moved };
                 delay += spacing;
                 moved
             });
@@ -306,6 +321,29 @@ impl Work<'_> {
         self.redrive.spacing().saturating_mul(moved)
     }
 
+    /// Whether a job can be moved to another shard, as a shard decides by itself: a finished one in one of the states that
+    /// is more than a tombstone, and has not expired.
+    fn can_move(&self, job: &Job) -> bool {
+        let is_kept = matches!(job.spec.keep(true, limit::TOMBSTONE), Keep::Record(_));
+        let is_late = self.is_late(job, self.delay()) && self.redrive.ttl.is_none();
+        let is_meant = self.redrive.states.contains(&job.state) && job.state.is_terminal();
+        is_meant && (job.state == State::Dead || is_kept) && !is_late
+    }
+
+    /// Whether a job that is due after so long would have expired by then. Its shard is asked for the job, not for the
+    /// time, so this goes by the clock of this server.
+    fn is_late(&self, job: &Job, delay: Duration) -> bool {
+        job.expire_time.is_some_and(|expire| expire <= self.now.plus(delay))
+    }
+
+    /// When a job expires that is due after so long.
+    fn expire(&self, job: &Job, delay: Duration) -> Option<When> {
+        match self.redrive.ttl {
+            Some(ttl) if self.is_late(job, delay) => Some(When::After(delay + ttl)),
+            _ => job.expire_time.map(When::At),
+        }
+    }
+
     fn lies_on(&self, topic: &TopicName, id: &JobId, shard: &Shard) -> bool {
         let key = JobKey { topic: topic.clone(), id: id.clone() };
         self.shards.owner(&key).is_some_and(|owner| owner.name() == shard.name())
@@ -325,26 +363,20 @@ impl RedriveJobs {
     }
 }
 
-/// Whether a job can be put back, as a shard decides by itself: a finished one that is more than a tombstone.
-fn can_move(job: &Job) -> bool {
-    let is_kept = matches!(job.spec.keep(true, limit::TOMBSTONE), Keep::Record(_));
-    job.state == State::Dead || job.state.is_terminal() && is_kept
-}
-
 /// What is to be forgotten once the job was handed on: not what somebody has enqueued under its id meanwhile.
 fn old(job: &Job) -> Delete {
     Delete { key: job.key.clone(), finished: job.finish_time, until: None }
 }
 
-/// The job under its new key, with fresh counters. Its expire time has had its say.
-fn moved(key: JobKey, job: Job, delay: Duration) -> NewJob {
+/// The job under its new key, with fresh counters.
+fn moved(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
     NewJob {
         keep: job.spec.keep(true, limit::TOMBSTONE),
         key,
         spec: job.spec,
         due: if delay.is_zero() { When::Now } else { When::After(delay) },
         priority: Some(job.priority),
-        expire: None,
+        expire,
         on_conflict: OnConflict::Keep,
         request: None,
         prior: Prior::Anything,

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
 use crate::pauses::Pauses;
 use crate::shards::{Shard, ShardError};
-use crate::store::{self, Enqueue, NewJob, Prior};
+use crate::store::{self, Enqueue, NewJob, Prior, Unwritten};
 
 use super::{EnqueueError, Enqueued, Scheduler};
 
@@ -55,10 +55,11 @@ impl Run {
         self.jobs.push(job);
     }
 
-    /// Whether writing it a second time changes nothing that the first time has written.
+    /// Whether writing it a second time changes nothing that the first time has written. Where the ids are the
+    /// server's own, what lies under them is what it has written.
     fn is_repeatable(&self) -> bool {
         let keeps = |job: &NewJob| job.on_conflict == OnConflict::Keep || job.request.is_some();
-        self.jobs.iter().all(keeps)
+        self.moves || self.jobs.iter().all(keeps)
     }
 
     /// What is written; `again`: that may have been done before. Ids of its clients are remembered by their
@@ -66,7 +67,9 @@ impl Run {
     fn attempt(&self, again: bool) -> Vec<NewJob> {
         let mut jobs = self.jobs.clone();
         if again && self.moves {
-            jobs.iter_mut().for_each(|job| job.prior = Prior::Itself);
+            let own =
+                |job: &mut NewJob| (job.prior, job.on_conflict) = (Prior::Itself, OnConflict::Keep);
+            jobs.iter_mut().for_each(own);
         }
         jobs
     }
@@ -76,8 +79,9 @@ impl Run {
     }
 
     fn answer(self, written: Vec<Enqueue>) -> Written {
-        let shard = &self.shard;
-        let results = self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, job, w));
+        let (shard, moves) = (&self.shard, self.moves);
+        let results =
+            self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, moves, job, w));
         (self.indexes, results.collect())
     }
 
@@ -144,6 +148,10 @@ impl Scheduler {
             let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
             let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
                 Err(asked) => return Err(Refusal::Unconfirmed { asked }),
+                Ok(Ok(written)) if run.moves && written.iter().all(is_barred) => {
+                    let why = "it is to become empty and nothing was written";
+                    return Err(Refusal::Failed(ShardError::unavailable(run.shard.name(), why)));
+                }
                 Ok(Ok(mut written)) => {
                     if unknown.is_some() && run.moves {
                         written.iter_mut().for_each(own_up);
@@ -175,7 +183,7 @@ impl Scheduler {
         let pairs: Vec<_> = run.keys().zip(written).collect();
         for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
             let (key, written) = &same[0];
-            let outcome = written.outcome.filter(|_| !written.unsure);
+            let outcome = written.outcome.filter(|_| written.unwritten.is_none());
             let name = outcome.map_or("refused", EnqueueOutcome::name);
             let count = same.len() as u64;
             self.inner.metrics.enqueued(key.topic.as_str(), name, count);
@@ -229,22 +237,41 @@ async fn in_time<T>(
     tokio::time::timeout_at(until, call).await.map_err(late)
 }
 
-/// A repeat found a job under an id that nobody else has: it was this call that created it.
+/// A retry found nothing, and no new job is written there any more.
+fn is_barred(written: &Enqueue) -> bool {
+    written.unwritten == Some(Unwritten::Draining)
+}
+
+/// A retry found the job that an earlier attempt of this call created.
 fn own_up(written: &mut Enqueue) {
-    if written.outcome == Some(EnqueueOutcome::Unchanged) && !written.unsure {
+    if written.outcome == Some(EnqueueOutcome::Unchanged) && written.unwritten.is_none() {
         written.outcome = Some(EnqueueOutcome::Created);
     }
 }
 
-fn enqueued(shard: &Shard, job: NewJob, written: Enqueue) -> Result<Enqueued, EnqueueError> {
+/// `made`: the id is the server's own, of which the caller does not know yet.
+fn enqueued(
+    shard: &Shard,
+    made: bool,
+    job: NewJob,
+    written: Enqueue,
+) -> Result<Enqueued, EnqueueError> {
     let key = job.key;
-    if written.unsure {
-        let why = "it was opened after the id was made and cannot recall whether its job has run";
-        let error = ShardError::unknown(shard.name(), why);
-        return Err(EnqueueError::Store { error, id: Some(key.id) });
+    match written.unwritten {
+        None => {}
+        Some(Unwritten::Draining) if made => {
+            let error = ShardError::unavailable(shard.name(), "it is to become empty");
+            return Err(EnqueueError::Store { error, id: None });
+        }
+        Some(why) => {
+            // The clock of this server is wrong, which is no fault of the caller.
+            let why = if made { Unwritten::Forgotten } else { why };
+            return Err(EnqueueError::Unwritten { key, shard: shard.name().clone(), why });
+        }
     }
     let Some(outcome) = written.outcome else {
-        return Err(EnqueueError::AlreadyExists { key, state: written.state });
+        let other_job = job.on_conflict != OnConflict::Reject;
+        return Err(EnqueueError::AlreadyExists { key, state: written.state, other_job });
     };
     if let Some(asked) = job.durability.filter(|&asked| asked > written.durability) {
         return Err(EnqueueError::DurabilityNotReached { asked, id: key.id });

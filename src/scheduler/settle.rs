@@ -183,7 +183,7 @@ impl Scheduler {
     ) {
         let wanted = follow_ups.into_iter().filter(|(index, _)| refused[*index].is_none());
         let (whose, drafts): (Vec<usize>, Vec<Draft>) = wanted.unzip();
-        for (index, written) in whose.into_iter().zip(self.enqueue(drafts, None, None).await) {
+        for (index, written) in whose.into_iter().zip(self.enqueue_follow_ups(drafts).await) {
             if let Err(error) = written
                 && !matches!(error, EnqueueError::AlreadyExists { .. })
             {

@@ -39,7 +39,7 @@ pub use values::{
     Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue,
     Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior, Pruned, Reach,
     Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign,
-    Stats, Taker, Topic, Trouble, Unclaim,
+    Stats, Taker, Topic, Trouble, Unclaim, Unwritten,
 };
 
 /// What a call answers.

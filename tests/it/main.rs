@@ -24,6 +24,8 @@ mod migration;
 mod model;
 /// README.md against the product: its tour is run, its settings are compared.
 mod readme;
+/// What a Redis recalls of jobs that have ended.
+mod recall;
 /// What a job costs Redis.
 mod redis_cost;
 /// Who owns what, pinned.

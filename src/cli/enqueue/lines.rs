@@ -265,7 +265,7 @@ impl Import<'_> {
         let id = match &identity.request_id {
             _ if identity.id_from_payload => digest(payload.bytes()),
             // As the server would make it, but with the line instead of the place in a call.
-            Some(request_id) => format!("r:{request_id}:{}", line.number),
+            Some(request_id) => format!("r={request_id}={}", line.number),
             None => String::new(),
         };
         let payload = Some(self.enqueue.spec.typed(payload));

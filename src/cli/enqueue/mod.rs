@@ -113,7 +113,7 @@ struct Identity {
     #[arg(long, conflicts_with = "id")]
     id_from_payload: bool,
     /// Make the call safe to repeat: the same value is applied once while the record lives. Without
-    /// an id the id is r:<REQUEST_ID>, with --lines r:<REQUEST_ID>:<LINE>
+    /// an id the id is r=<REQUEST_ID>, with --lines r=<REQUEST_ID>=<LINE>
     #[arg(long, value_parser = values::some_text)]
     request_id: Option<String>,
     /// What to do if the id is taken [default: keep]

@@ -163,7 +163,7 @@ mod tests {
         let ids: Vec<_> = batch.drafts.iter().map(|draft| draft.as_ref().ok()).collect();
         let ids: Vec<_> = ids.into_iter().map(|d| d.and_then(|d| d.id.clone())).collect();
         let id = |text| Some(JobId::stored(text));
-        assert_eq!(ids, [id("r:r1:0"), None, id("r:r1:2")]);
+        assert_eq!(ids, [id("r=r1=0"), None, id("r=r1=2")]);
         let bad = batch.drafts.into_iter().nth(1).unwrap();
         assert_eq!(refused(bad), [("topic".to_owned(), "INVALID_FIELD")]);
     }

@@ -26,9 +26,29 @@ pub(in crate::grpc) fn topic_pattern(
     }
 }
 
-/// An id that the client names: its own, or one that a server made.
+/// The id of a job that may exist, of any kind.
 pub(in crate::grpc) fn id(checks: &mut Checks, path: Path<'_>, id: &str) -> Option<JobId> {
     checks.take(path, JobId::try_new(id))
+}
+
+/// The id under which a call writes a job: one of the client's choice, one that a server made, or one that follows
+/// from the request id of this very call.
+pub(in crate::grpc) fn new_id(
+    checks: &mut Checks,
+    path: Path<'_>,
+    id: &str,
+    request_id: Option<&str>,
+) -> Option<JobId> {
+    let id = self::id(checks, path, id)?;
+    if let Some(its) = id.request_id()
+        && request_id != Some(its)
+    {
+        let text =
+            format!("follows from the request_id {its:?}: send it with that request_id only");
+        checks.invalid(path, text);
+        return None;
+    }
+    Some(id)
 }
 
 /// A request id, which is optional; its characters are those of an id.
@@ -46,15 +66,6 @@ pub(in crate::grpc) fn request_id<'a>(
         return None;
     }
     checks.take(path, JobId::try_chosen(request_id)).map(|_| request_id)
-}
-
-/// The id that follows from a request id: alone, or with the job's index in its batch.
-pub(in crate::grpc) fn id_of_request(request_id: &str, index: Option<usize>) -> JobId {
-    // Its parts were checked, and the longest of them together stay below the limit of an id.
-    match index {
-        None => JobId::stored(&format!("r:{request_id}")),
-        Some(index) => JobId::stored(&format!("r:{request_id}:{index}")),
-    }
 }
 
 /// The job that a request names by its fields `topic` and `id`.
@@ -104,13 +115,23 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_requests_are_ids() {
-        let longest = "r".repeat(limit::REQUEST_ID_BYTES_MAX);
-        for index in [None, Some(0), Some(999)] {
-            let id = id_of_request(&longest, index);
-            assert_eq!(JobId::try_chosen(id.as_str()), Ok(id.clone()));
+    fn an_id_of_a_request_is_written_with_its_request_id_alone() {
+        let cases = [
+            ("mine", None, true),
+            ("mine", Some("x"), true),
+            ("s0~00000000000000000000000000", None, true),
+            ("r=x", Some("x"), true),
+            ("r=x=7", Some("x"), true),
+            ("r=x", None, false),
+            ("r=x", Some("y"), false),
+            ("r=x=7", Some("x=7"), false),
+            ("r=x:7", Some("x"), false),
+        ];
+        for (id, request_id, good) in cases {
+            let found = noted(|checks| {
+                new_id(checks, Path::ROOT.field("id"), id, request_id);
+            });
+            assert_eq!(found.is_empty(), good, "{id} {request_id:?}");
         }
-        assert_eq!(id_of_request("x", None).as_str(), "r:x");
-        assert_eq!(id_of_request("x", Some(7)).as_str(), "r:x:7");
     }
 }

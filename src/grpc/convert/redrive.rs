@@ -1,9 +1,11 @@
 //! RedriveJobs.
 
+use crate::domain::State;
 use crate::pb;
 use crate::scheduler::RedriveJobs;
 
-use super::{Checks, Invalid, Path, list, names};
+use super::time::{self, TTL};
+use super::{Checks, Invalid, Path, enums, list, names};
 
 /// Slowest redrive in jobs per second: one a day. Slower ones would be due beyond all limits.
 const RATE_MIN: f64 = 1.0 / 86_400.0;
@@ -14,8 +16,16 @@ pub(in crate::grpc) fn redrive_jobs(
 ) -> Result<RedriveJobs, Invalid> {
     let (mut checks, root) = (Checks::default(), Path::ROOT);
     let c = &mut checks;
-    let pb::RedriveJobsRequest { topic, ids, filter, target_topic, max_rate, validate_only } =
-        request;
+    let pb::RedriveJobsRequest {
+        topic,
+        ids,
+        filter,
+        target_topic,
+        max_rate,
+        validate_only,
+        states,
+        ttl,
+    } = request;
     let topic = names::topic(c, root.field("topic"), topic);
     let ids = ids.iter().enumerate();
     let ids = ids.filter_map(|(index, id)| names::id(c, root.item("ids", index), id)).collect();
@@ -23,8 +33,30 @@ pub(in crate::grpc) fn redrive_jobs(
     let target = Some(target_topic.as_str()).filter(|name| !name.is_empty());
     let target = target.and_then(|name| names::topic(c, root.field("target_topic"), name));
     let rate = rate(c, *max_rate);
+    let states = self::states(c, states);
+    let ttl = time::duration(c, root.field("ttl"), ttl.as_ref(), &TTL);
     let dry_run = *validate_only;
-    checks.finish(topic.map(|topic| RedriveJobs { topic, ids, target, rate, dry_run }))
+    checks.finish(topic.map(|topic| RedriveJobs { topic, ids, states, target, rate, ttl, dry_run }))
+}
+
+/// The states of which jobs are put back, each once.
+fn states(checks: &mut Checks, given: &[i32]) -> Vec<State> {
+    if given.is_empty() {
+        return vec![State::Dead];
+    }
+    let mut states = Vec::with_capacity(given.len());
+    for (index, &state) in given.iter().enumerate() {
+        let root = Path::ROOT;
+        let path = root.item("states", index);
+        match enums::job_state(checks, path, state) {
+            Some(state) if !state.is_terminal() => {
+                checks.invalid(path, "must be DEAD, SUCCEEDED, CANCELLED or EXPIRED");
+            }
+            Some(state) if !states.contains(&state) => states.push(state),
+            Some(_) | None => {}
+        }
+    }
+    states
 }
 
 fn rate(checks: &mut Checks, given: f64) -> Option<f64> {
@@ -51,7 +83,7 @@ mod tests {
     #[test]
     fn redrives_are_checked() {
         type Set = fn(&mut pb::RedriveJobsRequest);
-        let cases: [(Set, &[&str]); 10] = [
+        let cases: [(Set, &[&str]); 14] = [
             (|_| (), &[]),
             (|r| r.topic.clear(), &["topic INVALID_FIELD"]),
             (|r| r.ids = vec!["a".into(), "b c".into()], &["ids[1] INVALID_FIELD"]),
@@ -62,6 +94,20 @@ mod tests {
             (|r| r.max_rate = 1e-300, &["max_rate INVALID_FIELD"]),
             (|r| r.max_rate = f64::NAN, &["max_rate INVALID_FIELD"]),
             (|r| r.max_rate = f64::INFINITY, &["max_rate INVALID_FIELD"]),
+            (|r| r.states = vec![5, 6, 7, 8, 6], &[]),
+            (
+                |r| r.states = vec![6, 0, 1, 2, 3, 4, 9],
+                &[
+                    "states[1] INVALID_FIELD",
+                    "states[2] INVALID_FIELD",
+                    "states[3] INVALID_FIELD",
+                    "states[4] INVALID_FIELD",
+                    "states[5] INVALID_FIELD",
+                    "states[6] INVALID_FIELD",
+                ],
+            ),
+            (|r| r.ttl = Some(prost_types::Duration { seconds: 60, nanos: 0 }), &[]),
+            (|r| r.ttl = Some(prost_types::Duration::default()), &["ttl INVALID_FIELD"]),
         ];
         for (set, expected) in cases {
             let mut request = pb::RedriveJobsRequest { topic: "t".into(), ..Default::default() };
@@ -76,5 +122,6 @@ mod tests {
         let redrive = redrive_jobs(&request).unwrap();
         assert_eq!((redrive.target, redrive.rate, redrive.dry_run), (None, None, false));
         assert!(redrive.ids.is_empty());
+        assert_eq!((redrive.states, redrive.ttl), (vec![State::Dead], None), "only dead letters");
     }
 }

@@ -95,8 +95,8 @@ fn refuse_features(
 fn id(checks: &mut Checks, path: Path<'_>, given: &str, terms: CallTerms<'_>) -> Option<JobId> {
     match (given, terms.request_id) {
         ("", None) => None,
-        ("", Some(request_id)) => Some(names::id_of_request(request_id, terms.index)),
-        (given, _) => names::id(checks, path, given),
+        ("", Some(request_id)) => Some(JobId::of_request(request_id, terms.index)),
+        (given, request_id) => names::new_id(checks, path, given, request_id),
     }
 }
 
@@ -229,8 +229,9 @@ mod tests {
             ("", None, None, None),
             ("mine", None, None, Some("mine")),
             ("mine", Some("r1"), None, Some("mine")),
-            ("", Some("r1"), None, Some("r:r1")),
-            ("", Some("r1"), Some(3), Some("r:r1:3")),
+            ("", Some("r1"), None, Some("r=r1")),
+            ("", Some("r1"), Some(3), Some("r=r1=3")),
+            ("r=r1=3", Some("r1"), Some(0), Some("r=r1=3")),
         ];
         for (id, request_id, index, expected) in cases {
             let terms = CallTerms { request_id, index, ..CallTerms::default() };

@@ -38,6 +38,12 @@ pub(in crate::grpc) const POSITIVE: Range = Range {
 /// The range of a retention.
 pub(in crate::grpc) const RETENTION: Range =
     Range { min: Duration::ZERO, max: limit::RETENTION_MAX, text: "must be 0s to 366 days" };
+/// The time in which a job that is put back must start.
+pub(in crate::grpc) const TTL: Range = Range {
+    min: Duration::from_nanos(1),
+    max: limit::DELAY_MAX,
+    text: "must be more than 0s and at most 10 years",
+};
 /// Any duration that is not negative.
 pub(in crate::grpc) const ANY: Range =
     Range { min: Duration::ZERO, max: Duration::MAX, text: "must not be negative" };

@@ -4,9 +4,9 @@
 use tonic::Status;
 
 use crate::dispatch::OpenError;
-use crate::domain::JobId;
+use crate::domain::{JobId, JobKey, ShardName, limit};
 use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
-use crate::store;
+use crate::store::{self, Unwritten};
 
 use super::super::convert::enums::{to_durability, to_job_state};
 use super::super::convert::{Invalid, Violation};
@@ -121,9 +121,12 @@ impl From<ShardError> for Status {
 impl From<EnqueueError> for Failure {
     fn from(error: EnqueueError) -> Failure {
         match error {
-            EnqueueError::AlreadyExists { key, state } => {
-                let message =
-                    "the id is taken; read the job with Get, or ask for another conflict policy";
+            EnqueueError::AlreadyExists { key, state, other_job } => {
+                let message = if other_job {
+                    "the request_id was sent before with another job; send a fresh one for each job and each change"
+                } else {
+                    "the id is taken; read the job with Get, or ask for another conflict policy"
+                };
                 Failure::new(Reason::JobExists, message)
                     .with("state", to_job_state(state).as_str_name())
                     .about_job(&key)
@@ -147,15 +150,10 @@ impl From<EnqueueError> for Failure {
                     .with("asked", asked)
                     .with("id", id.as_str())
             }
+            EnqueueError::Unwritten { key, shard, why } => unwritten(&key, &shard, why),
             EnqueueError::NoSuchShard(shard) => {
                 let text = format!("names the shard {shard}, which this server does not have");
-                let violation = Violation {
-                    field: "id".into(),
-                    reason: Reason::InvalidField,
-                    text,
-                    feature: None,
-                };
-                Failure::from(Invalid(vec![violation])).with("shard", shard.as_str())
+                bad_id(text).with("shard", shard.as_str())
             }
             EnqueueError::NoActiveShard => {
                 let message =
@@ -171,6 +169,43 @@ impl From<EnqueueError> for Failure {
             }
         }
     }
+}
+
+/// Of an id that a server made and that has no record. No repeat with it can succeed.
+fn unwritten(key: &JobKey, shard: &ShardName, why: Unwritten) -> Failure {
+    let minutes = limit::REPEAT_MAX.as_secs() / 60;
+    let failure = match why {
+        Unwritten::TooOld => {
+            let message = format!(
+                "the id is too old to repeat: a server made it {minutes} minutes ago or earlier, nothing was written \
+                 now, and shard {shard} does not know whether its job has ended; look for what the job does, and \
+                 enqueue it without the id if that was not done"
+            );
+            Failure::new(Reason::OutcomeUnknown, message).for_good()
+        }
+        Unwritten::Forgotten => {
+            let message = format!(
+                "shard {shard} does not know any more whether the job of this id has ended, and nothing was written now; \
+                 look for what the job does, and enqueue it without the id if that was not done"
+            );
+            Failure::new(Reason::OutcomeUnknown, message).for_good()
+        }
+        Unwritten::Ahead => {
+            bad_id("was not made by a server: its time is ahead of the clock of the shard".into())
+        }
+        Unwritten::Draining => {
+            let message = format!(
+                "shard {shard} is to become empty and nothing was written under this id; enqueue the job without it"
+            );
+            Failure::new(Reason::ShardDraining, message).about("ringq.dev/Job", key.to_string())
+        }
+    };
+    failure.with("shard", shard.as_str())
+}
+
+fn bad_id(text: String) -> Failure {
+    let (field, reason) = ("id".into(), Reason::InvalidField);
+    Failure::from(Invalid(vec![Violation { field, reason, text, feature: None }]))
 }
 
 impl From<OpenError> for Failure {
@@ -204,6 +239,7 @@ pub(in crate::grpc) fn safe_id(error: &EnqueueError) -> Option<&JobId> {
         EnqueueError::DurabilityNotReached { id, .. } => Some(id),
         EnqueueError::Store { id, .. } => id.as_ref(),
         EnqueueError::DurabilityUnsupported { .. }
+        | EnqueueError::Unwritten { .. }
         | EnqueueError::NoSuchShard(_)
         | EnqueueError::NoActiveShard => None,
     }

@@ -30,6 +30,8 @@ pub(super) struct Failure {
     metadata: Vec<(&'static str, String)>,
     violations: Vec<Violation>,
     subject: Option<Subject>,
+    /// No repeat can succeed, though one can after other failures with this reason.
+    for_good: bool,
 }
 
 /// What an error is about.
@@ -49,6 +51,7 @@ impl Failure {
             metadata: Vec::new(),
             violations: Vec::new(),
             subject: None,
+            for_good: false,
         }
     }
 
@@ -60,6 +63,10 @@ impl Failure {
     fn about(mut self, kind: &'static str, name: impl Into<String>) -> Failure {
         self.subject = Some(Subject { kind, name: name.into() });
         self
+    }
+
+    fn for_good(self) -> Failure {
+        Failure { for_good: true, ..self }
     }
 
     fn about_job(self, key: &JobKey) -> Failure {
@@ -152,7 +159,7 @@ impl Failure {
         let metadata: HashMap<String, String> =
             self.metadata.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         let mut details = ErrorDetails::with_error_info(self.reason.name(), DOMAIN, metadata);
-        let delay = self.reason.retry_delay();
+        let delay = self.reason.retry_delay().filter(|_| !self.for_good);
         if delay.is_some() {
             details.set_retry_info(delay);
         }

@@ -2,7 +2,7 @@ use super::*;
 use crate::dispatch::OpenError;
 use crate::domain::{Durability, JobId, ShardName};
 use crate::scheduler::{EnqueueError, SetShardStateError, ShardError};
-use crate::store;
+use crate::store::{self, Unwritten};
 
 fn key() -> JobKey {
     JobKey { topic: TopicName::stored("t"), id: JobId::stored("i") }
@@ -33,10 +33,12 @@ fn the_table() {
         asked: Durability::Replicated,
         reached: Durability::Fsynced,
     };
-    let exists = EnqueueError::AlreadyExists { key: key(), state: State::Ready };
+    let exists =
+        |other_job| EnqueueError::AlreadyExists { key: key(), state: State::Ready, other_job };
+    let unwritten = |why| EnqueueError::Unwritten { key: key(), shard: shard.clone(), why };
     let unconfirmed =
         EnqueueError::DurabilityNotReached { asked: Durability::Fsynced, id: JobId::stored("i") };
-    let cases: [(Failure, &str); 21] = [
+    let cases: [(Failure, &str); 26] = [
         (Invalid(vec![violation("a")]).into(), "InvalidArgument INVALID_FIELD fields"),
         (Failure::message_too_large(4), "InvalidArgument TOO_LARGE"),
         (Failure::malformed("x"), "InvalidArgument INVALID_FIELD"),
@@ -48,7 +50,12 @@ fn the_table() {
             SetShardStateError::LastActive(shard.clone()).into(),
             "FailedPrecondition LAST_ACTIVE_SHARD precondition",
         ),
-        (exists.into(), "AlreadyExists JOB_EXISTS resource"),
+        (exists(false).into(), "AlreadyExists JOB_EXISTS resource"),
+        (exists(true).into(), "AlreadyExists JOB_EXISTS resource"),
+        (unwritten(Unwritten::TooOld).into(), "Unavailable OUTCOME_UNKNOWN"),
+        (unwritten(Unwritten::Forgotten).into(), "Unavailable OUTCOME_UNKNOWN"),
+        (unwritten(Unwritten::Ahead).into(), "InvalidArgument INVALID_FIELD fields"),
+        (unwritten(Unwritten::Draining).into(), "FailedPrecondition SHARD_DRAINING precondition"),
         (
             Failure::wrong_state(&key(), State::Running),
             "FailedPrecondition WRONG_JOB_STATE precondition",

@@ -340,7 +340,8 @@ async fn jobs_are_put_back_where_they_lie() {
     set(&ring, 1, ShardState::Draining).await;
     let ids: Vec<_> = jobs.iter().map(|job| job.id.clone()).collect();
     let topic = crate::domain::TopicName::stored("t");
-    let redrive = RedriveJobs { topic, ids, target: None, rate: None, dry_run: true };
+    let (states, ttl) = (vec![State::Dead], None);
+    let redrive = RedriveJobs { topic, ids, states, target: None, rate: None, ttl, dry_run: true };
     let done = ring.scheduler.redrive(redrive, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (0, IDS as u64), "each is met once");
 }

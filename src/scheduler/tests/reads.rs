@@ -189,8 +189,10 @@ fn redrive(topic: &str, target: Option<&str>) -> RedriveJobs {
     RedriveJobs {
         topic: TopicName::stored(topic),
         ids: Vec::new(),
+        states: vec![State::Dead],
         target: target.map(TopicName::stored),
         rate: None,
+        ttl: None,
         dry_run: false,
     }
 }

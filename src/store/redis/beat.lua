@@ -1,27 +1,51 @@
 -- flags: allow-oom
 -- beat: note that a replica lives, take in what it brings along, and read what all replicas share. It also
--- turns the generations of what `again.lua` recalls.
--- ARGV: now, microseconds of a generation, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to
---       begin with, how many replicas were met, how many are gone, those, then per ring: members, version,
---       open (0 or 1).
+-- bounds what `again.lua` recalls.
+-- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many replicas
+--       were met, how many are gone, those, then per ring: members, version, open (0 or 1).
 -- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
 --        `<last sign> <fingerprint>`.
 --#include clock
-local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[6], ARGV[7]
-call('SETNX', state, ARGV[5])
-call('HSET', replicas, ARGV[3], now_text .. ' ' .. ARGV[4])
-local since = tonumber(call('GET', P .. 'recent.since') or 0)
-local over = now - since >= tonumber(ARGV[2])
-for second in string.gmatch('0123456789abcdefghijklmnopqrstuv', '.') do
-  -- One that has grown too long to be looked through is turned early.
-  local length = call('STRLEN', P .. 'recent:' .. second)
-  if over or length > 4000000 then call('UNLINK', P .. 'recent.old:' .. second) end
-  if length > 0 and (over or length > 4000000) then
-    call('RENAME', P .. 'recent:' .. second, P .. 'recent.old:' .. second)
+--#include recall
+local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
+call('SETNX', state, ARGV[4])
+call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])
+
+local function drop(second)
+  call('UNLINK', P .. 'recent:' .. second)
+  call('ZREM', P .. 'recent', second)
+end
+
+-- Drops seconds that no repeat can ask for any more; more of them than one call looks at are another call's.
+local function drop_between(first, last)
+  local seconds = call('ZRANGE', P .. 'recent', first, last, 'BYSCORE', 'LIMIT', '0', '64')
+  for i = 1, #seconds do drop(seconds[i]) end
+end
+
+-- The newest seconds stay, as many as there is room for. Of older ones it is noted that they are not known any more.
+local function drop_what_is_too_much()
+  local seconds, bytes, dropped = call('ZRANGE', P .. 'recent', '0', '895', 'REV'), 0, nil
+  for i = 1, #seconds do
+    bytes = bytes + call('STRLEN', P .. 'recent:' .. seconds[i])
+    if bytes > $limit.recalled then
+      dropped = dropped or tonumber(seconds[i], 32)
+      drop(seconds[i])
+    end
+  end
+  if dropped and dropped > tonumber(call('GET', P .. 'recent.from') or -1) then
+    call('SET', P .. 'recent.from', dropped)
   end
 end
-if over then call('SET', P .. 'recent.since', now_text) end
-local a = 8
+
+local since = tonumber(call('GET', P .. 'recent.since') or 0)
+-- Also when the clock went back.
+if math.abs(now - since) >= $limit.look then
+  call('SET', P .. 'recent.since', now_text)
+  drop_between('-inf', '(' .. math.floor((now - REPEATS) / SECOND))
+  drop_between('(' .. math.floor((now + AHEAD) / SECOND), '+inf')
+  drop_what_is_too_much()
+end
+local a = 7
 for _ = 1, met do
   call('HSETNX', replicas, ARGV[a], now_text .. ' 0000000000000000')
   a = a + 1

@@ -2,12 +2,11 @@
 
 use tokio::time::Instant;
 
+use crate::domain::Time;
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{Mark, Members, Records};
-use crate::domain::{Time, limit};
 use crate::store::{Beat, Census, Result, Sign};
 
-use super::record::micros;
 use super::reply::{Reply, unexpected};
 use super::script::Verb;
 use super::{Lane, RedisStore};
@@ -16,10 +15,7 @@ impl RedisStore {
     /// [`Store::beat`](crate::store::Store::beat).
     pub(super) async fn beat(&self, beat: Beat) -> Result<Census> {
         let mut call = self.shard.write_call(Verb::Beat, None).await?;
-        call.arg(micros(limit::TOMBSTONE))
-            .arg(owner(beat.owner))
-            .arg(format!("{:016x}", beat.ring))
-            .arg(name(beat.state));
+        call.arg(owner(beat.owner)).arg(format!("{:016x}", beat.ring)).arg(name(beat.state));
         call.arg(beat.met.len()).arg(beat.gone.len());
         for &other in beat.met.iter().chain(&beat.gone) {
             call.arg(owner(other));

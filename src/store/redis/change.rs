@@ -13,12 +13,9 @@ use super::stored::Stored;
 use super::{Lane, RedisStore};
 use deadpool_redis::redis::Value;
 
-/// In which states `transition` can happen, as scripts read it: a 0 or 1 for each.
-fn states(transition: Transition) -> String {
-    State::ALL
-        .iter()
-        .map(|&state| if next(state, transition).is_ok() { '1' } else { '0' })
-        .collect()
+/// States as scripts read them: a 0 or 1 for each.
+fn states(are_meant: impl Fn(State) -> bool) -> String {
+    State::ALL.iter().map(|&state| if are_meant(state) { '1' } else { '0' }).collect()
 }
 
 impl RedisStore {
@@ -48,7 +45,7 @@ impl RedisStore {
         for part in items.chunks(limit::CALL_JOBS_MAX) {
             let until = part.iter().filter_map(|item| item.until).min();
             let mut call = self.shard.write_call(Verb::Reschedule, until).await?;
-            call.arg(states(Transition::Reschedule));
+            call.arg(states(|state| next(state, Transition::Reschedule).is_ok()));
             for Reschedule { key, due, priority, until: _ } in part {
                 call.arg(key.topic.as_str()).arg(key.id.as_str());
                 call.arg(due.map_or(String::new(), when));
@@ -79,11 +76,15 @@ impl RedisStore {
     pub(super) async fn redrive(&self, redrive: Redrive) -> Result<Redriven> {
         let mut done = Redriven::default();
         let target = redrive.target.as_ref().unwrap_or(&redrive.topic);
+        let takes = states(|state| {
+            redrive.states.contains(&state) && next(state, Transition::Redrive).is_ok()
+        });
         for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.shard.write_call(Verb::Redrive, redrive.until).await?;
-            call.arg(states(Transition::Redrive)).arg(redrive.topic.as_str()).arg(target.as_str());
+            call.arg(&takes).arg(redrive.topic.as_str()).arg(target.as_str());
             call.arg(micros(redrive.delay)).arg(micros(redrive.spacing));
             call.arg(u8::from(redrive.dry_run)).arg(done.redriven);
+            call.arg(redrive.ttl.map_or(String::new(), |ttl| micros(ttl).to_string()));
             for id in part {
                 call.arg(id.as_str());
             }

@@ -9,7 +9,7 @@ use super::url::SENTINEL_PORT;
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
 /// build cannot read. 2: leases lie in front of records. 3: jobs that are due when they come stand in a line.
-pub(super) const FORMAT: i64 = 3;
+pub(super) const FORMAT: i64 = 4;
 /// The oldest form that this build reads as well; a shard that is found in it is marked with the newest.
 pub(super) const FORMAT_MIN: i64 = 2;
 

@@ -20,6 +20,7 @@ local function delete(j)
     j.next = false
   end
   if j.phase ~= 0 then
+    note_ended(j.k.name, j.id, j.phase)
     forget(j)
   else
     if lease and j.keep ~= 0 then

@@ -16,7 +16,7 @@ use crate::domain::{
 };
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
 
-use super::actions::{POLICIES, outcome};
+use super::actions::{POLICIES, outcome, unwritten};
 use super::durability::Wait;
 use super::layout::{UNUSUAL, apart, inside};
 use super::link::Connection;
@@ -234,8 +234,8 @@ impl RedisStore {
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
         let durability = self.shard.durability.reach().plain;
-        let (outcome, state, unsure) = (None, State::Ready, false);
-        let plain = Enqueue { outcome, state, due: now, durability, unsure };
+        let (outcome, state, unwritten) = (None, State::Ready, None);
+        let plain = Enqueue { outcome, state, due: now, durability, unwritten };
         jobs.iter().map(|_| exception(&mut reply, plain)).collect()
     }
 
@@ -278,7 +278,7 @@ impl RedisStore {
                 state,
                 due,
                 durability,
-                unsure: false,
+                unwritten: None,
             }
         };
         let mut answers: Vec<_> = jobs.iter().map(created).collect();
@@ -294,7 +294,9 @@ impl RedisStore {
 fn exception(reply: &mut Reply, plain: Enqueue) -> Result<Enqueue> {
     let letter = *reply.bytes()?.first().ok_or_else(|| unexpected("an action"))?;
     let (state, due) = (super::state(reply.number()?)?, reply.time()?);
-    Ok(Enqueue { outcome: outcome(letter)?, state, due, ..plain })
+    let unwritten = unwritten(letter);
+    let outcome = if unwritten.is_some() { None } else { outcome(letter)? };
+    Ok(Enqueue { outcome, state, due, unwritten, ..plain })
 }
 
 /// Until when the first of their callers stops waiting.

@@ -16,8 +16,10 @@
 //! | `P done:<2-5>:<topic>` | zset | finished jobs (2 succeeded, 3 dead, 4 cancelled, 5 expired), by due time |
 //! | `P deadlines` | zset | topics with leases, by a time before which none of them ends |
 //! | `P alarms` | zset | jobs that expire, or are to be forgotten: topic, 0 and id, by that time |
-//! | `P recent:<digit>`, `P recent.old:<digit>` | string | lines: the last 13 characters of an id that a server made, and the topic, of a job that has succeeded in this minute, or in the one before, and left nothing; by the digit of the id that changes each second, so that jobs of one second lie together |
-//! | `P recent.since` | string | when this minute began |
+//! | `P recent:<second>` | string | lines, each of a job that has ended and left nothing: the last 13 characters of its id, which a server made in this second (1,024 ms), its topic, and unless it has succeeded 0 and its phase. The second is named by the first 8 characters of the id behind its `~` |
+//! | `P recent` | zset | these seconds, by their number |
+//! | `P recent.from` | string | the number of the last second of which lines were dropped because they were too many |
+//! | `P recent.since` | string | when that was looked at last |
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → its last sign of life and the fingerprint of its ring |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |
 //! | `P state` | string | `active` or `draining` |

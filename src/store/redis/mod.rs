@@ -25,7 +25,8 @@
 //! |---|---|
 //! | `clock` | the time, first of all |
 //! | `line`, `record` | a job in its order and its record, read and written; nobody else knows how they lie |
-//! | `lifecycle`, `recall` | a job that ends, waits again or is forgotten, and what is recalled of it |
+//! | `lifecycle` | a job that ends, waits again or is forgotten |
+//! | `recall` | what is recalled of an ended job whose id a server made |
 //! | `arrive` | a new job meets what has its id |
 //! | `tell` | other replicas hear what became of their leases |
 //! | `claim_general` | a claim that is not the commonest one |

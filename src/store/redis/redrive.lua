@@ -1,7 +1,8 @@
 -- flags:
 -- redrive: put terminal jobs back with fresh counters.
--- ARGV: now, which states can be put back (a 0 or 1 for each), topic, target, delay and spacing in
---       microseconds, dry run (0 or 1), how many were put back by earlier calls of this redrive; then ids.
+-- ARGV: now, which states are put back (a 0 or 1 for each), topic, target, delay and spacing in
+--       microseconds, dry run (0 or 1), how many were put back by earlier calls of this redrive, how long after its new
+--       due time a job expires whose expire time is not after that (empty: it is left); then ids.
 -- Reply: next upkeep (0: none), redriven, skipped.
 --#include clock
 --#include line
@@ -9,7 +10,7 @@
 --#include recall
 --#include lifecycle
 local takes, name, target, dry = ARGV[2], ARGV[3], ARGV[4], ARGV[7] == '1'
-local delay, spacing, nth = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8])
+local delay, spacing, nth, ttl = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local k, redriven, skipped, met = topic_of(name), 0, 0, {}
 local to = topic_of(target)
 
@@ -28,6 +29,7 @@ end
 local function move_topic(j)
   to = to or topic_or_create(target)
   local id = j.id
+  note_ended(name, id, j.phase)
   call('HDEL', k.jobs, id)
   for _, kind in ipairs({ 's', 'h', 'r', 'p' }) do
     local value = call('HGET', k.more, kind .. id)
@@ -41,15 +43,16 @@ local function move_topic(j)
   call('HINCRBY', to.key, 'ignored', '1')
 end
 
-for a = 9, #ARGV do
-  local j = candidate(ARGV[a])
-  if not j then
+for a = 10, #ARGV do
+  local j, due = candidate(ARGV[a]), plus(now, delay + spacing * (nth + redriven))
+  local is_late = j and j.expire ~= 0 and j.expire <= due
+  if not j or is_late and not ttl then
     skipped = skipped + 1
   else
     if not dry then
       leave(j)
-      j.due = plus(now, delay + spacing * (nth + redriven))
-      j.expire = 0
+      j.due = due
+      if is_late then j.expire = plus(due, ttl) end
       if target ~= name then move_topic(j) end
       revive(j)
     end

@@ -1,9 +1,9 @@
 -- flags: allow-oom
 -- settle: end leases as decided. The token alone decides whether a settle counts.
 -- ARGV: now; of one plain ack alone, of a lease of the caller's: topic, id, token with id, and by what the id
---       is recalled if a server has made it (`again.lua`): digit, line. Of anything else: sections of plain
+--       is recalled if a server has made it (`recall.lua`): second, line. Of anything else: sections of plain
 --       acks; per section: topic, acks, whether the leases are the caller's (0 or 1), ids, tokens with their
---       ids, under how many digits they are recalled; per digit: it, lines. Then the other settles; per
+--       ids, under how many seconds they are recalled; per second: it, lines. Then the other settles; per
 --       settle: topic, id, token, step (`a` ack, `w` wait, `d` die), deadline to guard by or empty, outcome,
 --       code of the end, counted (0 or 1), error, delay (empty: the due time stays), retention of the dead,
 --       result (empty, or `+` and its bytes), follow-ups; per follow-up: topic, id, blob (`enqueue.rs`).
@@ -18,15 +18,16 @@ if #ARGV == 4 or #ARGV == 6 then
   if call('ZREM', P .. 'ends:' .. name, ARGV[4]) == 1 then
     call('HDEL', P .. 'jobs:' .. name, id)
     call('HINCRBY', P .. 'topic:' .. name, 'succeeded', '1')
-    if ARGV[5] then call('APPEND', P .. 'recent:' .. ARGV[5], ARGV[6]) end
+    if ARGV[5] and call('APPEND', P .. 'recent:' .. ARGV[5], ARGV[6]) == #ARGV[6] then
+      call('ZADD', P .. 'recent', tonumber(ARGV[5], 32), ARGV[5])
+    end
     return 1
   end
 end
 
 --#include tell
---#include recall
 local byte, sub, find_in, unpack_ = string.byte, string.sub, string.find, struct.unpack
-local a, reply, slow, kept = 3, { 0 }, nil, nil
+local a, reply, slow, kept, ended = 3, { 0 }, nil, nil, nil
 
 -- An ack without anything, as the slow way reads it.
 local function ack_slowly(r, name, id, token)
@@ -64,7 +65,8 @@ local function look(name, ids, ends, found, r)
   end
   if gone[1] then
     remove(name, gone, gone_ends)
-    for _, id in ipairs(gone) do note_done(name, id) end
+    ended = ended or {}
+    ended[#ended + 1] = { name, gone }
   end
 end
 
@@ -90,21 +92,28 @@ if #ARGV <= 6 then
 else
   for _ = 1, ARGV[2] do
     local done = settle_plain(ARGV[a], ARGV[a + 1], ARGV[a + 2] == '1', a + 3)
-    local digits = a + 3 + 2 * ARGV[a + 1]
-    a = digits + 1 + 2 * ARGV[digits]
-    for d = digits + 1, a - 1, 2 do
-      if done then call('APPEND', P .. 'recent:' .. ARGV[d], ARGV[d + 1]) end
+    local seconds = a + 3 + 2 * ARGV[a + 1]
+    a = seconds + 1 + 2 * ARGV[seconds]
+    for s = seconds + 1, a - 1, 2 do
+      if done and call('APPEND', P .. 'recent:' .. ARGV[s], ARGV[s + 1]) == #ARGV[s + 1] then
+        call('ZADD', P .. 'recent', tonumber(ARGV[s], 32), ARGV[s])
+      end
     end
   end
 end
-if not slow and not kept and a > #ARGV then
+if not slow and not kept and not ended and a > #ARGV then
   tell_all()
   return 1
 end
 
 --#include clock
+--#include recall
 slow = slow or {}
 local soonest = 0
+
+for _, section in ipairs(ended or {}) do
+  for _, id in ipairs(section[2]) do note_ended(section[1], id, $phase.succeeded) end
+end
 
 -- Makes tombstones of jobs of one topic that had one lease, this one, and leave nothing else.
 local function bury(name, acks)

@@ -6,8 +6,9 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _};
 
+use crate::domain::id::{SECOND_CHARS, second_of};
 use crate::domain::lifecycle::{LeaseEnd, Step};
-use crate::domain::{AttemptOutcome, JobKey, State, TopicName, limit};
+use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
 use crate::store::{End, LeaseRef, NewJob, Refused, Result, Settle, Settled, codec};
 
 use super::leases::add_lease;
@@ -20,10 +21,11 @@ type Answer<T> = std::result::Result<T, Refused>;
 
 /// What became of a plain ack that counted.
 const ACKNOWLEDGED: Settled = Settled { repeated: false, state: State::Succeeded };
-/// Which character behind the `~` of a server's own id changes each second, and how many at the end tell it from
-/// all others of that second: see `lib/recall.lua`.
-const RECALLED_DIGIT: usize = 8;
+/// How many characters at the end of a server's own id tell it from all others of its second: see `lib/recall.lua`.
 const RECALLED_CHARS: usize = 13;
+/// A plain ack does not ask for the time of Redis, so it goes by the clock of this process whether an id is too old to be
+/// repeated, and allows for a process whose clock is ahead of all others by so much.
+const RECALL_SLACK: Duration = Duration::from_secs(3_600);
 /// What a plain ack takes in a call: an id, and the name of the lease that has it again.
 const SETTLE_BYTES: usize = 128;
 
@@ -32,6 +34,12 @@ struct Section<'a> {
     topic: &'a TopicName,
     ours: bool,
     acks: Vec<usize>,
+}
+
+/// Which ids that servers made are recalled once their jobs have left nothing.
+struct Recall {
+    /// The first second of which they are.
+    first: [u8; SECOND_CHARS],
 }
 
 impl RedisStore {
@@ -51,7 +59,8 @@ impl RedisStore {
     async fn end_part(&self, items: &[Settle]) -> Result<Vec<Answer<Settled>>> {
         let mut call =
             self.shard.large_call(Verb::Settle, 2 * items.len() + 4, items.len() * SETTLE_BYTES);
-        let order = add_settles(&mut call, items, self.owner);
+        let recall = Recall::by(self.shard.clock.now());
+        let order = add_settles(&mut call, items, self.owner, &recall);
         let mut reply = match self.run_raw(Lane::Write, &call).await? {
             Value::Int(_) => return Ok(vec![Ok(ACKNOWLEDGED); items.len()]),
             list => Reply::new(list)?,
@@ -90,12 +99,12 @@ fn weight(item: &Settle) -> (usize, usize) {
 }
 
 /// Plain acks by topic, then everything else; the order in which they are answered.
-fn add_settles(call: &mut Call, items: &[Settle], caller: u32) -> Vec<usize> {
+fn add_settles(call: &mut Call, items: &[Settle], caller: u32, recall: &Recall) -> Vec<usize> {
     if let [item] = items
         && is_plain(item)
         && item.owner == caller
     {
-        add_alone(call, &item.lease);
+        add_alone(call, &item.lease, recall);
         return vec![0];
     }
     let mut times: HashMap<&JobKey, u32> = HashMap::with_capacity(items.len());
@@ -117,7 +126,7 @@ fn add_settles(call: &mut Call, items: &[Settle], caller: u32) -> Vec<usize> {
     call.arg(sections.len());
     let mut order = Vec::with_capacity(items.len());
     for section in sections {
-        section.add(call, items);
+        section.add(call, items, recall);
         order.extend(section.acks);
     }
     others.iter().for_each(|&index| add_settle(call, &items[index]));
@@ -126,11 +135,11 @@ fn add_settles(call: &mut Call, items: &[Settle], caller: u32) -> Vec<usize> {
 }
 
 /// One plain ack of a lease of the caller's.
-fn add_alone(call: &mut Call, lease: &LeaseRef) {
+fn add_alone(call: &mut Call, lease: &LeaseRef, recall: &Recall) {
     let LeaseRef { key, .. } = lease;
     call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(end_of(lease));
-    if let Some((digit, line)) = recalled(key) {
-        call.arg(&[digit][..]).arg(line);
+    if let Some((second, line)) = recall.line(key) {
+        call.arg(second).arg(line);
     }
 }
 
@@ -139,19 +148,27 @@ fn end_of(lease: &LeaseRef) -> Vec<u8> {
     [&lease.token.0.to_be_bytes(), lease.key.id.as_str().as_bytes()].concat()
 }
 
-/// By which digit and line a job is recalled whose id a server has made, as `lib/recall.lua` says.
-fn recalled(key: &JobKey) -> Option<(u8, Vec<u8>)> {
-    let id = key.id.as_str().as_bytes();
-    let made = id.iter().position(|&byte| byte == b'~')?;
-    let (&digit, tail) =
-        (id.get(made + RECALLED_DIGIT)?, &id[id.len().checked_sub(RECALLED_CHARS)?..]);
-    Some((digit, [tail, key.topic.as_str().as_bytes(), b"\n"].concat()))
+// === impl Recall ===
+
+impl Recall {
+    /// What is noted at `now` by the clock of this process.
+    fn by(now: Time) -> Recall {
+        Recall { first: second_of(now.minus(limit::REPEAT_MAX + RECALL_SLACK)) }
+    }
+
+    /// By which second and line a job is recalled that has succeeded, as `lib/recall.lua` says.
+    fn line<'a>(&self, key: &'a JobKey) -> Option<(&'a str, Vec<u8>)> {
+        let (id, second) = (key.id.as_str().as_bytes(), key.id.made_second()?);
+        let tail = &id[id.len().checked_sub(RECALLED_CHARS)?..];
+        let is_young = second.as_bytes() >= &self.first[..];
+        is_young.then(|| (second, [tail, key.topic.as_str().as_bytes(), b"\n"].concat()))
+    }
 }
 
 // === impl Section ===
 
 impl Section<'_> {
-    fn add(&self, call: &mut Call, items: &[Settle]) {
+    fn add(&self, call: &mut Call, items: &[Settle], recall: &Recall) {
         let leases = || self.acks.iter().map(|&ack| &items[ack].lease);
         call.arg(self.topic.as_str()).arg(self.acks.len()).arg(u8::from(self.ours));
         for lease in leases() {
@@ -160,13 +177,13 @@ impl Section<'_> {
         for lease in leases() {
             call.arg(end_of(lease));
         }
-        let mut digits: BTreeMap<u8, Vec<u8>> = BTreeMap::new();
-        for (digit, line) in leases().filter_map(|lease| recalled(&lease.key)) {
-            digits.entry(digit).or_default().extend(line);
+        let mut seconds: BTreeMap<&str, Vec<u8>> = BTreeMap::new();
+        for (second, line) in leases().filter_map(|lease| recall.line(&lease.key)) {
+            seconds.entry(second).or_default().extend(line);
         }
-        call.arg(digits.len());
-        for (digit, lines) in digits {
-            call.arg(&[digit][..]).arg(lines);
+        call.arg(seconds.len());
+        for (second, lines) in seconds {
+            call.arg(second).arg(lines);
         }
     }
 }

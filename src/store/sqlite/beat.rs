@@ -40,6 +40,12 @@ pub(super) fn set_state(session: &mut Session<'_>, state: &ShardState) -> Done<(
     Ok(())
 }
 
+/// Whether the shard takes no new jobs.
+pub(super) fn drains(session: &Session<'_>) -> Done<bool> {
+    let state: Option<i64> = session.prepare(STATE)?.query_row([], |row| row.get(0))?;
+    Ok(state.map(self::state) == Some(ShardState::Draining))
+}
+
 fn records(session: &Session<'_>) -> Done<Records> {
     let mut records = Records::new();
     let mut select = session.prepare(RINGS)?;

@@ -47,7 +47,7 @@ fn delete_row(session: &mut Session<'_>, row: &Row, previous: State) -> Done<Del
         session.prepare(DROP_NEXT)?.execute(params![row.key])?;
     }
     if previous.is_terminal() {
-        finish::forget(session, row)?;
+        finish::forget_kept(session, row)?;
     } else {
         lifecycle::cancel(session, row)?;
     }
@@ -130,15 +130,16 @@ fn selected(
     for id in &redrive.ids {
         let found = lifecycle::find(session, &mut by_id, topic, id.as_str())?;
         match found.filter(|(row, _)| met.insert(row.key)) {
-            Some((row, state)) if can_redrive(&row, state) => rows.push(row),
+            Some((row, state)) if can_redrive(redrive, &row, state) => rows.push(row),
             _ => done.skipped += 1,
         }
     }
     Ok(rows)
 }
 
-fn can_redrive(row: &Row, state: State) -> bool {
-    next(state, Transition::Redrive).is_ok() && !row.is_tombstone()
+fn can_redrive(redrive: &Redrive, row: &Row, state: State) -> bool {
+    let is_meant = redrive.states.contains(&state) && next(state, Transition::Redrive).is_ok();
+    is_meant && !row.is_tombstone()
 }
 
 fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64) -> Done<bool> {
@@ -147,16 +148,23 @@ fn redrive_row(session: &mut Session<'_>, row: Row, redrive: &Redrive, nth: u64)
     if moves && is_taken(session, target, &row.id)? {
         return Ok(false);
     }
+    let nth = u32::try_from(nth).unwrap_or(u32::MAX);
+    let due = session.now.plus(redrive.delay + redrive.spacing.saturating_mul(nth));
+    let expire = match row.expire.filter(|&expire| expire <= due) {
+        None => row.expire,
+        Some(_) => match redrive.ttl {
+            Some(ttl) => Some(due.plus(ttl)),
+            None => return Ok(false),
+        },
+    };
     if redrive.dry_run {
         return Ok(true);
     }
     let topic = session.topic_or_create(target)?;
-    let nth = u32::try_from(nth).unwrap_or(u32::MAX);
-    let due = session.now.plus(redrive.delay + redrive.spacing.saturating_mul(nth));
-    // The expire time goes: it has had its say, and who redrives the job wants it run.
-    let schedule = Schedule { rank: row.rank, due, expire: None };
+    let schedule = Schedule { rank: row.rank, due, expire };
     lifecycle::revive(session, &row, topic, schedule, None)?;
     if moves {
+        session.leaves_nothing(row.topic, row.id.as_str(), row.phase);
         arrive_anew(session, &row)?;
     }
     Ok(true)

@@ -2,10 +2,11 @@
 
 use rusqlite::CachedStatement;
 
-use crate::domain::conflict::{self, Action};
-use crate::domain::{Durability, EnqueueOutcome, State, Time};
-use crate::store::{Enqueue, NewJob, Prior, codec};
+use crate::domain::conflict::{self, Action, Repeat};
+use crate::domain::{Durability, EnqueueOutcome, JobKey, State, Time};
+use crate::store::{Enqueue, NewJob, Prior, Unwritten, codec};
 
+use super::beat;
 use super::fault::Done;
 use super::generation::{
     self, Generation, Schedule, StoredSpec, due_of, overwrite, rank_of, waits,
@@ -65,13 +66,13 @@ fn enqueue_one(
     insert: &mut CachedStatement<'_>,
     new: &Prepared,
 ) -> Done<Enqueue> {
-    let topic = session.topic_or_create(&new.job.key.topic)?;
-    let schedule = new.fresh_schedule(session.now);
     if new.job.prior == Prior::Itself
-        && let Some(answer) = recalled(session, topic, new)?
+        && let Some(answer) = recalled(session, new)?
     {
         return Ok(answer);
     }
+    let topic = session.topic_or_create(&new.job.key.topic)?;
+    let schedule = new.fresh_schedule(session.now);
     if insert_new(session, insert, topic, new, schedule)? {
         return Ok(answer(session, EnqueueOutcome::Created, schedule));
     }
@@ -87,22 +88,34 @@ fn enqueue_one(
     }
 }
 
-/// What to say of a job that is not there: it has succeeded a while ago and left nothing, or may have.
-fn recalled(session: &mut Session<'_>, topic: i64, new: &Prepared) -> Done<Option<Enqueue>> {
-    let id = &new.job.key.id;
-    let mut by_id = session.prepare(BY_ID)?;
-    if lifecycle::find(session, &mut by_id, topic, id.as_str())?.is_some() {
-        return Ok(None);
-    }
-    let is_done = session.recalls(topic, id.as_str());
-    let unsure = !is_done && session.may_have_known(id);
-    Ok((is_done || unsure).then_some(Enqueue {
+/// The answer for a job that must not be written: it has ended, or it cannot be the repeat of a call, or that is not
+/// known any more.
+fn recalled(session: &mut Session<'_>, new: &Prepared) -> Done<Option<Enqueue>> {
+    let JobKey { topic, id } = &new.job.key;
+    let left = |state, due| Enqueue {
         outcome: Some(EnqueueOutcome::Unchanged),
-        state: State::Succeeded,
-        due: session.now,
+        state,
+        due,
         durability: Durability::Memory,
-        unsure,
-    }))
+        unwritten: None,
+    };
+    if let Some(topic) = session.topic(topic)? {
+        let mut by_id = session.prepare(BY_ID)?;
+        if let Some((row, state)) = lifecycle::find(session, &mut by_id, topic, id.as_str())? {
+            // An id that a server made is never free again.
+            return Ok((state == State::Cancelled).then(|| left(state, row.due)));
+        }
+        if let Some(state) = session.recalled(topic, id) {
+            return Ok(Some(left(state, session.now)));
+        }
+    }
+    let refused = match session.refusal(id) {
+        None if beat::drains(session)? => Some(Unwritten::Draining),
+        refusal => refusal,
+    };
+    let unwritten =
+        |refusal| Enqueue { unwritten: Some(refusal), ..left(State::Ready, session.now) };
+    Ok(refused.map(unwritten))
 }
 
 /// Writes the job unless its id is taken; whether it did.
@@ -127,10 +140,10 @@ fn insert_new(
 
 /// The id is taken by `row`.
 fn meet(session: &mut Session<'_>, row: Row, state: State, new: &Prepared) -> Done<Enqueue> {
-    let same_request = new.job.request.is_some() && new.job.request == row.request;
-    let action = conflict::resolve(new.job.on_conflict, row.found(state), same_request);
+    let repeat = Repeat::of(row.request, new.job.request);
+    let action = conflict::resolve(new.job.on_conflict, row.found(state), repeat);
     let reply = |outcome, state, due| {
-        Ok(Enqueue { outcome, state, due, durability: Durability::Memory, unsure: false })
+        Ok(Enqueue { outcome, state, due, durability: Durability::Memory, unwritten: None })
     };
     match action {
         Action::Leave | Action::Refuse => reply(action.outcome(), state, due_of(session, &row)?),
@@ -220,5 +233,5 @@ fn answer(session: &Session<'_>, outcome: EnqueueOutcome, schedule: Schedule) ->
     let waiting = State::waiting(schedule.due, 0, session.now);
     let state = if expired { State::Expired } else { waiting };
     let (outcome, durability) = (Some(outcome), Durability::Memory);
-    Enqueue { outcome, state, due: schedule.due, durability, unsure: false }
+    Enqueue { outcome, state, due: schedule.due, durability, unwritten: None }
 }

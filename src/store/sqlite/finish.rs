@@ -38,22 +38,21 @@ impl<'a> Ended<'a> {
         codec::settled_code(self.outcome, self.dead_lettered)
     }
 
-    /// What is read as the job's last error from now on.
+    /// What is read as the job's last error from now on: an attempt that counts as no failure leaves the older one.
     pub(super) fn last_error(&self, row: &Row) -> String {
-        if self.error.is_empty() { row.error.clone() } else { self.error.to_owned() }
+        let failed = self.counted && !self.error.is_empty();
+        if failed { self.error.to_owned() } else { row.error.clone() }
     }
 }
 
 /// Removes a finished job that was kept for long enough.
 pub(super) fn forget_kept(session: &mut Session<'_>, row: &Row) -> Done<()> {
-    if row.phase == Phase::Succeeded {
-        session.leaves_nothing(row.topic, &row.id);
-    }
-    forget(session, row)
+    forget(session, row, row.phase)
 }
 
-/// Removes the job and everything of it.
-pub(super) fn forget(session: &Session<'_>, row: &Row) -> Done<()> {
+/// Removes the job, which has ended so, and everything of it.
+pub(super) fn forget(session: &mut Session<'_>, row: &Row, ended: Phase) -> Done<()> {
+    session.leaves_nothing(row.topic, &row.id, ended);
     session.prepare(FORGET)?.execute(params![row.key])?;
     if row.large {
         session.prepare(FORGET_BODY)?.execute(params![row.key])?;
@@ -80,7 +79,7 @@ fn expire_at(session: &mut Session<'_>, row: &Row, at: Time) -> Done<()> {
         Some(until) if until > session.now => {
             conclude(session, row, Phase::Expired, at, until, None, None)
         }
-        _ => forget(session, row),
+        _ => forget(session, row, Phase::Expired),
     }
 }
 

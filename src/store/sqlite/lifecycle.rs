@@ -49,7 +49,7 @@ pub(super) fn cancel(session: &mut Session<'_>, row: &Row) -> Done<()> {
             let now = session.now;
             conclude(session, row, Phase::Cancelled, now, until, ended, None)
         }
-        _ => forget(session, row),
+        _ => forget(session, row, Phase::Cancelled),
     }
 }
 
@@ -64,10 +64,7 @@ pub(super) fn succeed(session: &mut Session<'_>, row: &Row, result: Option<&Payl
             let now = session.now;
             conclude(session, row, Phase::Succeeded, now, until, Some(ended), result)
         }
-        _ => {
-            session.leaves_nothing(row.topic, &row.id);
-            forget(session, row)
-        }
+        _ => forget(session, row, Phase::Succeeded),
     }
 }
 

@@ -1,25 +1,31 @@
-//! Ids of the server's own whose jobs have succeeded and left nothing. A call whose answer was lost is
-//! repeated under the same id, perhaps after the job has run: what is recalled is not written again. In
-//! memory: to keep them in the file would cost each life a write more. A producer may repeat
-//! over a restart of the server, so of ids that were made shortly before the file was opened it is said
-//! that nobody knows, until nobody repeats them any more.
+//! Ids of the server's own whose jobs have ended and left nothing. A call whose answer was lost is repeated under the
+//! same id, perhaps after the job has ended: what is recalled is not written again. In memory: to keep them in the file
+//! would cost each life a write more. Of ids that were made before the file was opened, or whose hashes were
+//! dropped because there were too many, it is not known whether their jobs have ended.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::domain::{JobId, Time, limit};
+use crate::domain::id::made_at;
+use crate::domain::{JobId, State, Time, limit};
+use crate::store::Unwritten;
 
-/// Ids of one generation: at some thousand a second they are recalled for less time, in 16 MB.
-const GENERATION_MAX: usize = 500_000;
+use super::row::Phase;
 
-/// Two generations, each of which is filled for [`limit::TOMBSTONE`].
-#[derive(Default)]
+/// Ids that are recalled at most, in some 64 MB: those of ten minutes at 6,600 a second.
+const RECALLED_MAX: usize = 4_000_000;
+/// Ids are dropped together with those of the same piece of time.
+const PIECE: Duration = Duration::from_secs(10);
+
+/// Hashes of ids by when they were made, each with the phase in which its job ended.
 pub(super) struct Recall {
-    young: HashSet<u64>,
-    old: HashSet<u64>,
+    pieces: BTreeMap<i64, HashSet<u64>>,
+    count: usize,
+    max: usize,
+    /// What was made before it is not known.
     since: Time,
-    opened: Time,
 }
 
 // === impl Recall ===
@@ -27,51 +33,145 @@ pub(super) struct Recall {
 impl Recall {
     /// Of a file that is opened now.
     pub(super) fn new(opened: Time) -> Recall {
-        Recall { opened, ..Recall::default() }
+        Recall { pieces: BTreeMap::new(), count: 0, max: RECALLED_MAX, since: opened }
     }
 
-    /// Whether a job with that id may have succeeded before the file was opened, and be repeated still.
-    pub(super) fn may_have_known(&self, id: &JobId, now: Time) -> bool {
-        let made = id.made_at();
-        made.is_some_and(|made| made < self.opened && now.since(made) < limit::TOMBSTONE)
-    }
-
-    /// The job with that id has left nothing.
-    pub(super) fn add(&mut self, topic: i64, id: &str, now: Time) {
-        if now.since(self.since) >= limit::TOMBSTONE || self.young.len() >= GENERATION_MAX {
-            self.old = std::mem::take(&mut self.young);
-            self.since = now;
+    /// The job with that id has ended so and left nothing.
+    pub(super) fn add(&mut self, topic: i64, id: &str, ended: Phase, now: Time) {
+        let Some(made) = made_at(id) else { return };
+        if refusal_by_age(made, now).is_some() {
+            return;
         }
-        self.young.insert(hash(topic, id));
+        self.drop_old(now);
+        if self.pieces.entry(piece(made)).or_default().insert(hash(topic, id, ended)) {
+            self.count += 1;
+        }
+        while self.count > self.max
+            && let Some((piece, dropped)) = self.pieces.pop_first()
+        {
+            self.count -= dropped.len();
+            self.since = self.since.max(begin(piece + 1));
+        }
     }
 
-    /// Whether a job with that id has succeeded a while ago.
-    pub(super) fn knows(&self, topic: i64, id: &str) -> bool {
-        let hash = hash(topic, id);
-        self.young.contains(&hash) || self.old.contains(&hash)
+    /// How the job with that id has ended, if its enqueue can be repeated still.
+    pub(super) fn find(&self, topic: i64, id: &JobId, now: Time) -> Option<State> {
+        let made = id.made_at().filter(|&made| refusal_by_age(made, now).is_none())?;
+        let hashes = self.pieces.get(&piece(made))?;
+        let is = |state: &State| hashes.contains(&hash(topic, id.as_str(), Phase::holding(*state)));
+        State::ALL.into_iter().filter(|state| state.is_terminal()).find(is)
+    }
+
+    /// Why a job with that id, which is neither there nor recalled, must not be written.
+    pub(super) fn refusal(&self, id: &JobId, now: Time) -> Option<Unwritten> {
+        let made = id.made_at()?;
+        let forgotten = (made < self.since).then_some(Unwritten::Forgotten);
+        refusal_by_age(made, now).or(forgotten)
+    }
+
+    /// Drops what no repeat can ask for any more.
+    fn drop_old(&mut self, now: Time) {
+        let first = piece(now.minus(limit::REPEAT_MAX));
+        while let Some(entry) = self.pieces.first_entry().filter(|entry| *entry.key() < first) {
+            self.count -= entry.remove().len();
+        }
     }
 }
 
-fn hash(topic: i64, id: &str) -> u64 {
-    xxh3_64_with_seed(id.as_bytes(), topic.cast_unsigned())
+fn refusal_by_age(made: Time, now: Time) -> Option<Unwritten> {
+    if now.since(made) >= limit::REPEAT_MAX {
+        Some(Unwritten::TooOld)
+    } else if made.since(now) > limit::ID_AHEAD_MAX {
+        Some(Unwritten::Ahead)
+    } else {
+        None
+    }
+}
+
+fn piece(made: Time) -> i64 {
+    made.0.div_euclid(width())
+}
+
+fn begin(piece: i64) -> Time {
+    Time(piece.saturating_mul(width()))
+}
+
+fn width() -> i64 {
+    i64::try_from(PIECE.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// The last two bits are those of the end.
+fn hash(topic: i64, id: &str, ended: Phase) -> u64 {
+    let end = match ended {
+        Phase::Dead => 1,
+        Phase::Cancelled => 2,
+        Phase::Expired => 3,
+        Phase::Succeeded | Phase::Waiting | Phase::Running => 0,
+    };
+    xxh3_64_with_seed(id.as_bytes(), topic.cast_unsigned()) & !3 | end
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::domain::ShardName;
+
+    const ENDS: [(Phase, State); 4] = [
+        (Phase::Succeeded, State::Succeeded),
+        (Phase::Dead, State::Dead),
+        (Phase::Cancelled, State::Cancelled),
+        (Phase::Expired, State::Expired),
+    ];
+    const NOW: Time = Time(1_800_000_000_123_457);
+
+    fn made(seconds: i64) -> JobId {
+        let millis = (NOW.0 / 1_000 + seconds * 1_000).cast_unsigned();
+        JobId::server_made(&ShardName::try_new("s0").unwrap(), u128::from(millis) << 80 | 5)
+    }
+
+    fn at(seconds: u64) -> Time {
+        NOW.plus(Duration::from_secs(seconds))
+    }
 
     #[test]
-    fn an_id_is_recalled_for_a_while() {
-        let (mut recall, begin) = (Recall::default(), Time(1_000_000_000));
-        let at = |seconds| begin.plus(Duration::from_secs(seconds));
-        recall.add(1, "a", at(0));
-        recall.add(1, "b", at(59));
-        recall.add(1, "c", at(60));
-        assert!(recall.knows(1, "a") && recall.knows(1, "b") && recall.knows(1, "c"));
-        recall.add(1, "d", at(120));
-        assert!(!recall.knows(2, "d"), "in another topic");
-        assert!(!recall.knows(1, "b") && recall.knows(1, "c") && recall.knows(1, "d"));
+    fn an_id_is_recalled_with_its_end_as_long_as_it_may_be_repeated() {
+        let mut recall = Recall::new(at(0));
+        for (n, (ended, _)) in (1..).zip(ENDS) {
+            recall.add(1, made(n).as_str(), ended, at(9));
+        }
+        for later in [9_u64, 300, 590] {
+            recall.add(1, made(later.cast_signed()).as_str(), Phase::Succeeded, at(later));
+            for (n, (_, state)) in (1..).zip(ENDS) {
+                assert_eq!(recall.find(1, &made(n), at(later)), Some(state));
+                assert_eq!(recall.find(2, &made(n), at(later)), None, "in another topic");
+                assert_eq!(recall.refusal(&made(n), at(later)), None);
+            }
+        }
+        assert_eq!(recall.refusal(&made(1), at(602)), Some(Unwritten::TooOld));
+        assert_eq!(recall.find(1, &made(1), at(602)), None);
+        recall.add(1, made(700).as_str(), Phase::Succeeded, at(700));
+        assert_eq!(recall.count, 3, "made at 300, 590 and 700");
+    }
+
+    #[test]
+    fn what_is_not_known_any_more_is_not_taken_for_new() {
+        let mut recall = Recall { max: 20, ..Recall::new(at(0)) };
+        assert_eq!(
+            recall.refusal(&made(-1), at(5)),
+            Some(Unwritten::Forgotten),
+            "before the file was opened"
+        );
+        assert_eq!(recall.refusal(&made(241), at(0)), Some(Unwritten::Ahead));
+        assert_eq!(recall.refusal(&made(239), at(0)), None);
+        let ids: Vec<_> = (1..=50).map(made).collect();
+        for (second, id) in (1..).zip(&ids) {
+            recall.add(1, id.as_str(), Phase::Succeeded, at(second));
+        }
+        assert!(recall.count <= 20, "{}", recall.count);
+        for id in &ids {
+            let known = recall.find(1, id, at(50)).is_some();
+            assert_eq!(recall.refusal(id, at(50)).is_none(), known, "{id}");
+        }
+        assert!(recall.find(1, &ids[49], at(50)).is_some());
     }
 }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{JobId, ShardName, Time, TopicName};
-use crate::store::{Event, Events};
+use crate::domain::{self, JobId, ShardName, Time, TopicName};
+use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;
 use super::recall::Recall;
+use super::row::Phase;
 use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");
@@ -242,21 +243,19 @@ impl<'c> Session<'c> {
         self.state.alarms.pruned = true;
     }
 
-    /// The job with that id has succeeded and leaves nothing.
-    pub(super) fn leaves_nothing(&mut self, topic: i64, id: &str) {
-        if id.contains('~') {
-            self.state.recall.add(topic, id, self.now);
-        }
+    /// The job with that id has ended so and leaves nothing.
+    pub(super) fn leaves_nothing(&mut self, topic: i64, id: &str, ended: Phase) {
+        self.state.recall.add(topic, id, ended, self.now);
     }
 
-    /// Whether a job with that id has succeeded a while ago and left nothing.
-    pub(super) fn recalls(&self, topic: i64, id: &str) -> bool {
-        self.state.recall.knows(topic, id)
+    /// How the job with that id has ended, which left nothing.
+    pub(super) fn recalled(&self, topic: i64, id: &JobId) -> Option<domain::State> {
+        self.state.recall.find(topic, id, self.now)
     }
 
-    /// Whether that may be so though nobody can recall it, see [`Recall::may_have_known`].
-    pub(super) fn may_have_known(&self, id: &JobId) -> bool {
-        self.state.recall.may_have_known(id, self.now)
+    /// Why a job with that id must not be written, see [`Recall::refusal`].
+    pub(super) fn refusal(&self, id: &JobId) -> Option<Unwritten> {
+        self.state.recall.refusal(id, self.now)
     }
 
     /// The shard's state was set.

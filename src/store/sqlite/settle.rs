@@ -14,7 +14,7 @@ use super::fault::Done;
 use super::finish::Ended;
 use super::leases::{Instead, leased};
 use super::lifecycle;
-use super::row::{BY_KEY, Row, signed};
+use super::row::{BY_KEY, Phase, Row, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 
@@ -91,7 +91,7 @@ fn ack(
 ) -> Done<Answer<Settled>> {
     if deadline.is_none() && plain.ack(topic, lease)? {
         session.count(topic, Total::Succeeded);
-        session.leaves_nothing(topic, lease.key.id.as_str());
+        session.leaves_nothing(topic, lease.key.id.as_str(), Phase::Succeeded);
         return Ok(Ok(Settled { repeated: false, state: State::Succeeded }));
     }
     let row = match leased(session, topic, lease)? {

@@ -23,7 +23,8 @@ pub struct NewJob {
     pub keep: Keep,
     /// What to do when the id is taken.
     pub on_conflict: OnConflict,
-    /// Hash of the request id; the last one applied makes a call a repeat.
+    /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
+    /// repeat.
     pub request: Option<u64>,
     /// What may lie under the id.
     pub prior: Prior,
@@ -41,9 +42,25 @@ pub enum Prior {
     Nothing,
     /// Anything, which [`OnConflict`] decides about.
     Anything,
-    /// The job itself: it may have been written before, under an id that a server made. One that has succeeded within
-    /// [`TOMBSTONE`](crate::domain::limit::TOMBSTONE) and left nothing is unchanged, and not written again.
+    /// The job itself: it may have been written before, under an id that a server made. One that has ended and left
+    /// nothing is unchanged, and not written again, and so is one that was deleted; where the store cannot know, it
+    /// answers [`Unwritten`].
     Itself,
+}
+
+/// Why nothing was written under an id that a server made ([`Prior::Itself`]), of which there is no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// It was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier, so what has ended under it is not
+    /// recalled.
+    TooOld,
+    /// It was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
+    Ahead,
+    /// The store does not recall any more what has ended under ids that were made then: it was opened since, or too many
+    /// have.
+    Forgotten,
+    /// Nothing was ever written under it, and the shard is to become empty.
+    Draining,
 }
 
 /// What an enqueue found or made.
@@ -57,7 +74,6 @@ pub struct Enqueue {
     pub due: Time,
     /// What the write has reached.
     pub durability: Durability,
-    /// The rest says nothing: it may have been written before, have run and have left nothing, and the store
-    /// has been opened since and cannot recall that ([`Prior::Itself`]). Nothing was written now.
-    pub unsure: bool,
+    /// Nothing was written, for this reason, and the rest says nothing.
+    pub unwritten: Option<Unwritten>,
 }

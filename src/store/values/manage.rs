@@ -56,14 +56,18 @@ pub type Rescheduled = std::result::Result<Option<Job>, State>;
 pub struct Redrive {
     /// Their topic.
     pub topic: TopicName,
-    /// Which: in any terminal state that still has its payload.
+    /// Which.
     pub ids: Vec<JobId>,
+    /// Only those in one of these states, which are terminal; a tombstone, which has no payload, is left.
+    pub states: Vec<State>,
     /// Time between the due times of two jobs; zero: all at once.
     pub spacing: Duration,
     /// Due time of the first, from now.
     pub delay: Duration,
     /// Move them to this topic, on this shard.
     pub target: Option<TopicName>,
+    /// How long after its new due time a job expires whose expire time is not after that; none: it is left.
+    pub ttl: Option<Duration>,
     /// Only count.
     pub dry_run: bool,
     /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
@@ -75,6 +79,6 @@ pub struct Redrive {
 pub struct Redriven {
     /// Put back.
     pub redriven: u64,
-    /// Left alone: no such job, not terminal, a tombstone, or the id is taken in the target.
+    /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
     pub skipped: u64,
 }

@@ -10,7 +10,7 @@ mod shard;
 mod upkeep;
 
 pub use claim::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, Unclaim};
-pub use enqueue::{Enqueue, NewJob, Prior};
+pub use enqueue::{Enqueue, NewJob, Prior, Unwritten};
 pub use lease::{End, Extend, Lease, LeaseRef, Refused, Settle, Settled};
 pub use manage::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};

@@ -97,7 +97,7 @@ async fn text_is_of_the_type_that_it_is() {
     assert!(told[0].starts_with("ringq: line 2 of standard input is no JSON ("), "{told:?}");
     assert_eq!((ran.code, &told[1..]), (0, &["4 enqueued"][..]), "once");
     for (line, content_type) in [(1, ""), (2, "text/plain"), (4, "text/plain")] {
-        assert_eq!(is(&format!("r:r:{line}")).await, content_type);
+        assert_eq!(is(&format!("r=r={line}")).await, content_type);
     }
 }
 
@@ -221,7 +221,7 @@ async fn a_request_id_makes_a_repeat_safe() {
     let server = Server::start().await;
     for _ in 0..2 {
         let args = ["enqueue", "mail", "x", "--request-id", "r7"];
-        assert_eq!(ringq(&server, &args).await.ok(), "r:r7\n");
+        assert_eq!(ringq(&server, &args).await.ok(), "r=r7\n");
     }
     assert_eq!(server.connect().await.stats("mail").await.ready, 1);
 }

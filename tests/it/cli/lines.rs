@@ -91,7 +91,7 @@ async fn a_run_with_ids_can_be_repeated() {
         assert_eq!(second.stderr, "2 enqueued, 2 of them were there already\n");
         assert_eq!(first.stdout, second.stdout);
         if topic == "request-id" {
-            assert_eq!(first.stdout, "r:run-1:1\nr:run-1:3\n");
+            assert_eq!(first.stdout, "r=run-1=1\nr=run-1=3\n");
         }
         assert_eq!(server.connect().await.stats(topic).await.ready, 2);
     }

@@ -67,7 +67,7 @@ async fn policies_hold_for_callers_that_share_a_call() {
     assert_eq!(outcomes, [EnqueueOutcome::Replaced; 2], "neither is taken for a repeat");
     let batch = vec![new("3"), JobSpec::new("t"), new("4")];
     let answers = replace.enqueue_batch(batch).await;
-    assert!(!answers[1].as_ref().unwrap().id.starts_with("r:"), "its id is the server's");
+    assert!(!answers[1].as_ref().unwrap().id.starts_with("r="), "its id is the server's");
     let job = server.connect().await.get("t", "a").await;
     assert_eq!(job.spec.unwrap().payload.unwrap().bytes(), b"4", "the last one stays");
 

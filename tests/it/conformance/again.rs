@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::Records;
-use ringq::domain::{EnqueueOutcome, JobId, Keep, State, limit};
-use ringq::store::{Beat, NewJob, Prior, Taker};
+use ringq::domain::{EnqueueOutcome, JobId, Keep, OnConflict, State, When, limit};
+use ringq::store::{Beat, End, NewJob, Prior, Redrive, Settle, Taker, Unwritten};
 
 use super::fixture::Fixture;
-use super::values::{ack, failed_for, key, new_job, taker};
+use super::values::{
+    OWNER, TOPIC, ack, dead_lettered, failed_for, key, new_job, one, taker, topic,
+};
 
 /// A job as a server names it, of which nothing stays.
 fn made(q: &Fixture, n: u128) -> NewJob {
-    let id = JobId::server_made(q.store.name(), (1 << 120) + n);
+    let millis = u128::try_from(q.now().0).unwrap() / 1_000 + 1;
+    let id = JobId::server_made(q.store.name(), millis << 80 | n);
     NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) }
 }
 
@@ -120,69 +123,268 @@ pub(crate) async fn only_that_job_is_recalled(q: Fixture) {
     let deleted = made(&q, 2);
     q.put(deleted.clone()).await;
     q.delete(deleted.key.id.as_str()).await;
-    assert_eq!(
-        repeat(&q, &deleted).await.0,
-        Some(EnqueueOutcome::Created),
-        "a deleted one may come anew"
-    );
-}
-
-pub(crate) async fn a_job_is_recalled_also_after_a_short_retention(q: Fixture) {
-    let job = NewJob { keep: Keep::Record(Duration::from_secs(5)), ..made(&q, 1) };
-    let leased = q.run(job.clone()).await;
-    q.ack(&leased).await;
-    assert_eq!(repeat(&q, &job).await, DONE, "its record is there");
-    q.sleep(6);
-    q.store.prune(10).await.unwrap();
-    assert_eq!(repeat(&q, &job).await, DONE);
-}
-
-pub(crate) async fn it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten(q: Fixture) {
-    let (job, other) = (made(&q, 1), made(&q, 2));
-    let turn = async || {
-        let (state, rings) = (ShardState::Active, Records::new());
-        let beat = Beat { owner: 7, ring: 0, state, rings, met: Vec::new(), gone: Vec::new() };
-        q.store.beat(beat).await.unwrap();
-    };
-    let finish = async |job: &NewJob| {
-        q.put(job.clone()).await;
-        let leased = q.claim_one().await;
-        q.ack(&leased).await;
-    };
-    turn().await;
-    finish(&job).await;
-    q.sleep(limit::TOMBSTONE.as_secs());
-    turn().await;
-    assert_eq!(repeat(&q, &job).await, DONE);
-    finish(&other).await;
-    q.sleep((limit::TOMBSTONE + Duration::from_secs(1)).as_secs());
-    turn().await;
-    finish(&made(&q, 3)).await;
-    assert_eq!(repeat(&q, &job).await.0, Some(EnqueueOutcome::Created));
-    assert_eq!(repeat(&q, &other).await, DONE);
+    let cancelled = (Some(EnqueueOutcome::Unchanged), State::Cancelled);
+    assert_eq!(repeat(&q, &deleted).await, cancelled, "a deleted one does not come anew");
 }
 
 /// A store that cannot recall over a restart what has left nothing says so, as long as such calls are repeated.
 pub(crate) async fn a_job_that_ran_before_a_restart_is_not_written_again(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    let uuid = (u128::try_from(q.now().0).unwrap() / 1_000) << 80;
-    let made = |n| {
-        let id = JobId::server_made(q.store.name(), uuid + n);
-        NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) }
-    };
-    let (ran, waits) = (made(1), made(2));
+    let (ran, waits) = (made(&q, 1), made(&q, 2));
     q.put(ran.clone()).await;
     q.ack(&q.claim_one().await).await;
     q.put(waits.clone()).await;
     q.sleep(1);
     q.reopen().await;
     let found = q.put(again(&ran)).await;
-    assert!(found.unsure || (found.outcome, found.state) == DONE, "{found:?}");
+    let is_unsure = found.unwritten == Some(Unwritten::Forgotten);
+    assert!(is_unsure || (found.outcome, found.state) == DONE, "{found:?}");
     assert_eq!(repeat(&q, &waits).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
     assert_eq!(q.claim_ids().await, [waits.key.id.as_str()], "the other one does not run again");
     // What is made from now on is known.
-    let id =
-        JobId::server_made(q.store.name(), (u128::try_from(q.now().0).unwrap() / 1_000 + 1) << 80);
-    let later = NewJob { keep: Keep::Nothing, ..new_job(id.as_str()) };
-    assert!(!q.put(again(&later)).await.unsure);
+    q.sleep(2);
+    assert_eq!(repeat(&q, &made(&q, 3)).await, (Some(EnqueueOutcome::Created), State::Ready));
+    // Also of that nothing is known for longer than it may be repeated.
+    q.sleep(limit::REPEAT_MAX.as_secs());
+    assert_eq!(q.put(again(&ran)).await.unwritten, Some(Unwritten::TooOld));
+}
+
+/// How a job under an id of the server's own can be when its enqueue is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    NeverWritten,
+    Waiting,
+    Running,
+    Acked,
+    AckedByAnother,
+    AckedAfterAFailure,
+    AckedAndKeptAWhile,
+    AckedAndKept,
+    Dead,
+    DeadAndDeleted,
+    DeadAndForgotten,
+    Moved,
+    DeletedWaiting,
+    DeletedRunning,
+    DeletedAndKept,
+    Expired,
+    ExpiredAndKeptAWhile,
+}
+
+const LIVES: [Life; 17] = [
+    Life::NeverWritten,
+    Life::Waiting,
+    Life::Running,
+    Life::Acked,
+    Life::AckedByAnother,
+    Life::AckedAfterAFailure,
+    Life::AckedAndKeptAWhile,
+    Life::AckedAndKept,
+    Life::Dead,
+    Life::DeadAndDeleted,
+    Life::DeadAndForgotten,
+    Life::Moved,
+    Life::DeletedWaiting,
+    Life::DeletedRunning,
+    Life::DeletedAndKept,
+    Life::Expired,
+    Life::ExpiredAndKeptAWhile,
+];
+
+/// What a repeat finds of it, however old it is.
+enum Left {
+    Nothing,
+    /// No record, but a job has ended so.
+    Ended(State),
+    Record(State),
+}
+
+const LONG: Duration = Duration::from_secs(7_200);
+
+impl Life {
+    fn job(self, q: &Fixture, n: u128) -> NewJob {
+        let keep = match self {
+            Life::AckedAndKeptAWhile | Life::ExpiredAndKeptAWhile => {
+                Keep::Record(Duration::from_millis(100))
+            }
+            Life::AckedAndKept | Life::DeletedAndKept => Keep::Record(LONG),
+            _ => Keep::Nothing,
+        };
+        let expires = matches!(self, Life::Expired | Life::ExpiredAndKeptAWhile);
+        let expire = expires.then_some(When::After(Duration::from_millis(50)));
+        NewJob { keep, expire, ..made(q, n) }
+    }
+
+    /// Lets the job live so, of whose topic nothing else is ready.
+    async fn live(self, q: &Fixture, job: &NewJob) -> Left {
+        let id = job.key.id.as_str();
+        if self == Life::NeverWritten {
+            return Left::Nothing;
+        }
+        q.put(NewJob { prior: Prior::Nothing, ..job.clone() }).await;
+        match self {
+            Life::NeverWritten => unreachable!(),
+            Life::Waiting => return Left::Record(State::Ready),
+            Life::Running => {
+                let leased = q.claim_one().await;
+                q.extend(&leased, Some(LONG), None).await.unwrap();
+                return Left::Record(State::Running);
+            }
+            Life::Acked | Life::AckedAndKeptAWhile => drop(q.ack(&q.claim_one().await).await),
+            Life::AckedByAnother => {
+                let ack = Settle { owner: OWNER + 1, ..ack(&q.claim_one().await) };
+                q.settle(ack).await.unwrap();
+            }
+            Life::AckedAfterAFailure => {
+                q.end(&q.claim_one().await, failed_for(0)).await;
+                q.ack(&q.claim_one().await).await;
+            }
+            Life::AckedAndKept => {
+                q.ack(&q.claim_one().await).await;
+                return Left::Record(State::Succeeded);
+            }
+            Life::Dead | Life::DeadAndDeleted | Life::DeadAndForgotten | Life::Moved => {
+                return self.die(q, id).await;
+            }
+            Life::DeletedWaiting => drop(q.delete(id).await),
+            Life::DeletedRunning => {
+                q.claim_one().await;
+                q.delete(id).await;
+            }
+            Life::DeletedAndKept => {
+                q.delete(id).await;
+                return Left::Record(State::Cancelled);
+            }
+            Life::Expired | Life::ExpiredAndKeptAWhile => {
+                q.clock.advance(Duration::from_millis(200));
+                q.store.prune(100).await.unwrap();
+                return Left::Ended(State::Expired);
+            }
+        }
+        if self == Life::AckedAndKeptAWhile {
+            q.clock.advance(Duration::from_millis(200));
+        }
+        let deleted = matches!(self, Life::DeletedWaiting | Life::DeletedRunning);
+        Left::Ended(if deleted { State::Cancelled } else { State::Succeeded })
+    }
+
+    async fn die(self, q: &Fixture, id: &str) -> Left {
+        let leased = q.claim_one().await;
+        let Settle { end, .. } = q.decide(&leased, dead_lettered()).await;
+        let End::Decided { end, .. } = end else { unreachable!() };
+        let forgotten = self == Life::DeadAndForgotten;
+        let dead_retention = if forgotten { Duration::from_millis(100) } else { LONG };
+        let end = End::Decided { end, dead_retention };
+        q.settle(Settle { end, ..ack(&leased) }).await.unwrap();
+        match self {
+            Life::DeadAndForgotten => q.clock.advance(Duration::from_millis(200)),
+            Life::DeadAndDeleted => drop(q.delete(id).await),
+            Life::Moved => {
+                let redrive = Redrive {
+                    topic: topic(TOPIC),
+                    ids: vec![JobId::stored(id)],
+                    states: vec![State::Dead],
+                    spacing: Duration::ZERO,
+                    delay: Duration::ZERO,
+                    target: Some(topic("elsewhere")),
+                    ttl: None,
+                    dry_run: false,
+                };
+                assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
+            }
+            _ => return Left::Record(State::Dead),
+        }
+        Left::Ended(State::Dead)
+    }
+}
+
+async fn beat(q: &Fixture) {
+    let (state, rings) = (ShardState::Active, Records::new());
+    let beat = Beat { owner: OWNER, ring: 0, state, rings, met: Vec::new(), gone: Vec::new() };
+    q.store.beat(beat).await.unwrap();
+}
+
+/// The rule of repeats: under an id that a server made no second job comes to be, however the first has ended, whatever
+/// the age of the id and of the store.
+pub(crate) async fn a_repeat_of_whatever_age_never_doubles_a_job(q: Fixture) {
+    let mut n = 0;
+    for policy in
+        [OnConflict::Keep, OnConflict::Reject, OnConflict::Replace, OnConflict::Reschedule]
+    {
+        for seconds in [1, 9 * 60, 11 * 60] {
+            let mut lives = Vec::new();
+            for life in LIVES {
+                n += 1;
+                let job = NewJob { on_conflict: policy, ..life.job(&q, n) };
+                let born = q.now();
+                let left = life.live(&q, &job).await;
+                q.until(born.plus(Duration::from_secs(seconds)));
+                // What keeps the store in order goes on meanwhile.
+                beat(&q).await;
+                q.store.prune(100).await.unwrap();
+                lives.push((life, job.clone()));
+                let case = format!("{life:?} under {policy:?} after {seconds} s");
+                check_repeat(&q, &job, &left, seconds, &case).await;
+                for id in ["elsewhere", TOPIC] {
+                    let left = q.claim_for(id, vec![taker()]).await;
+                    for leased in &one(left.leased) {
+                        q.ack(leased).await;
+                    }
+                }
+                q.delete(job.key.id.as_str()).await;
+            }
+            beat(&q).await;
+            // Whatever was there is gone now, and known to be.
+            for (life, job) in lives {
+                let repeat = q.put(again(&job)).await;
+                let unwritten = repeat.unwritten.is_some();
+                assert!(unwritten || repeat.outcome == Some(EnqueueOutcome::Unchanged), "{life:?}");
+            }
+            assert_eq!(q.claim_ids().await, [""; 0]);
+        }
+    }
+}
+
+async fn check_repeat(q: &Fixture, job: &NewJob, left: &Left, seconds: u64, case: &str) {
+    let before = q.get(job.key.id.as_str()).await;
+    // The scheduler has found that it is a repeat, and lets what is there as it is.
+    let repeats = [again(job), NewJob { on_conflict: OnConflict::Keep, ..again(job) }];
+    let is_old = seconds > limit::REPEAT_MAX.as_secs();
+    let first = usize::from(matches!(left, Left::Record(_)));
+    for (n, repeat) in repeats.iter().enumerate().skip(first) {
+        let found = q.put(repeat.clone()).await;
+        let answer = (found.unwritten, found.outcome, found.state);
+        let unchanged = Some(EnqueueOutcome::Unchanged);
+        match left {
+            Left::Record(state) => assert_eq!(answer, (None, unchanged, *state), "{case}"),
+            Left::Nothing | Left::Ended(_) if is_old => {
+                assert_eq!(found.unwritten, Some(Unwritten::TooOld), "{case}");
+            }
+            Left::Ended(state) => assert_eq!(answer, (None, unchanged, *state), "{case}"),
+            Left::Nothing => {
+                let created = (n == 0).then_some(EnqueueOutcome::Created);
+                assert_eq!(answer, (None, created.or(unchanged), State::Ready), "{case}");
+                continue;
+            }
+        }
+        assert_eq!(q.get(job.key.id.as_str()).await, before, "{case}");
+    }
+}
+
+pub(crate) async fn a_shard_that_drains_takes_no_job_under_an_id_of_a_server(q: Fixture) {
+    let (there, done, new) = (made(&q, 1), made(&q, 2), made(&q, 3));
+    q.ack(&q.run(done.clone()).await).await;
+    q.put(there.clone()).await;
+    beat(&q).await;
+    for (state, expected) in [
+        (ShardState::Draining, Some(Unwritten::Draining)),
+        (ShardState::Active, None),
+        (ShardState::Draining, None),
+    ] {
+        q.store.set_state(state).await.unwrap();
+        assert_eq!(q.put(again(&new)).await.unwritten, expected, "{state:?}");
+        assert_eq!(repeat(&q, &done).await, DONE);
+        assert_eq!(repeat(&q, &there).await, (Some(EnqueueOutcome::Unchanged), State::Ready));
+    }
+    assert_eq!(q.claim_ids().await.len(), 2);
 }

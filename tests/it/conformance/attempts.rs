@@ -123,12 +123,29 @@ pub(crate) async fn each_way_of_ending_is_remembered_as_what_it_was(q: Fixture) 
     assert_eq!(outcomes, expected);
 }
 
-pub(crate) async fn an_end_without_an_error_keeps_the_last_one(q: Fixture) {
+pub(crate) async fn only_a_failure_with_an_error_changes_the_last_one(q: Fixture) {
+    let handed_back =
+        |error: &str| Cause::Released { delay: Some(Duration::ZERO), error: error.to_owned() };
     let leased = q.running("a").await;
-    q.end(&leased, failed_for(0)).await;
+    q.end(&leased, handed_back("going home")).await;
     let leased = q.claim_one().await;
-    q.end(&leased, released()).await;
-    assert_eq!(q.job("a").await.last_error, "it failed");
+    assert_eq!((&*leased.last_error, &*q.job("a").await.last_error), ("", ""));
+    q.end(&leased, Cause::Broken).await;
+    q.sleep(2);
+    let leased = q.claim_one().await;
+    assert_eq!(leased.last_error, "");
+    q.end(&leased, failed_for(0)).await;
+    for cause in [handed_back("home again"), released(), Cause::Broken] {
+        let leased = q.claim_one().await;
+        assert_eq!(leased.last_error, "it failed", "{cause:?}");
+        q.end(&leased, cause).await;
+        q.sleep(60);
+    }
+    let job = q.job("a").await;
+    assert_eq!(job.last_error, "it failed");
+    let errors: Vec<_> = job.attempts.iter().map(|attempt| attempt.error.as_str()).collect();
+    let broke = "the stream that held the job broke";
+    assert_eq!(errors, [broke, "", "home again", "it failed", broke, "going home"]);
 }
 
 pub(crate) async fn a_running_job_outlives_its_expire_time_but_its_retry_does_not(q: Fixture) {

@@ -137,6 +137,8 @@ pub(crate) async fn a_job_that_leaves_and_comes_back_at_once_is_there_once(q: Fi
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
         target: None,
+        states: vec![State::Cancelled],
+        ttl: None,
         dry_run: false,
         until: None,
     };

@@ -5,12 +5,12 @@ use ringq::domain::{EnqueueOutcome, Job, Keep, OnConflict, Spec, State, Time, li
 use ringq::store::{Enqueue, Leased, NewJob};
 
 use super::fixture::Fixture;
-use super::values::{RETENTION, after, dead_lettered, failed_for, new_job, plus, text};
+use super::values::{RETENTION, after, dead_lettered, failed_for, new_job, plus, request, text};
 
 pub(super) const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
 /// The request that made what is found.
-const FIRST: Option<u64> = Some(1);
+const FIRST: Option<u64> = request(1, 0);
 /// Due time and priority of what meets it.
 pub(super) const LATER: u64 = 500;
 pub(super) const URGENT: u8 = 7;
@@ -70,11 +70,13 @@ fn row(found: Found) -> [Cell; 4] {
 
 async fn check_row(q: &Fixture, found: Found) {
     for (policy, cell) in POLICIES.into_iter().zip(row(found)) {
-        for request in [None, Some(2)] {
+        for request in [None, request(2, 0)] {
             check(q, found, policy, request, cell).await;
         }
         let repeated = if found == Found::Nothing { Cell::Created } else { Cell::Unchanged };
         check(q, found, policy, FIRST, repeated).await;
+        let other_job = if found == Found::Nothing { Cell::Created } else { Cell::Refused };
+        check(q, found, policy, request(1, 1), other_job).await;
     }
 }
 
@@ -98,7 +100,13 @@ pub(super) fn first(id: &str) -> NewJob {
 /// What meets it.
 pub(super) fn second(id: &str) -> NewJob {
     let spec = Spec { payload: Some(text("second")), ..Spec::default() };
-    NewJob { spec, due: after(LATER), priority: Some(URGENT), request: Some(2), ..new_job(id) }
+    NewJob {
+        spec,
+        due: after(LATER),
+        priority: Some(URGENT),
+        request: request(2, 0),
+        ..new_job(id)
+    }
 }
 
 /// Makes `found` under `id`, by the request [`FIRST`].
@@ -125,7 +133,7 @@ async fn prepare(q: &Fixture, found: Found, id: &str) {
         Found::Dead => drop(q.end(&take(q, first(id)).await, dead_lettered()).await),
         Found::Running => drop(take(q, first(id)).await),
         Found::RunningWithNext => {
-            take(q, NewJob { request: Some(3), ..first(id) }).await;
+            take(q, NewJob { request: request(3, 0), ..first(id) }).await;
             let spec = Spec { payload: Some(text("waiting")), ..Spec::default() };
             let on_conflict = OnConflict::Replace;
             q.put(NewJob { spec, on_conflict, due: after(NEXT), ..first(id) }).await;
@@ -277,18 +285,18 @@ pub(crate) async fn a_dead_job_found(q: Fixture) {
 // === requests ===
 
 pub(crate) async fn only_the_last_request_applied_makes_a_repeat(q: Fixture) {
-    let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
-    q.put(replace(Some(1))).await;
-    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(EnqueueOutcome::Replaced));
-    assert_eq!(q.put(replace(Some(2))).await.outcome, Some(EnqueueOutcome::Unchanged));
-    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(EnqueueOutcome::Replaced));
+    let replace = |of| NewJob { on_conflict: OnConflict::Replace, request: of, ..new_job("a") };
+    q.put(replace(request(1, 0))).await;
+    assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Replaced));
+    assert_eq!(q.put(replace(request(2, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
+    assert_eq!(q.put(replace(request(1, 0))).await.outcome, Some(EnqueueOutcome::Replaced));
 }
 
 pub(crate) async fn a_call_without_a_request_leaves_the_last_one_applied(q: Fixture) {
-    let replace = |request| NewJob { on_conflict: OnConflict::Replace, request, ..new_job("a") };
-    q.put(replace(Some(1))).await;
+    let replace = |of| NewJob { on_conflict: OnConflict::Replace, request: of, ..new_job("a") };
+    q.put(replace(request(1, 0))).await;
     assert_eq!(q.put(replace(None)).await.outcome, Some(EnqueueOutcome::Replaced));
-    assert_eq!(q.put(replace(Some(1))).await.outcome, Some(EnqueueOutcome::Unchanged));
+    assert_eq!(q.put(replace(request(1, 0))).await.outcome, Some(EnqueueOutcome::Unchanged));
 }
 
 pub(crate) async fn a_call_without_a_request_is_never_a_repeat(q: Fixture) {

@@ -17,7 +17,7 @@ pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
         state: State::Ready,
         due: q.now(),
         durability,
-        unsure: false,
+        unwritten: None,
     };
     assert_eq!(put, expected);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::{JobId, OnConflict, Time, limit};
+use ringq::domain::{JobId, OnConflict, State, Time, limit};
 use ringq::store::{About, Event, NewJob, Redrive, Reschedule};
 use tokio::sync::broadcast::Receiver;
 
@@ -111,6 +111,8 @@ pub(crate) async fn a_redriven_job_is_announced(q: Fixture) {
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
         target: None,
+        states: vec![State::Dead],
+        ttl: None,
         dry_run: false,
         until: None,
     };

@@ -217,6 +217,8 @@ pub(crate) async fn a_repeated_settle_is_success_after_its_job_was_put_back(q: F
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
         target: None,
+        states: vec![State::Dead],
+        ttl: None,
         dry_run: false,
         until: None,
     };

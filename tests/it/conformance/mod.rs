@@ -60,8 +60,8 @@ macro_rules! conformance {
                 a_job_that_ran_before_a_restart_is_not_written_again
                 new_ids_are_written_beside_ones_that_are_taken
                 only_that_job_is_recalled
-                a_job_is_recalled_also_after_a_short_retention
-                it_is_recalled_for_as_long_as_a_tombstone_and_then_forgotten
+                a_repeat_of_whatever_age_never_doubles_a_job
+                a_shard_that_drains_takes_no_job_under_an_id_of_a_server
             }
             enqueue {
                 a_new_job_is_ready_at_once
@@ -208,7 +208,7 @@ macro_rules! conformance {
                 a_dead_letter_keeps_its_payload_for_the_retention_of_the_dead
                 attempts_are_the_last_ten_newest_first
                 each_way_of_ending_is_remembered_as_what_it_was
-                an_end_without_an_error_keeps_the_last_one
+                only_a_failure_with_an_error_changes_the_last_one
                 a_running_job_outlives_its_expire_time_but_its_retry_does_not
                 a_retry_that_waits_beyond_the_expire_time_expires_then
                 a_job_that_expires_with_its_lease_is_kept_from_then_on
@@ -267,12 +267,12 @@ macro_rules! conformance {
                 a_redriven_job_is_like_new_but_for_what_it_is
                 dead_letters_come_back_in_the_order_of_their_due_times
                 due_times_are_spaced_from_the_delay_on
-                ids_select_any_terminal_state
+                only_jobs_in_the_named_states_are_put_back
                 a_redriven_job_does_not_show_its_former_end
                 what_is_not_terminal_or_not_there_is_skipped
                 tombstones_are_skipped
                 a_kept_job_that_never_had_a_payload_is_no_tombstone
-                a_redriven_job_does_not_expire_again
+                a_redriven_job_keeps_its_expire_time
                 a_dry_run_counts_and_changes_nothing
                 jobs_move_to_another_topic
                 a_job_that_moves_arrives_after_those_that_are_there

@@ -18,7 +18,9 @@ fn ids(ids: &[&str]) -> Redrive {
         ids: ids.iter().map(|id| JobId::stored(id)).collect(),
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
+        states: vec![State::Dead],
         target: None,
+        ttl: None,
         dry_run: false,
         until: None,
     }
@@ -92,7 +94,8 @@ pub(crate) async fn due_times_are_spaced_from_the_delay_on(q: Fixture) {
     }
 }
 
-pub(crate) async fn ids_select_any_terminal_state(q: Fixture) {
+/// Only jobs in the states that a redrive names are put back, whether it counts them or not.
+pub(crate) async fn only_jobs_in_the_named_states_are_put_back(q: Fixture) {
     bury(&q, &["dead"]).await;
     let leased = q.run(NewJob { keep: KEEP, ..new_job("succeeded") }).await;
     q.ack(&leased).await;
@@ -100,9 +103,25 @@ pub(crate) async fn ids_select_any_terminal_state(q: Fixture) {
     q.sleep(1);
     q.put(NewJob { keep: KEEP, ..new_job("cancelled") }).await;
     q.delete("cancelled").await;
-    let all = ["succeeded", "expired", "cancelled", "dead"];
-    assert_eq!(redrive(&q, ids(&all)).await, (4, 0));
-    assert_eq!(states(&q, &all).await, [Some(State::Ready); 4]);
+    q.put(NewJob { due: after(99), ..new_job("scheduled") }).await;
+    let all = ["succeeded", "expired", "cancelled", "dead", "scheduled"];
+    let are = [State::Succeeded, State::Expired, State::Cancelled, State::Dead, State::Scheduled];
+    for target in [None, Some(topic("u"))] {
+        for (named, count) in [(vec![], 0), (are[..3].to_vec(), 3), (are.to_vec(), 4)] {
+            let ttl = Some(Duration::from_secs(9));
+            let meant = Redrive { states: named, ttl, target: target.clone(), ..ids(&all) };
+            let dry_run = Redrive { dry_run: true, ..meant };
+            assert_eq!(redrive(&q, dry_run).await, (count, 5 - count));
+        }
+    }
+    assert_eq!(states(&q, &all).await, are.map(Some));
+    for (state, id) in are[..4].iter().zip(all) {
+        let ttl = Some(Duration::from_secs(9));
+        let meant = || Redrive { states: vec![*state], ttl, ..ids(&all) };
+        assert_eq!(redrive(&q, meant()).await, (1, 4), "{id}");
+        assert_eq!(redrive(&q, meant()).await, (0, 5), "{id}");
+        assert_eq!(q.state(id).await, Some(State::Ready));
+    }
     assert_eq!(q.claim_ids().await.len(), 4);
 }
 
@@ -111,7 +130,7 @@ pub(crate) async fn a_redriven_job_does_not_show_its_former_end(q: Fixture) {
     let end = ringq::store::End::Ack { result: Some(text("r")), follow_ups: Vec::new() };
     let settle = ringq::store::Settle { end, ..super::values::ack(&leased) };
     q.settle(settle).await.unwrap();
-    redrive(&q, ids(&["a"])).await;
+    redrive(&q, Redrive { states: vec![State::Succeeded], ..ids(&["a"]) }).await;
     let job = q.job("a").await;
     assert_eq!((job.result, job.finish_time, &*job.last_error), (None, None, ""));
 }
@@ -134,7 +153,8 @@ pub(crate) async fn tombstones_are_skipped(q: Fixture) {
     q.put(NewJob { expire: Some(after(1)), ..new_job("expired") }).await;
     q.sleep(1);
     let all = ["succeeded", "cancelled", "expired"];
-    assert_eq!(redrive(&q, ids(&all)).await, (0, 3));
+    let named = vec![State::Succeeded, State::Cancelled, State::Expired];
+    assert_eq!(redrive(&q, Redrive { states: named, ..ids(&all) }).await, (0, 3));
     let kept = [State::Succeeded, State::Cancelled, State::Expired].map(Some);
     assert_eq!(states(&q, &all).await, kept);
 }
@@ -143,17 +163,47 @@ pub(crate) async fn a_kept_job_that_never_had_a_payload_is_no_tombstone(q: Fixtu
     let job = NewJob { spec: Spec::default(), keep: KEEP, ..new_job("a") };
     let leased = q.run(job).await;
     q.ack(&leased).await;
-    assert_eq!(redrive(&q, ids(&["a"])).await, (1, 0));
+    let meant = Redrive { states: vec![State::Succeeded], ..ids(&["a"]) };
+    assert_eq!(redrive(&q, meant).await, (1, 0));
     assert_eq!(q.state("a").await, Some(State::Ready));
 }
 
-pub(crate) async fn a_redriven_job_does_not_expire_again(q: Fixture) {
-    let job = NewJob { keep: KEEP, expire: Some(after(1)), ..new_job("a") };
-    q.put(job).await;
-    q.sleep(2);
-    assert_eq!(redrive(&q, ids(&["a"])).await, (1, 0));
-    assert_eq!(q.state("a").await, Some(State::Ready));
-    assert_eq!(q.claim_ids().await, ["a"]);
+/// A job keeps an expire time that is ahead of its new due time; with another one it is put back only if it gets time.
+pub(crate) async fn a_redriven_job_keeps_its_expire_time(q: Fixture) {
+    for target in [None, Some(topic("u"))] {
+        let name = target.as_ref().map_or(TOPIC, |target| target.as_str()).to_owned();
+        let expires = plus(q.now(), 30);
+        let all = ["far", "near", "past", "never"];
+        for (id, seconds) in all.into_iter().zip([Some(30), Some(12), Some(5), None]) {
+            let id = format!("{id}-{name}");
+            let leased = q.run(NewJob { expire: seconds.map(after), ..new_job(&id) }).await;
+            q.end(&leased, dead_lettered()).await;
+        }
+        q.sleep(10);
+        let named = all.map(|id| format!("{id}-{name}"));
+        let named = || ids(&named.each_ref().map(String::as_str));
+        let delay = Duration::from_secs(5);
+        let late = || Redrive { delay, target: target.clone(), ..named() };
+        assert_eq!(redrive(&q, Redrive { dry_run: true, ..late() }).await, (2, 2));
+        assert_eq!(redrive(&q, late()).await, (2, 2));
+        let expire = async |id: &str| {
+            let job = q.get_in(&name, &format!("{id}-{name}")).await.unwrap();
+            (job.state, job.expire_time)
+        };
+        assert_eq!(expire("far").await, (State::Scheduled, Some(expires)));
+        assert_eq!(expire("never").await, (State::Scheduled, None));
+        let ttl = Some(Duration::from_secs(7));
+        assert_eq!(redrive(&q, Redrive { ttl, ..late() }).await, (2, 2), "two are back already");
+        for id in ["near", "past"] {
+            assert_eq!(expire(id).await, (State::Scheduled, Some(plus(q.now(), 12))), "{id}");
+        }
+        q.sleep(12);
+        let claimed = q.claim_for(&name, vec![super::taker()]).await;
+        let claimed = super::values::ids_of(&claimed.leased[0]);
+        assert_eq!(claimed.len(), 2, "the other two have expired: {claimed:?}");
+        q.sleep(1_000);
+        q.store.prune(100).await.unwrap();
+    }
 }
 
 pub(crate) async fn a_dry_run_counts_and_changes_nothing(q: Fixture) {

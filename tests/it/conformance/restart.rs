@@ -112,6 +112,8 @@ pub(crate) async fn one_that_moved_last_hides_no_clock_that_went_back(q: Fixture
         spacing: Duration::ZERO,
         delay: Duration::ZERO,
         target: Some(topic("other")),
+        states: vec![State::Dead],
+        ttl: None,
         dry_run: false,
         until: None,
     };

@@ -38,6 +38,11 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
     }
 }
 
+/// A request as stores keep it: a request id, and what it asks for.
+pub(crate) const fn request(id: u64, content: u64) -> Option<u64> {
+    Some(id << 24 | content)
+}
+
 /// A payload of text.
 pub(crate) fn text(body: &str) -> Payload {
     Payload { text: true, body: body.to_owned().into(), content_type: String::new() }

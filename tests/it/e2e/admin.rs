@@ -2,15 +2,16 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use ringq::pb::{
-    Delivery, Durability, GetServerInfoRequest, GetTopicRequest, GetTopicStatsRequest, Job,
-    JobState, JobView, ListJobsRequest, ListShardsRequest, ListTopicsRequest, ListWorkersRequest,
-    NackAction, RedriveJobsRequest, ShardState, StreamRequest, TopicState,
+    DeleteRequest, Delivery, Durability, GetServerInfoRequest, GetTopicRequest,
+    GetTopicStatsRequest, Job, JobState, JobView, ListJobsRequest, ListShardsRequest,
+    ListTopicsRequest, ListWorkersRequest, NackAction, RedriveJobsRequest, ShardState,
+    StreamRequest, TopicState,
 };
 use tonic::Code;
 
 use crate::harness::{
-    Client, JobExt as _, Server, SinceEpoch as _, assert_refused, eventually, job, millis, nack,
-    take, wall_now, within,
+    Client, JobExt as _, Server, Setup, SinceEpoch as _, assert_refused, eventually, job, millis,
+    nack, proto, take, wall_now, within,
 };
 
 fn ids(jobs: &[Job]) -> Vec<String> {
@@ -209,6 +210,63 @@ async fn redrive_counts_moves_and_skips() {
     let nowhere = RedriveJobsRequest { topic: "nowhere".into(), ..Default::default() };
     let status = client.admin.clone().redrive_jobs(nowhere).await.unwrap_err();
     assert_refused(&status, Code::NotFound, "TOPIC_NOT_FOUND", "");
+}
+
+/// Whatever a call names, jobs that ended well stay as they are unless it names their state.
+#[tokio::test]
+async fn a_redrive_puts_back_dead_letters_alone_unless_states_say_otherwise() {
+    let server = Setup::new().shards(2).start().await;
+    let client = server.connect().await;
+    let kept = |id: &str| job("mail").with_id(id).with_retention(millis(60_000));
+    let ids = |kind: &str| (0..3).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
+    for id in ids("done") {
+        client.enqueue(kept(&id)).await;
+        client.ack(&client.pull_one("mail").await.receipt).await;
+    }
+    for id in ids("gone") {
+        client.enqueue(kept(&id).with_delay(millis(60_000))).await;
+        let request = DeleteRequest { topic: "mail".into(), id, ..Default::default() };
+        client.queue.clone().delete(request).await.unwrap();
+    }
+    for id in ids("late") {
+        client.enqueue(kept(&id).with_ttl(millis(1))).await;
+        client.until("mail", &id, JobState::Expired).await;
+    }
+    let dead = ids("dead");
+    bury(&client, "mail", &dead.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let named = ["done", "gone", "late", "dead"].map(ids).concat();
+    let redrive = async |states: &[JobState], ids: &[String], target: &str, validate_only| {
+        let request = RedriveJobsRequest {
+            topic: "mail".into(),
+            ids: ids.to_vec(),
+            states: states.iter().map(|&state| state.into()).collect(),
+            target_topic: target.into(),
+            ttl: (states.contains(&JobState::Expired)).then(|| proto(millis(60_000))),
+            validate_only,
+            ..Default::default()
+        };
+        client.admin.clone().redrive_jobs(request).await.unwrap().into_inner().redriven_count
+    };
+    use JobState::{Cancelled, Dead, Expired, Succeeded};
+    for target in ["", "rescue"] {
+        for ids in [&named[..], &[]] {
+            assert_eq!(redrive(&[], ids, target, true).await, 3);
+            assert_eq!(redrive(&[Succeeded, Cancelled], ids, target, true).await, 6);
+            assert_eq!(
+                redrive(&[Dead, Expired, Cancelled, Succeeded], ids, target, true).await,
+                12
+            );
+        }
+    }
+    assert_eq!(redrive(&[], &named, "", false).await, 3);
+    for (state, kind) in [(Succeeded, "done"), (Cancelled, "gone"), (Expired, "late")] {
+        for id in ids(kind) {
+            assert_eq!(client.state("mail", &id).await, state);
+        }
+        let before = redrive(&[state], &[], "rescue", false).await;
+        assert_eq!((before, redrive(&[state], &[], "rescue", false).await), (3, 0), "{state:?}");
+    }
+    assert_eq!((client.stats("mail").await.ready, client.stats("rescue").await.ready), (3, 9));
 }
 
 #[tokio::test]

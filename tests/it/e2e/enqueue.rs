@@ -246,11 +246,11 @@ async fn a_request_id_makes_any_call_repeatable() {
     // Without an id the id follows from the request id.
     let call = repeatable(job("mail"), "7f3a", ConflictPolicy::Keep);
     let first = client.send(call.clone()).await.unwrap();
-    assert_eq!((first.id.as_str(), first.outcome()), ("r:7f3a", EnqueueOutcome::Created));
+    assert_eq!((first.id.as_str(), first.outcome()), ("r=7f3a", EnqueueOutcome::Created));
     for policy in [ConflictPolicy::Keep, ConflictPolicy::Replace, ConflictPolicy::Reject] {
         let again = repeatable(job("mail"), "7f3a", policy);
         let again = client.send(again).await.unwrap();
-        assert_eq!((again.id.as_str(), again.outcome()), ("r:7f3a", EnqueueOutcome::Unchanged));
+        assert_eq!((again.id.as_str(), again.outcome()), ("r=7f3a", EnqueueOutcome::Unchanged));
     }
     // With an id, the last applied value is recognized, and only that one.
     let outcomes = [
@@ -363,7 +363,7 @@ async fn a_batch_with_a_request_id_can_be_repeated_as_a_whole() {
         let answer =
             client.queue.clone().batch_enqueue(request.clone()).await.unwrap().into_inner();
         let ids: Vec<_> = answer.results.iter().map(|result| result.id.as_str()).collect();
-        assert_eq!(ids, ["r:batch-1:0", "own", "r:batch-1:2"]);
+        assert_eq!(ids, ["r=batch-1=0", "own", "r=batch-1=2"]);
         assert!(answer.results.iter().all(|result| result.outcome() == expected));
     }
     assert_eq!(client.stats("mail").await.ready, 3);

@@ -25,6 +25,8 @@ const ANSWERS: [&str; 4] = ["repeated false", "repeated true", "NotFound", "Stal
 pub(crate) enum Seen {
     /// A cell of the `on_conflict` table: policy, found, whether the request was the same.
     Cell(String, bool),
+    /// Under this policy a request id came with another job.
+    OtherJob(String),
     /// A cell of the transition table: state and transition.
     Transition(State, String),
     /// How a lease ended, and whether a generation waited behind it.
@@ -51,6 +53,7 @@ pub(crate) fn wanted() -> BTreeSet<Seen> {
             }
         }
     }
+    wanted.extend(POLICIES.map(|policy| Seen::OtherJob(format!("{policy:?}"))));
     for (state, transition) in
         State::ALL.iter().flat_map(|s| Transition::ALL.iter().map(move |e| (*s, *e)))
     {

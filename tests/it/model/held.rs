@@ -226,7 +226,7 @@ impl Held {
         let job = &mut self.job;
         job.deliveries += 1;
         job.failures += u32::from(ending.counted);
-        if !ending.error.is_empty() {
+        if ending.counted && !ending.error.is_empty() {
             job.last_error = ending.error.to_owned();
         }
         let attempt = Attempt {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ringq::domain::conflict::{self, Action, Found};
+use ringq::domain::conflict::{self, Action, Found, Repeat};
 use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{
     AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
@@ -185,11 +185,14 @@ impl Reference {
         let mut fresh = Held::new(new, now, self.arrivals, &self.shard);
         let held = self.jobs.get(&new.key);
         let found = held.map_or(Found::Nothing, |held| held.found(now));
-        let same = held.is_some_and(|held| new.request.is_some() && held.request == new.request);
-        let action = conflict::resolve(new.on_conflict, found, same);
-        self.seen.insert(Seen::Cell(format!("{:?} {found:?}", new.on_conflict), same));
+        let repeat = Repeat::of(held.and_then(|held| held.request), new.request);
+        let action = conflict::resolve(new.on_conflict, found, repeat);
+        self.seen.insert(match repeat {
+            Repeat::Changed => Seen::OtherJob(format!("{:?}", new.on_conflict)),
+            _ => Seen::Cell(format!("{:?} {found:?}", new.on_conflict), repeat == Repeat::Same),
+        });
         let (outcome, durability) = (action.outcome(), self.durability);
-        let answer = |state, due| Enqueue { outcome, state, due, durability, unsure: false };
+        let answer = |state, due| Enqueue { outcome, state, due, durability, unwritten: None };
         if let (Some(held), Action::Leave | Action::Refuse) = (held, action) {
             return answer(held.state(now), held.answer_due());
         }
@@ -424,9 +427,18 @@ impl Reference {
         if next(state, Transition::Redrive).is_err() || held.is_tombstone() {
             return false;
         }
+        if !redrive.states.contains(&state) {
+            return false;
+        }
         self.seen.insert(Seen::Redrive { moves, taken: moves && taken });
         if moves && taken {
             return false;
+        }
+        let due = self.now.plus(redrive.delay + redrive.spacing * u32::try_from(nth).unwrap());
+        let mut expire = held.job.expire_time;
+        if expire.is_some_and(|expire| expire <= due) {
+            let Some(ttl) = redrive.ttl else { return false };
+            expire = Some(due.plus(ttl));
         }
         if redrive.dry_run {
             return true;
@@ -434,9 +446,8 @@ impl Reference {
         self.saw(state, Transition::Redrive);
         self.total(target, |_| ());
         let mut held = self.jobs.remove(key).unwrap();
-        let nth = u32::try_from(nth).unwrap();
-        held.revive(self.now.plus(redrive.delay + redrive.spacing * nth), None, self.now);
-        (held.job.expire_time, held.job.result) = (None, None);
+        held.revive(due, None, self.now);
+        (held.job.expire_time, held.job.result) = (expire, None);
         if moves {
             self.arrivals += 1;
             held.arrival = self.arrivals;

@@ -22,6 +22,8 @@ use crate::conformance::OWNER;
 
 const TOPICS: [&str; 3] = ["t0", "t1", "t2"];
 const IDS: [&str; 4] = ["a", "b", "c", "d"];
+/// Two jobs of one request id, and one of another.
+const REQUESTS: [u64; 3] = [1 << 24 | 1, 1 << 24 | 2, 2 << 24 | 1];
 /// Ids that the server makes, for follow-ups.
 const MADE: u128 = 2;
 /// Old tokens and settles to try again.
@@ -158,7 +160,7 @@ impl Dice {
             expire: self.maybe(0.3, |dice| dice.expire(now)),
             keep: self.keep(),
             on_conflict: self.policy(),
-            request: self.maybe(0.6, |dice| dice.rng.random_range(1..3)),
+            request: self.maybe(0.6, |dice| dice.pick(&REQUESTS)),
             durability: None,
             until: None,
             prior: Prior::Anything,
@@ -376,6 +378,11 @@ impl Dice {
             ids,
             spacing: self.pick(&[Duration::ZERO, Duration::from_millis(300)]),
             delay: self.pick(&[Duration::ZERO, Duration::from_secs(1)]),
+            states: match self.rng.random_bool(0.6) {
+                true => State::ALL.into_iter().filter(|state| state.is_terminal()).collect(),
+                false => vec![State::Dead, State::Expired],
+            },
+            ttl: self.maybe(0.5, |dice| dice.seconds(6)),
             target: self.maybe(0.4, |dice| dice.pick(&TOPICS)).map(TopicName::stored),
             dry_run: self.rng.random_bool(0.2),
             until: None,

@@ -61,10 +61,13 @@ end
 -- The id is taken by `j`. Answers the action, the state and the due time to name.
 local function meet(j, new)
   -- The table has nine letters for each policy: one for each state, and one for a job that runs and is to run
-  -- again; for each of the four policies, and all that again for a request that is repeated.
-  local found = j.next and 8 or state(j)
-  local same = new.has_request == 1 and j.has_request == 1 and new.request == j.request
-  local at = (same and 36 or 0) + new.policy * 9 + found + 1
+  -- again; for each of the four policies; and all that again for a repeated request, and for a request id that comes
+  -- with another job (see `conflict.rs`: the last three bytes are those of the job).
+  local found, repeated = j.next and 8 or state(j), 0
+  if new.has_request == 1 and j.has_request == 1 and sub(new.request, 1, 5) == sub(j.request, 1, 5) then
+    repeated = new.request == j.request and 1 or 2
+  end
+  local at = 36 * repeated + new.policy * 9 + found + 1
   -- L left, R refused, C created, P replaced, M moved, V revived, D deferred, S deferred with what is there, N its
   -- next generation moved.
   local action = sub(actions, at, at)

@@ -20,7 +20,7 @@ end
 local function remember(j, lease, ended)
   local s = story(j)
   j.deliveries, j.failures = j.deliveries + 1, j.failures + ended.counted
-  if ended.error ~= '' then s.error = ended.error end
+  if ended.counted == 1 and ended.error ~= '' then s.error = ended.error end
   s.past = sub(lease.token .. string.char(ended.code) .. s.past, 1, PAST_BYTES_MAX)
   local attempt = spack('>I4I7I7BBc0', j.deliveries, lease.started, now, ended.outcome, #lease.worker,
     lease.worker) .. ended.error
@@ -61,7 +61,7 @@ local function finish(j, phase, at, result)
   if j.keep ~= 0 and till > now then
     conclude(j, phase, at, till, result)
   else
-    if phase == SUCCEEDED then note_done(j.k.name, j.id) end
+    note_ended(j.k.name, j.id, phase)
     forget(j)
   end
 end
@@ -132,7 +132,7 @@ local function find(k, id)
   if not j then return nil end
   if j.phase ~= 0 and story(j).forgotten <= now then
     leave(j)
-    if j.phase == SUCCEEDED then note_done(j.k.name, j.id) end
+    note_ended(j.k.name, j.id, j.phase)
     forget(j)
     return nil
   end
