@@ -3,8 +3,10 @@
 //! A receipt that is none is no fault of the request: it comes back among the failures and the
 //! other items are applied. Anything else that is wrong refuses the whole call.
 
+use std::collections::HashSet;
+
 use crate::domain::lifecycle::Cause;
-use crate::domain::{Receipt, limit};
+use crate::domain::{JobKey, Receipt, limit};
 use crate::pb;
 use crate::scheduler::{
     AckItem, Draft, EnqueueError, ExtendItem, NackItem, SettleError, SettleResult,
@@ -31,12 +33,51 @@ pub(in crate::grpc) fn ack(
     context: Context<'_>,
 ) -> Result<Items<AckItem>, Invalid> {
     let pb::AckRequest { items } = request;
+    let completed = completed(&items);
     self::items(items, |checks, path, item| {
         let pb::AckItem { receipt, result, enqueue } = item;
         let result = payload(checks, path.field("result"), result);
+        let own = Receipt::decode(&receipt).filter(|_| !enqueue.is_empty()).map(|own| own.key);
         let follow_ups = follow_ups(checks, path, enqueue, context);
+        for (index, follow_up) in &follow_ups {
+            let path = path.item("enqueue", *index);
+            check_id(checks, path.field("id"), follow_up, own.as_ref(), &completed);
+        }
+        let follow_ups = follow_ups.into_iter().map(|(_, follow_up)| follow_up).collect();
         (receipt, move |receipt| AckItem { receipt, result, follow_ups })
     })
+}
+
+/// The jobs that a call completes; none if it has no follow-ups with ids.
+fn completed(items: &[pb::AckItem]) -> HashSet<JobKey> {
+    let names = |item: &pb::AckItem| item.enqueue.iter().any(|spec| !spec.id.is_empty());
+    if !items.iter().any(names) {
+        return HashSet::new();
+    }
+    items.iter().filter_map(|item| Receipt::decode(&item.receipt)).map(|own| own.key).collect()
+}
+
+/// Refuses a follow-up that would be lost, as its id is taken until the job of that id is completed by the same call,
+/// and one under an id that a server made for another job than its own.
+fn check_id(
+    checks: &mut Checks,
+    path: Path<'_>,
+    follow_up: &Draft,
+    own: Option<&JobKey>,
+    completed: &HashSet<JobKey>,
+) {
+    let Some(id) = &follow_up.id else { return };
+    let key = JobKey { topic: follow_up.topic.clone(), id: id.clone() };
+    if completed.contains(&key) {
+        let text = "names a job that this call completes, so KEEP would drop it; choose another id, or \
+                    before the Ack enqueue it with REPLACE, which defers it until the job ends";
+        checks.invalid(path, text);
+    } else if id.shard().is_some() && own.is_some_and(|own| own.id != *id) {
+        checks.invalid(
+            path,
+            "was made by a server for another job than the one that this item completes",
+        );
+    }
 }
 
 /// Jobs to be refused.
@@ -87,16 +128,18 @@ fn items<P, I, F: FnOnce(Receipt) -> I>(
     checks.finish(Some(Items { good, receipts }))
 }
 
+/// The good ones, with their indexes.
 fn follow_ups(
     checks: &mut Checks,
     path: Path<'_>,
     given: Vec<pb::JobSpec>,
     context: Context<'_>,
-) -> Vec<Draft> {
+) -> Vec<(usize, Draft)> {
     checks.at_most_items(path.field("enqueue"), given.len(), limit::FOLLOW_UPS_MAX);
     let specs = given.into_iter().take(limit::FOLLOW_UPS_MAX).enumerate();
     let one = |(index, spec)| {
-        draft(checks, path.item("enqueue", index), spec, CallTerms::default(), context)
+        let terms = CallTerms::default();
+        draft(checks, path.item("enqueue", index), spec, terms, context).map(|d| (index, d))
     };
     specs.filter_map(one).collect()
 }
@@ -157,7 +200,7 @@ fn to_settle_error(error: &SettleError) -> (pb::SettleError, String) {
 mod tests {
     use super::super::tests::refused;
     use super::*;
-    use crate::domain::{JobId, JobKey, ShardName, Time, Token, TopicName};
+    use crate::domain::{JobId, ShardName, Time, Token, TopicName};
     use crate::scheduler::ShardError;
     use prost_types::Duration;
 

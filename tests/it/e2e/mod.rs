@@ -44,6 +44,8 @@ mod reader;
 mod redis;
 /// Every rule of the contract that refuses a request.
 mod refusals;
+/// Calls that are sent again, and ids that belong to one call alone.
+mod repeats;
 /// Several replicas on one Redis.
 mod replicas;
 /// Several shards behind one server.
