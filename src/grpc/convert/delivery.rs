@@ -44,7 +44,7 @@ pub(in crate::grpc) fn to_delivery(
         due_time: Some(time::to_timestamp(job.due)),
         create_time: Some(time::to_timestamp(job.create_time)),
         priority: i32::from(job.priority),
-        last_error: job.last_error,
+        last_error: if job.failures == 0 { String::new() } else { job.last_error },
         delivery: to_int32(job.deliveries.saturating_add(1)),
         group: String::new(),
     }
