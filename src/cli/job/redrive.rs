@@ -1,6 +1,8 @@
 //! `ringq job redrive`.
 
-use clap::Args;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
 use futures::{StreamExt as _, stream};
 
 use super::connect::{Connect, Connection};
@@ -9,13 +11,15 @@ use super::output::{Out, OutputArgs, print_json};
 use super::topic;
 use super::{OF_A_SHARD, look_around, once};
 use super::{values, view};
-use crate::client::Error;
+use crate::client::{Error, proto};
 use crate::pb::{GetRequest, JobState, JobView, RedriveJobsRequest, RedriveJobsResponse};
 
 /// Jobs that are read at the same time.
 const READS: usize = 16;
 
-/// A named job that is no dead letter, with its state; none: there is no such job.
+/// A named job as it is; None: there is no such job.
+type Read<'a> = (&'a str, Result<Option<JobState>, Error>);
+/// A named job that is in no state to be put back, with its state; none: there is no such job.
 type Unfit<'a> = (&'a str, Option<JobState>);
 
 /// Which dead letters, and where to.
@@ -29,6 +33,8 @@ Examples:
   ringq job redrive emails --all --dry-run
   ringq job redrive emails --all --rate 10/s
   ringq job redrive emails welcome-7 welcome-8
+  ringq job redrive emails welcome-9 --state succeeded
+  ringq job redrive emails --all --state expired --ttl 1h
   ringq job redrive emails --all --to emails.slow")]
 #[command(group(clap::ArgGroup::new("which").required(true)))]
 #[command(
@@ -38,12 +44,19 @@ pub(in crate::cli) struct Redrive {
     /// The topic
     #[arg(value_parser = values::some_text)]
     topic: String,
-    /// The ids of dead letters
+    /// The ids of dead letters, or of jobs in the states of --state
     #[arg(value_name = "ID", group = "which", value_parser = values::some_text)]
     ids: Vec<String>,
-    /// All dead letters of the topic
+    /// All dead letters of the topic, or all jobs in the states of --state
     #[arg(long, group = "which")]
     all: bool,
+    /// Put back jobs that ended in these states, instead of dead letters; of others than dead only those that are kept for
+    /// their retention
+    #[arg(long, value_enum, value_name = "STATE", value_delimiter = ',', ignore_case = true)]
+    state: Vec<Ended>,
+    /// Also jobs whose expire time has passed: they get this long from their new due time on [default: they are left]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    ttl: Option<Duration>,
     /// Spread them: as many as this per second (10/s), minute (600/m) or hour [default: all at once]
     #[arg(long, value_name = "N/s", value_parser = values::rate)]
     rate: Option<f64>,
@@ -59,6 +72,32 @@ pub(in crate::cli) struct Redrive {
     connect: Connect,
 }
 
+/// How a job can have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Ended {
+    /// A dead letter
+    Dead,
+    /// Done
+    Succeeded,
+    /// Deleted before it had ended
+    Cancelled,
+    /// Did not run in time
+    Expired,
+}
+
+// === impl Ended ===
+
+impl From<Ended> for JobState {
+    fn from(ended: Ended) -> JobState {
+        match ended {
+            Ended::Dead => JobState::Dead,
+            Ended::Succeeded => JobState::Succeeded,
+            Ended::Cancelled => JobState::Cancelled,
+            Ended::Expired => JobState::Expired,
+        }
+    }
+}
+
 // === impl Redrive ===
 
 impl Redrive {
@@ -67,13 +106,15 @@ impl Redrive {
         let connection = self.connect.connection()?;
         // Before the call: after it a job that was put back looks like one that was never dead.
         let before = self.read(&connection, &self.ids).await;
-        let unfit: Vec<_> = before.iter().filter_map(unfit).collect();
+        let unfit: Vec<_> = before.iter().filter_map(|job| self.unfit(job)).collect();
         let request = connection.request(RedriveJobsRequest {
             topic: self.topic.clone(),
             ids: self.ids.clone(),
             target_topic: self.to.clone().unwrap_or_default(),
             max_rate: self.rate.unwrap_or_default(),
             validate_only: self.dry_run,
+            states: self.states().into_iter().map(Into::into).collect(),
+            ttl: self.ttl.map(proto),
             ..Default::default()
         });
         let mut admin = connection.client().admin();
@@ -82,7 +123,7 @@ impl Redrive {
             Err(error) => {
                 let what = match &self.ids[..] {
                     [id] => format!("cannot redrive job {}/{id}", self.topic),
-                    _ => format!("cannot redrive the dead letters of {}", self.topic),
+                    _ => format!("cannot redrive the jobs of {}", self.topic),
                 };
                 if OF_A_SHARD.contains(&error.reason()) && self.ids.len() > 1 {
                     self.tell_unfit(&unfit);
@@ -114,12 +155,27 @@ impl Redrive {
         topic::partial(answer.unreachable_shards.iter())
     }
 
+    /// The states of the jobs to put back.
+    fn states(&self) -> Vec<JobState> {
+        match &self.state[..] {
+            [] => vec![JobState::Dead],
+            states => states.iter().map(|&state| state.into()).collect(),
+        }
+    }
+
+    /// A job that is in none of these states.
+    fn unfit<'a>(&self, (id, state): &Read<'a>) -> Option<Unfit<'a>> {
+        let state = *state.as_ref().ok()?;
+        let fits = state.is_some_and(|state| self.states().contains(&state));
+        (!fits).then_some((id, state))
+    }
+
     /// Named jobs as they are; None: there is no such job.
     async fn read<'a>(
         &self,
         connection: &Connection,
         ids: impl IntoIterator<Item = &'a String>,
-    ) -> Vec<(&'a str, Result<Option<JobState>, Error>)> {
+    ) -> Vec<Read<'a>> {
         let states = stream::iter(ids).map(async |id| {
             let (topic, id_text) = (self.topic.clone(), id.clone());
             let view = JobView::Basic.into();
@@ -135,10 +191,13 @@ impl Redrive {
     }
 
     fn tell_unfit(&self, unfit: &[Unfit]) {
-        let topic = &self.topic;
+        let (topic, states) = (&self.topic, self.states());
+        let meant: Vec<_> = states.iter().map(|&state| view::state(state)).collect();
         for (id, state) in unfit {
             complain(&match state {
-                Some(state) => format!("{topic}/{id} is {}, not DEAD", view::state(*state)),
+                Some(state) => {
+                    format!("{topic}/{id} is {}, not {}", view::state(*state), meant.join(" or "))
+                }
                 None => format!("no job {topic}/{id}"),
             });
         }
@@ -155,8 +214,8 @@ impl Redrive {
                     let what = format!("cannot redrive job {topic}/{id}");
                     complain(&connection.failure(&what, &error).problem());
                 }
-                Ok(Some(JobState::Dead)) if !self.dry_run => {
-                    complain(&format!("{topic}/{id} is still DEAD"));
+                Ok(Some(state)) if !self.dry_run && self.states().contains(&state) => {
+                    complain(&format!("{topic}/{id} is still {}", view::state(state)));
                 }
                 Ok(_) => (),
             }
@@ -184,9 +243,13 @@ impl Redrive {
         let problem = format!("{others} of the jobs named were left");
         let hint = match &self.to {
             Some(target) => {
-                format!("their ids are taken in {target}, or they are not dead any more")
+                format!("their ids are taken in {target}, or they have expired and need --ttl")
             }
-            None => format!("they are not dead any more; `ringq job get {topic} ID` prints one"),
+            None => {
+                format!(
+                    "they have expired and need --ttl, or have no payload any more; `ringq job get {topic} ID` prints one"
+                )
+            }
         };
         Failure::new(exit::FAILED, problem).hint(hint)
     }
@@ -202,10 +265,4 @@ impl Redrive {
         let left = if left > 0 { format!(", {left} not") } else { String::new() };
         format!("{redriven} {done}{left}")
     }
-}
-
-/// A job that is no dead letter.
-fn unfit<'a>((id, state): &(&'a str, Result<Option<JobState>, Error>)) -> Option<Unfit<'a>> {
-    let state = state.as_ref().ok()?;
-    (*state != Some(JobState::Dead)).then_some((id, *state))
 }

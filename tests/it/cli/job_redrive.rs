@@ -1,7 +1,7 @@
-use ringq::pb::NackAction;
+use ringq::pb::{JobState, NackAction};
 
 use super::{ringq, silenced};
-use crate::harness::{Client, Server, Setup, job, nack};
+use crate::harness::{Client, Server, Setup, job, millis, nack};
 
 async fn dead(client: &Client, ids: &[&str]) {
     for id in ids {
@@ -88,4 +88,32 @@ async fn which_must_be_said() {
     ringq(&server, &["job", "redrive", "mail", "a", "--all"]).await.fails(2, &["--all"]);
     ringq(&server, &["job", "redrive", "mail", "--all", "--rate", "0"]).await.fails(2, &["10/s"]);
     ringq(&server, &["job", "redrive", "mail", "--all"]).await.fails(3, &["`ringq topic list`"]);
+}
+
+#[tokio::test]
+async fn jobs_that_ended_otherwise_go_back_when_their_state_is_named() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    dead(&client, &["dead"]).await;
+    client.enqueue(job("mail").with_id("done").with_retention(millis(60_000))).await;
+    client.ack(&client.pull_one("mail").await.receipt).await;
+    let late = job("mail").with_id("late").with_retention(millis(60_000)).with_ttl(millis(1));
+    client.enqueue(late).await;
+    client.until("mail", "late", JobState::Expired).await;
+    let redrive = async |flags: &[&str]| {
+        let args: Vec<_> = ["job", "redrive", "mail"].iter().chain(flags).copied().collect();
+        ringq(&server, &args).await
+    };
+    let ran = redrive(&["done", "dead", "--dry-run"]).await;
+    let says = ["ringq: mail/done is SUCCEEDED, not DEAD\n"];
+    assert_eq!(ran.fails(1, &says).stdout, "1 would be put back to work, 1 not\n");
+    let all = ["--all", "--state", "succeeded,expired"];
+    assert_eq!(redrive(&all).await.ok(), "1 put back to work, 1 not\n");
+    assert_eq!(client.state("mail", "done").await, JobState::Ready);
+    let says = ["1 of the jobs named were left", "need --ttl"];
+    redrive(&["late", "--state", "expired"]).await.fails(1, &says);
+    let late = ["late", "--state", "expired", "--ttl", "1m"];
+    assert_eq!(redrive(&late).await.ok(), "1 put back to work\n");
+    assert_eq!(client.state("mail", "dead").await, JobState::Dead);
+    redrive(&["--all", "--state", "running"]).await.fails(2, &["--state"]);
 }
