@@ -164,6 +164,13 @@ impl Stream {
         Freed::of(&mut ledger)
     }
 
+    /// See [`Ledger::owe`].
+    pub(super) fn owe(&self, tokens: &[Token]) -> Freed {
+        let mut ledger = self.ledger();
+        tokens.iter().for_each(|&token| ledger.owe(token));
+        Freed::of(&mut ledger)
+    }
+
     /// These leases on that shard were taken away.
     pub(super) fn revoke(&self, shard: usize, tokens: &[Token], reason: Revoked) -> Freed {
         let mut ledger = self.ledger();

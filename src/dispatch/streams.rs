@@ -91,7 +91,7 @@ impl Streams {
     /// of it is to be detached.
     pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<Loose> {
         let remains = stream.close(true);
-        if stream.ledger().in_flight() == 0 {
+        if stream.ledger().is_over() {
             self.registry().streams.remove(&stream.id());
         }
         self.closed(stream, remains.unsent);
@@ -143,6 +143,7 @@ impl Streams {
     pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {
             Hint::Settled { stream, tokens } => self.settled(stream, &tokens),
+            Hint::Unsettled { stream, tokens } => self.unsettle(stream, &tokens),
             Hint::Revoked { stream, tokens, reason } => {
                 self.revoke(shard, stream, &tokens, reason);
             }
@@ -159,6 +160,13 @@ impl Streams {
             let now = clock.now();
             let freed = stream.release(tokens, |held| metrics.run(now.since(held.since)));
             self.freed(&stream, freed);
+        }
+    }
+
+    /// Workers are done with these leases, and their shard, which is down, does not know it.
+    fn unsettle(&self, stream: u32, tokens: &[Token]) {
+        if let Some(stream) = self.get(stream) {
+            self.freed(&stream, stream.owe(tokens));
         }
     }
 
@@ -209,8 +217,7 @@ impl Streams {
             self.rouse(stream);
         }
         if freed.done {
-            // A closed stream stays only as long as something is held on its account.
-            if stream.is_closed() {
+            if stream.ledger().is_over() {
                 self.registry().streams.remove(&stream.id());
             }
             self.settled.notify_waiters();

@@ -257,10 +257,10 @@ impl Scheduler {
         }
     }
 
-    /// A shard did not take these settles. Their leases hold on to their credit, as far as one knows they still
-    /// run: their workers repeat, or the store is asked. Only if the shard is left alone the credit is free, as
-    /// both can take as long as it is dead: a worker that is done with all it holds would stand idle for the
-    /// jobs of all other shards.
+    /// A shard did not take these settles. Their leases keep their credit, because they may still run: their
+    /// workers repeat, or the store is asked. While the shard is down both can take as long as that lasts, so
+    /// the credit is free then: a worker that is done with all it holds would stand idle for the jobs of all
+    /// other shards. The leases stay in the books of their streams.
     fn set_down<'a>(
         &self,
         shard: &Shard,
@@ -268,7 +268,7 @@ impl Scheduler {
         error: ShardError,
     ) -> ShardError {
         if shard.is_down() {
-            self.tell_settled(shard, receipts);
+            self.tell_streams(shard, receipts, |stream, tokens| Hint::Unsettled { stream, tokens });
         }
         error
     }
@@ -276,6 +276,16 @@ impl Scheduler {
     /// Tells the streams of settled receipts, whose credit is free then, once each. Also of refused ones: whatever their
     /// fate, their worker is done with them.
     fn tell_settled<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
+        self.tell_streams(shard, receipts, |stream, tokens| Hint::Settled { stream, tokens });
+    }
+
+    /// Gives each stream of this replica one hint about its leases among these.
+    fn tell_streams<'a>(
+        &self,
+        shard: &Shard,
+        receipts: impl IntoIterator<Item = &'a Receipt>,
+        hint: impl Fn(u32, Vec<Token>) -> Hint,
+    ) {
         let mut streams: Vec<(u32, Vec<Token>)> = Vec::new();
         let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
         for receipt in ours {
@@ -285,7 +295,7 @@ impl Scheduler {
             }
         }
         for (stream, tokens) in streams {
-            self.hint(shard, self.inner.replica.nonce, Hint::Settled { stream, tokens });
+            self.hint(shard, self.inner.replica.nonce, hint(stream, tokens));
         }
     }
 

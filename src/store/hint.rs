@@ -13,6 +13,14 @@ pub enum Hint {
         /// Its leases.
         tokens: Vec<Token>,
     },
+    /// Their worker is done with these, but the shard is down and has not taken the settle: their credit is free,
+    /// and their stream still answers for them.
+    Unsettled {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+    },
     /// These last until another time.
     Extended {
         /// The stream.

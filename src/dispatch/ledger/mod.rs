@@ -1,5 +1,6 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+mod debts;
 mod early;
 mod harvest;
 mod starved;
@@ -17,6 +18,7 @@ use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
+use debts::Debts;
 use early::Early;
 pub(super) use harvest::Harvest;
 use starved::Starved;
@@ -47,6 +49,7 @@ pub(super) enum Phase {
 pub(super) struct Ledger {
     pub(super) phase: Phase,
     credit: Credit<Held>,
+    debts: Debts,
     outbox: VecDeque<Unsent>,
     outbox_bytes: u64,
     /// Asked for by claims under way.
@@ -160,6 +163,7 @@ impl Ledger {
         Ledger {
             phase: Phase::Open,
             credit: Credit::new(options.max_in_flight, options.max_in_flight_bytes),
+            debts: Debts::new(options.max_in_flight),
             outbox: VecDeque::new(),
             outbox_bytes: 0,
             asked_jobs: 0,
@@ -304,7 +308,7 @@ impl Ledger {
     /// The lease is over: its credit is free, and a job that still waits for the transport does not go out. What
     /// was held, if it was.
     pub(super) fn release(&mut self, token: Token) -> Option<Held> {
-        let held = self.credit.release(token)?;
+        let Some(held) = self.credit.release(token) else { return self.debts.remove(token) };
         if !held.sent
             && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
             && let Some(unsent) = self.outbox.remove(place)
@@ -317,7 +321,7 @@ impl Ledger {
 
     /// The store says that the lease lasts until then.
     pub(super) fn extended(&mut self, token: Token, deadline: Time) {
-        if let Some(held) = self.credit.get_mut(token) {
+        if let Some(held) = self.credit.get_mut(token).or_else(|| self.debts.get_mut(token)) {
             held.deadline = deadline;
             self.look_at = self.look_at.min(deadline.plus(OVERDUE));
         }
@@ -331,6 +335,11 @@ impl Ledger {
     /// Leases held, sent or not.
     pub(super) fn in_flight(&self) -> u32 {
         self.credit.in_flight()
+    }
+
+    /// Whether the transport is gone and nothing is left of the stream: no lease, and none that it owes.
+    pub(super) fn is_over(&self) -> bool {
+        self.phase == Phase::Closed && self.credit.is_idle() && self.debts.is_empty()
     }
 
     /// Leases that a worker has.

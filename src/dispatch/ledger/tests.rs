@@ -389,3 +389,23 @@ fn an_earlier_deadline_brings_the_look_forward() {
     assert_eq!(ledger.look_at(), seconds(13));
     assert_eq!(ledger.look(seconds(13)).unsure.len(), 1);
 }
+
+/// The bound of what a stream owes: beyond it a lease keeps its credit, and none is forgotten.
+#[test]
+fn a_stream_owes_as_many_leases_as_it_may_hold() {
+    for jobs in [1, 2, 3, 7] {
+        let mut ledger = ledger(jobs);
+        for first in [0, 100] {
+            let tokens = || first..first + u64::from(jobs);
+            claim(&mut ledger, tokens().map(|token| job(token, 1)).collect());
+            ledger.take(NOW, 64);
+            tokens().for_each(|token| ledger.owe(Token(token)));
+        }
+        assert_eq!(
+            (ledger.in_flight(), ledger.want()),
+            (jobs, None),
+            "the second ones keep theirs"
+        );
+        assert_eq!(ledger.close(false).sent.len(), 2 * jobs as usize);
+    }
+}

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::domain::{JobKey, Time, limit};
+use crate::domain::{JobKey, Time, Token, limit};
 use crate::store::Leased;
 
-use super::{Ledger, Loose, Phase, Revocation, Unsent};
+use super::{Held, Ledger, Loose, Phase, Revocation, Unsent};
 
 /// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
 /// store: usually the timer has ended it by then.
@@ -110,7 +110,8 @@ impl Ledger {
             self.drain()
         } else {
             let unsent = self.stop();
-            let sent = self.credit.drain().map(|(token, held)| held.into_loose(token)).collect();
+            let sent = self.credit.drain().chain(self.debts.drain());
+            let sent = sent.map(|(token, held)| held.into_loose(token)).collect();
             Remains { unsent, sent }
         };
         self.phase = Phase::Closed;
@@ -130,14 +131,19 @@ impl Ledger {
 
     /// The leases on that shard that a worker has.
     pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<Loose> {
-        let sent = self.credit.iter().filter(|(_, held)| held.sent && held.shard == shard);
+        let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
         sent.map(|(token, held)| held.to_loose(token)).collect()
     }
 
     /// The leases that a worker has and its stream answers for; those of a pull never were.
     fn sent(&self) -> Vec<Loose> {
-        let sent = self.credit.iter().filter(|(_, held)| held.sent && !self.once);
+        let sent = self.all_sent().filter(|_| !self.once);
         sent.map(|(token, held)| held.to_loose(token)).collect()
+    }
+
+    /// The leases that a worker has, with those that it has settled and its shard does not know to be.
+    fn all_sent(&self) -> impl Iterator<Item = (Token, &Held)> {
+        self.credit.iter().filter(|(_, held)| held.sent).chain(self.debts.iter())
     }
 
     /// Looks at deadlines that have come.
@@ -151,7 +157,7 @@ impl Ledger {
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         look.next = stale_at.min().unwrap_or(Time::MAX);
         let starved = self.is_starved(now);
-        for (token, held) in self.credit.iter().filter(|(_, held)| held.sent) {
+        for (token, held) in self.all_sent() {
             let at = held.deadline.plus(OVERDUE);
             if starved || at <= now {
                 look.unsure.push(held.to_loose(token));

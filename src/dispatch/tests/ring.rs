@@ -54,6 +54,18 @@ impl Server {
         self.ring.scheduler.ack(deliveries.into_iter().map(item).collect()).await
     }
 
+    /// Shard 0 dies, and refuses these acks also once that is known.
+    async fn refuse_acks(&self, held: &[Delivery]) {
+        self.ring.stores[0].set(Fault::Refuses);
+        loop {
+            let is_down = self.ring.scheduler.shards().all()[0].is_down();
+            assert!(self.try_ack(held.to_vec()).await.iter().all(Result::is_err));
+            if is_down {
+                return;
+            }
+        }
+    }
+
     async fn pull(&self, max_jobs: u32, wait: Duration) -> Vec<Delivery> {
         self.dispatcher.pull(pull_options(&["t"], max_jobs, wait)).await.unwrap()
     }
@@ -247,6 +259,44 @@ async fn a_shard_that_dies_under_load_costs_only_its_own_jobs_time() {
     server.ring.until_down(0, false).await;
     server.ack(held).await;
     worker.jobs(30).await;
+}
+
+/// A settle that a dead shard refuses frees the credit of its lease, but the stream still answers for it.
+#[tokio::test]
+async fn a_lease_whose_settle_a_dead_shard_refused_comes_back_when_its_stream_breaks() {
+    for (lease, jobs) in [(30, 1), (30, 2), (86_400, 3), (86_400, 7)] {
+        let server = Server::start(2);
+        server.enqueue(&[0], jobs).await;
+        let (lease, orphan_grace) = (Duration::from_secs(lease), Duration::from_millis(50));
+        let credit = u32::try_from(jobs).unwrap();
+        let settings = StreamOptions { lease, orphan_grace, ..options(&["t"]) };
+        let settings = StreamOptions { max_in_flight: credit, ..settings };
+        let mut worker = Worker::new(server.dispatcher.open(settings).unwrap());
+        let held = worker.jobs(jobs).await;
+        server.refuse_acks(&held).await;
+        assert_eq!(server.dispatcher.workers()[0].in_flight, 0, "its credit is free");
+        drop(worker);
+        server.ring.stores[0].set(Fault::None);
+        soon("all are back", async || (server.running().await == 0).then_some(())).await;
+        assert!(server.try_ack(held).await.iter().all(Result::is_err), "they are over");
+    }
+}
+
+#[tokio::test]
+async fn a_lease_whose_settle_a_dead_shard_refused_is_still_revoked_and_settled() {
+    let server = Server::start(2);
+    server.enqueue(&[0], 2).await;
+    let mut worker = server.open(2);
+    let held = worker.jobs(2).await;
+    server.refuse_acks(&held).await;
+    server.ring.stores[0].set(Fault::None);
+    server.ring.until_down(0, false).await;
+    let key = held[0].receipt.key.clone();
+    server.ring.scheduler.delete(key).await.unwrap();
+    let revoked = worker.batch().await.revocations;
+    assert_eq!(revoked, [(held[0].receipt.clone(), Revoked::Deleted)]);
+    server.ack(held[1..].to_vec()).await;
+    assert_eq!(server.running().await, 0);
 }
 
 #[tokio::test]
