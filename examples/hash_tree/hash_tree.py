@@ -7,6 +7,7 @@ channel = grpc.insecure_channel(server, [("grpc.max_reconnect_backoff_ms", 1000)
 jobs = queue_service_pb2_grpc.QueueServiceStub(channel)
 get_stats = topic_service_pb2_grpc.TopicServiceStub(channel).GetTopicStats
 held = []  # Receipts of jobs that this worker has written, but whose Ack the server has not confirmed.
+last = [""]  # The id of its last stream: the next one adopts what it extends.
 
 def files(directory):
     paths = pathlib.Path(directory).resolve(strict=True).rglob("*")
@@ -31,8 +32,10 @@ def work(out):
         file.truncate(pathlib.Path(out).read_bytes().rfind(b"\n") + 1)  # Cuts off a line that a crash tore.
         if held:  # The stream broke: keep these jobs until their Ack, which goes with the next message.
             jobs.Extend(api.ExtendRequest(items=held), timeout=10)
-        while True:  # A server that drains ends the stream.
-            for message in jobs.Stream(api.StreamRequest(topics=["files"], worker_id=out, max_in_flight=100)):
+        while True:  # A server that drains ends the stream; the next one continues it.
+            request = api.StreamRequest(topics=["files"], worker_id=out, max_in_flight=100, continues_stream_id=last[0])
+            for message in jobs.Stream(request):
+                last[0] = message.info.stream_id or last[0]
                 file.writelines(result(job.payload.text) for job in message.deliveries)
                 file.flush()
                 os.fsync(file.fileno())

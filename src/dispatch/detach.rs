@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::domain::limit;
+use crate::domain::{StreamId, limit};
 use crate::pauses::Pauses;
 use crate::shards::Shard;
-use crate::store::LeaseRef;
+use crate::store::Tied;
 
 use super::ledger::Loose;
 
@@ -17,10 +17,11 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 const TRIES: usize = 6;
 const TRIES_MAX: Duration = Duration::from_secs(5);
 
-/// Detaches `leases` of one shard, a call's worth at a time.
-pub(super) async fn run(shard: Shard, leases: Vec<Loose>) {
+/// Detaches `leases` of a stream on one shard, a call's worth at a time.
+pub(super) async fn run(shard: Shard, stream: StreamId, leases: Vec<Loose>) {
     for part in leases.chunks(limit::CALL_JOBS_MAX) {
-        let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
+        let tied = |loose: &Loose| Tied { lease: loose.lease.clone(), stream };
+        let refs: Vec<Tied> = part.iter().map(tied).collect();
         let detached = tokio::time::timeout(TRIES_MAX, detach(&shard, &refs)).await;
         if !detached.unwrap_or(false) {
             let (shard, leases) = (shard.name(), leases.len());
@@ -31,7 +32,7 @@ pub(super) async fn run(shard: Shard, leases: Vec<Loose>) {
 }
 
 /// Whether the shard has taken it in.
-async fn detach(shard: &Shard, refs: &[LeaseRef]) -> bool {
+async fn detach(shard: &Shard, refs: &[Tied]) -> bool {
     let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
     for tried in 1..=TRIES {
         if shard.detach(refs.to_vec()).await.is_ok() {

@@ -92,6 +92,12 @@ impl Dispatcher {
         self.hub.streams.idle().await;
     }
 
+    /// Stops every task where it is, as a kill does: nothing is given back or detached.
+    #[cfg(test)]
+    pub(super) fn kill(&self) {
+        self.hub.kill();
+    }
+
     /// Drains, waits for claims under way, gives back what reached nobody, lets what was sent outlive
     /// its streams, and stops every task. After it the stores may close.
     pub async fn close(&self) {

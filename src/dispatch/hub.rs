@@ -8,15 +8,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::Time;
+use crate::domain::{StreamId, Time};
 use crate::scheduler::Scheduler;
 
+use super::adoption::{FIRST_LOOK_MAX, FirstLook, Search};
 use super::feed::Feed;
 use super::ledger::{Loose, Mode};
+use super::orphans::Broken;
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{
-    Config, Delivery, OpenError, StreamOptions, detach, hear, orphans, returns, silence, watch,
+    Config, Delivery, OpenError, StreamOptions, adoption, detach, hear, orphans, returns, silence,
+    watch,
 };
 
 /// See the module.
@@ -62,6 +65,13 @@ impl Hub {
         self.returning.end().await;
     }
 
+    /// Stops the tasks where they are.
+    #[cfg(test)]
+    pub(super) fn kill(&self) {
+        self.claiming.stop.cancel();
+        self.returning.stop.cancel();
+    }
+
     /// Opens a stream and takes its place.
     pub(super) fn open(
         &self,
@@ -71,17 +81,50 @@ impl Hub {
         let max = self.config.streams_max;
         let place = Arc::clone(&self.places).try_acquire_owned();
         let place = place.map_err(|_| OpenError::TooManyStreams { max })?;
-        Ok((self.streams.open(options, mode, self.now())?, place))
+        let stream = self.streams.open(options, mode, self.now())?;
+        self.adopt(&stream);
+        Ok((stream, place))
+    }
+
+    /// The stream adopts the leases of those that it continues. The feeds get to know it when that was tried once.
+    fn adopt(&self, stream: &Arc<Stream>) {
+        let look = FirstLook::new(Arc::clone(&self.streams), Arc::clone(stream));
+        if stream.mode() == Mode::Pull {
+            return;
+        }
+        let over = self.streams.predecessors(stream);
+        let own = self.scheduler.replica().nonce;
+        let elsewhere = stream.options().continues.filter(|named| named.owner != own);
+        for adoptions in &self.streams.adoptions {
+            for from in &over {
+                let look = Some(Arc::clone(&look));
+                adoptions.add(Search::here(Arc::clone(stream), Arc::clone(from), look));
+            }
+            if let Some(from) = elsewhere {
+                let look = Some(Arc::clone(&look));
+                adoptions.add(Search::elsewhere(Arc::clone(stream), from, look));
+            }
+        }
+        if !over.is_empty() || elsewhere.is_some() {
+            let stop = self.claiming.stop.clone();
+            let end = async move {
+                tokio::select! {
+                    () = tokio::time::sleep(FIRST_LOOK_MAX) => look.end(),
+                    () = stop.cancelled() => {}
+                }
+            };
+            self.claiming.tracker.spawn_on(end, &self.runtime);
+        }
     }
 
     /// The server has ended the stream: what it was sent outlives it.
     pub(super) fn finish(&self, stream: &Arc<Stream>) {
-        self.detach(|streams| streams.finish(stream));
+        self.detach(|streams| vec![(stream.stream_id(), streams.finish(stream))]);
     }
 
     /// The server is about to end the stream: as [`Hub::finish`], but the transport is told first.
     pub(super) fn retire(&self, stream: &Stream) {
-        self.detach(|streams| streams.retire(stream));
+        self.detach(|streams| vec![(stream.stream_id(), streams.retire(stream))]);
     }
 
     /// The server is about to end every stream.
@@ -90,27 +133,37 @@ impl Hub {
     }
 
     /// Lets the leases that `end` answers outlive their streams.
-    fn detach(&self, end: impl FnOnce(&Streams) -> Vec<Loose>) {
+    fn detach(&self, end: impl FnOnce(&Streams) -> Vec<(StreamId, Vec<Loose>)>) {
         // Held from before the stream ends until its tasks are tracked: a close that finds nothing
         // left to detach must wait for these.
         let _pending = self.returning.tracker.token();
-        for (shard, sent) in by_shard(end(&self.streams)) {
-            let shard = self.scheduler.shards().all()[shard].clone();
-            let detach = detach::run(shard, sent);
-            self.returning.tracker.spawn_on(detach, &self.runtime);
+        for (stream, sent) in end(&self.streams) {
+            for (shard, sent) in by_shard(sent) {
+                let shard = self.scheduler.shards().all()[shard].clone();
+                let detach = detach::run(shard, stream, sent);
+                self.returning.tracker.spawn_on(detach, &self.runtime);
+            }
         }
     }
 
-    /// A stream broke and left these behind.
-    pub(super) fn orphaned(&self, sent: Vec<Loose>) {
+    /// A stream broke and left these behind. What was extended in time goes to the worker's next stream.
+    pub(super) fn orphaned(&self, stream: &Arc<Stream>, sent: Vec<Loose>) {
         if self.claiming.stop.is_cancelled() {
             return;
         }
+        let now = self.now();
+        let alive = stream.ledger().broke.unwrap_or(now);
+        let broken = Broken { stream: stream.stream_id(), at: now, alive };
         for (shard, sent) in by_shard(sent) {
-            let shard = self.scheduler.shards().all()[shard].clone();
+            let at = self.scheduler.shards().all()[shard].clone();
             let (scheduler, stop) = (self.scheduler.clone(), self.claiming.stop.clone());
-            let orphans = orphans::of_stream(scheduler, shard, sent, self.now(), stop);
-            self.claiming.tracker.spawn_on(orphans, &self.runtime);
+            let orphans = orphans::of_stream(scheduler, at, sent, broken, stop);
+            let (streams, stream) = (Arc::clone(&self.streams), Arc::clone(stream));
+            let release = async move {
+                orphans.await;
+                streams.follow(shard, &stream);
+            };
+            self.claiming.tracker.spawn_on(release, &self.runtime);
         }
     }
 
@@ -141,7 +194,9 @@ impl Hub {
             claiming.tracker.spawn(hearing);
             let feed = Feed::new(scheduler.clone(), shard.clone(), streams, stop.clone());
             claiming.tracker.spawn(feed.run());
-            claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop));
+            claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop.clone()));
+            let streams = Arc::clone(&self.streams);
+            claiming.tracker.spawn(adoption::run(scheduler.clone(), shard.clone(), streams, stop));
             let waiting = Arc::clone(&self.streams.returns[shard.index()]);
             let stop = returning.stop.clone();
             returning.tracker.spawn(returns::run(scheduler, shard, waiting, stop));

@@ -18,6 +18,14 @@
 //! - `silence`, `silent`: whose streams are broken because their replica is silent
 //! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
 //! - `detach`: what outlives its stream, because the server has ended it
+//! - `adoption`: how the worker's next stream comes to answer for it
+//!
+//! # How leases go from stream to stream
+//! A stream that is over, ended by the server or broken, stays in the books with what its worker holds. The worker's
+//! next stream names it, or comes by the same connection with the same worker id; `streams` then makes it the heir, and
+//! `adoption` moves the leases: first in the store, then in the books. Of a broken stream only those that were extended
+//! since the break are moved, because of the others nobody knows whether they have arrived. A stream of another replica,
+//! or of a former life of this one, is looked for in the store.
 //!
 //! # How credit comes back
 //! What the scheduler has written of a settle it tells `streams` as a hint, as `hear` does what others wrote. `streams`
@@ -29,6 +37,7 @@
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
 //! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery.
 
+mod adoption;
 mod alarm;
 mod ask;
 mod board;
@@ -57,7 +66,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{Receipt, Time, TopicName};
+use crate::domain::{Receipt, StreamId, Time, TopicName};
 use crate::scheduler::Revoked;
 use crate::store::Leased;
 
@@ -97,7 +106,9 @@ pub struct StreamOptions {
     pub orphan_grace: Duration,
     /// Who works here; may be empty.
     pub worker_id: Arc<str>,
-    /// The peer's address, for people.
+    /// The worker's former stream, whose leases this one adopts.
+    pub continues: Option<StreamId>,
+    /// The peer's address, with its port: it names the connection, too. Empty where it is not known.
     pub peer: String,
     /// The peer's user agent, for people.
     pub user_agent: String,

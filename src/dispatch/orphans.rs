@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::domain::lifecycle::Cause;
-use crate::domain::{Time, limit};
+use crate::domain::{StreamId, Time, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
-use crate::store::{Lease, LeaseRef};
+use crate::store::{Lease, LeaseRef, Tied};
 
 use super::ledger::Loose;
 use super::silent::Silence;
@@ -25,21 +25,35 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 pub(super) struct Orphans<'a> {
     pub(super) scheduler: &'a Scheduler,
     pub(super) shard: &'a Shard,
-    /// On the clock of this replica.
+    /// On the clock of this replica: the grace begins then.
     pub(super) broke: Time,
+    /// An Extend since then, or shortly before, speaks for its lease.
+    pub(super) alive: Time,
     pub(super) stop: &'a CancellationToken,
 }
 
-/// A stream broke at `broke` and left `sent` behind on this shard.
+/// A stream of this replica that broke.
+#[derive(Clone, Copy)]
+pub(super) struct Broken {
+    pub(super) stream: StreamId,
+    /// When this replica noticed it.
+    pub(super) at: Time,
+    /// Until when it is known to have lived.
+    pub(super) alive: Time,
+}
+
+/// A stream broke and left `sent` behind on this shard.
 pub(super) async fn of_stream(
     scheduler: Scheduler,
     shard: Shard,
     sent: Vec<Loose>,
-    broke: Time,
+    Broken { stream, at: broke, alive }: Broken,
     stop: CancellationToken,
 ) {
-    let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, stop: &stop };
-    let leases = orphans.read(sent).await;
+    let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, alive, stop: &stop };
+    let mut leases = orphans.read(sent).await;
+    // The worker's next stream may have adopted some.
+    leases.retain(|lease| lease.stream_id() == stream);
     orphans.release(leases, None).await;
 }
 
@@ -51,7 +65,7 @@ pub(super) async fn of_former_lives(
     broke: Time,
     stop: &CancellationToken,
 ) {
-    let orphans = Orphans { scheduler, shard, broke, stop };
+    let orphans = Orphans { scheduler, shard, broke, alive: broke, stop };
     let Some(leases) = orphans.of_others(vec![scheduler.replica().nonce]).await else { return };
     if !leases.is_empty() {
         let leases = leases.len();
@@ -89,10 +103,12 @@ impl Orphans<'_> {
         let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<Lease>>::new(), Vec::new());
         for lease in leases {
             // The break on the store's clock, as far as the time since can be told.
-            let broke = lease.now.minus(read.since(self.broke));
+            let there = |at: Time| lease.now.minus(read.since(at));
+            let broke = there(self.broke);
             let alive = silence.as_ref().and_then(|silence| silence.last_sign(lease.owner));
+            let alive = alive.unwrap_or(there(self.alive));
             match lease.grace {
-                Some(grace) if is_orphan(&lease, alive.unwrap_or(broke), broke, grace) => {
+                Some(grace) if is_orphan(&lease, alive, broke, grace) => {
                     by_grace.entry(grace).or_default().push(lease);
                 }
                 Some(_) => kept.push(lease),
@@ -150,8 +166,7 @@ impl Orphans<'_> {
     /// Lets those that still run outlive their streams.
     async fn detach(&self, leases: &[Lease], read: Time) {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let name = |lease: &Lease| LeaseRef { key: lease.key.clone(), token: lease.token };
-            let refs: Vec<LeaseRef> = part.iter().map(name).collect();
+            let refs: Vec<Tied> = part.iter().map(Lease::tied).collect();
             let detach = || self.shard.detach(refs.clone());
             self.repeat(last_deadline(part, read), detach).await;
         }
@@ -219,6 +234,8 @@ mod tests {
             owner: 1,
             stream: 1,
             grace: Some(5 * SECOND),
+            worker: String::new(),
+            bytes: 0,
             standing,
             now: at(10),
         }

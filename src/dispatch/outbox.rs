@@ -134,7 +134,7 @@ impl Drop for Outbox {
     fn drop(&mut self) {
         if !self.ended && !self.lifetime.cut().is_cancelled() {
             let sent = self.hub.streams.broke(&self.stream);
-            self.hub.orphaned(sent);
+            self.hub.orphaned(&self.stream, sent);
         }
     }
 }

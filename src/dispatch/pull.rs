@@ -91,6 +91,7 @@ fn stream_options(options: PullOptions) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::ZERO,
         worker_id: options.worker_id,
+        continues: None,
         peer: options.peer,
         user_agent: options.user_agent,
     }

@@ -83,7 +83,8 @@ impl Watcher<'_> {
     /// on the way; those are given their time to show themselves.
     async fn give_back(&self, mut silence: Silence, census: Arc<Census>) {
         let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
-        let orphans = Orphans { scheduler, shard, broke: scheduler.clock().now(), stop };
+        let now = scheduler.clock().now();
+        let orphans = Orphans { scheduler, shard, broke: now, alive: now, stop };
         let known = census.replicas.iter().map(|sign| sign.owner);
         let mut living: Vec<u32> =
             known.filter(|owner| silence.last_sign(*owner).is_none()).collect();

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
-use crate::domain::{Receipt, ShardName, Time, Token};
+use crate::domain::{Receipt, ShardName, StreamId, Time, Token};
 use crate::metrics::Metrics;
 use crate::scheduler::Revoked;
 use crate::store::Leased;
 
 use super::ledger::{
-    Granted, Held, Ledger, Look, Mode, Origin, Phase, Remains, Share, Taken, Want,
+    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Share, Taken, Want,
 };
 use super::{Batch, Delivery, StreamOptions, Worker};
 
@@ -74,9 +74,19 @@ impl Stream {
         self.mode
     }
 
-    /// The id that people see: unique over replicas and their lives.
+    /// Unique over replicas and their lives.
+    pub(super) fn stream_id(&self) -> StreamId {
+        StreamId { owner: self.home.owner, stream: self.id }
+    }
+
+    /// The id that people see.
     pub(super) fn name(&self) -> String {
-        format!("{:08x}-{}", self.home.owner, self.id)
+        self.stream_id().to_string()
+    }
+
+    /// When it was opened.
+    pub(super) fn opened(&self) -> Time {
+        self.opened
     }
 
     // --- for its transport
@@ -122,9 +132,17 @@ impl Stream {
         }
     }
 
-    /// See [`Ledger::close`].
-    pub(super) fn close(&self, keep: bool) -> Remains {
-        self.ledger().close(keep)
+    /// The server has ended it, or else it broke: see [`Ledger::close`] and [`Ledger::fail`].
+    pub(super) fn close(&self, is_ended: bool) -> Remains {
+        match is_ended {
+            true => self.ledger().close(),
+            false => self.fail(self.home.clock.now()),
+        }
+    }
+
+    /// See [`Ledger::fail`].
+    pub(super) fn fail(&self, at: Time) -> Remains {
+        self.ledger().fail(at)
     }
 
     // --- for the feeds
@@ -157,11 +175,42 @@ impl Stream {
 
     // --- for the registry
 
-    /// These leases are over; `ended` hears of each that was held.
+    /// These leases are over; `ended` gets each that was held.
     pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(Held)) -> Freed {
         let mut ledger = self.ledger();
         tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
         Freed::of(&mut ledger)
+    }
+
+    /// See [`Ledger::adopt`]. Answers how the stream has ended, and when to look at it.
+    pub(super) fn adopt(&self, adopted: Vec<Adopted>) -> (Over, Time) {
+        let mut ledger = self.ledger();
+        adopted.into_iter().for_each(|adopted| ledger.adopt(adopted));
+        (ledger.over(), ledger.look_at())
+    }
+
+    /// Makes `heir` the stream that adopts what is left of this one, unless it has one that `is_open`. A stream of
+    /// another worker is no heir, and a pull has none.
+    pub(super) fn bequeath(&self, heir: &Stream, is_open: impl FnOnce(u32) -> bool) {
+        let mut ledger = self.ledger();
+        if self.is_of(heir) && !ledger.heir.is_some_and(is_open) {
+            ledger.heir = Some(heir.id);
+        }
+    }
+
+    /// Whether both are streams of one worker, as far as it names itself.
+    fn is_of(&self, other: &Stream) -> bool {
+        let ids = (&self.options.worker_id, &other.options.worker_id);
+        self.id != other.id && self.mode == Mode::Stream && ids.0 == ids.1
+    }
+
+    /// Whether the other one came by the same connection from a worker with the same id.
+    pub(super) fn came_with(&self, other: &Stream) -> bool {
+        let peers = (&self.options.peer, &other.options.peer);
+        !peers.0.is_empty()
+            && peers.0 == peers.1
+            && !self.options.worker_id.is_empty()
+            && self.is_of(other)
     }
 
     /// See [`Ledger::owe`].
@@ -222,11 +271,13 @@ impl Stream {
         }
     }
 
+    /// As the worker has it.
     fn receipt(&self, token: Token, held: Held) -> Receipt {
+        let origin = held.origin.unwrap_or(self.stream_id());
         Receipt {
             shard: self.home.shards[held.shard].clone(),
-            owner: self.home.owner,
-            stream: self.id,
+            owner: origin.owner,
+            stream: origin.stream,
             token,
             key: held.key,
         }

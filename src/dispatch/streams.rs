@@ -1,6 +1,7 @@
 //! The registry of this replica's streams and pulls: who is open, who still holds leases, and where
 //! hints go.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::{LastSkew, Skew};
-use crate::domain::{Time, Token};
+use crate::domain::{StreamId, Time, Token};
 use crate::store::{Hint, Revoked};
 
+use super::adoption::{Adoptions, Search};
 use super::alarm::Alarm;
 use super::board::Awake;
-use super::ledger::{Loose, Mode};
+use super::ledger::{Adopted, Loose, Mode, Over};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
 use super::stream::{Freed, Home, Stream};
@@ -27,6 +29,8 @@ pub(super) struct Streams {
     pub(super) mailboxes: Vec<Mailbox>,
     /// By shard.
     pub(super) returns: Vec<Arc<Returns>>,
+    /// By shard.
+    pub(super) adoptions: Vec<Arc<Adoptions>>,
     /// Of the feeds.
     pub(super) awake: Arc<Awake>,
     /// By shard: how its clock stands to this replica's.
@@ -44,6 +48,8 @@ pub(super) struct Streams {
 #[derive(Default)]
 struct Registry {
     streams: HashMap<u32, Arc<Stream>>,
+    /// The streams of leases that these have adopted: their receipts name others.
+    adopted: HashMap<Token, u32>,
     next: u32,
     draining: bool,
 }
@@ -58,6 +64,7 @@ impl Streams {
             registry: Mutex::default(),
             mailboxes: (0..shards).map(|_| Mailbox::default()).collect(),
             returns: (0..shards).map(|_| Arc::default()).collect(),
+            adoptions: (0..shards).map(|_| Arc::default()).collect(),
             awake: Arc::new(Awake::new(shards)),
             skews: (0..shards).map(|_| LastSkew::default()).collect(),
             doubts: (0..shards).map(|_| AtomicBool::new(false)).collect(),
@@ -67,7 +74,7 @@ impl Streams {
         }
     }
 
-    /// Opens a stream; every feed hears of it.
+    /// Opens a stream. The feeds do not know it yet: see [`Streams::announce`].
     pub(super) fn open(
         &self,
         options: StreamOptions,
@@ -81,19 +88,68 @@ impl Streams {
         let id = registry.free_id();
         let stream = Arc::new(Stream::new(id, Arc::clone(&self.home), options, mode, now));
         registry.streams.insert(id, Arc::clone(&stream));
-        drop(registry);
-        self.awake.set_all();
-        self.rouse(&stream);
         Ok(stream)
+    }
+
+    /// Every feed gets to know the stream.
+    pub(super) fn announce(&self, stream: &Arc<Stream>) {
+        self.awake.set_all();
+        self.rouse(stream);
+    }
+
+    /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
+    /// it names, if it is one of this replica, and those that came by the same connection.
+    pub(super) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
+        let registry = self.registry();
+        let named = stream.options().continues.filter(|named| named.owner == self.home.owner);
+        let is_named = |other: &Stream| named.is_some_and(|named| named.stream == other.id());
+        let others = registry.streams.values();
+        let continued =
+            others.filter(|other| is_named(other) || other.came_with(stream) && other.is_closed());
+        let mut over = Vec::new();
+        for other in continued {
+            let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
+            other.bequeath(stream, is_open);
+            if other.is_closed() && other.ledger().heir == Some(stream.id()) {
+                over.push(Arc::clone(other));
+            }
+        }
+        over
+    }
+
+    /// What is left of this stream on the shard goes to its heir, if it has one.
+    pub(super) fn follow(&self, shard: usize, stream: &Arc<Stream>) {
+        let heir = stream.ledger().heir;
+        if let Some(heir) = heir.and_then(|heir| self.get(heir))
+            && stream.is_closed()
+        {
+            self.adoptions[shard].add(Search::here(heir, Arc::clone(stream), None));
+        }
+    }
+
+    /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
+    pub(super) fn adopt(&self, heir: &Arc<Stream>, adopted: Vec<Adopted>) -> Over {
+        let tokens: Vec<Token> = adopted.iter().map(|adopted| adopted.token).collect();
+        let (over, look_at) = heir.adopt(adopted);
+        self.alarm.by(look_at);
+        let mut registry = self.registry();
+        // It may have been over in the meantime.
+        registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
+        registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
+        over
+    }
+
+    /// Takes leases that another stream has adopted out of the books of this one.
+    pub(super) fn hand_over(&self, stream: &Arc<Stream>, tokens: &[Token]) -> Vec<Adopted> {
+        let adopted = stream.ledger().hand_over(tokens);
+        self.freed(stream, stream.release(&[], drop));
+        adopted
     }
 
     /// The server has ended the stream: what was sent stays held until it is settled. Answers what
     /// of it is to be detached.
     pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<Loose> {
         let remains = stream.close(true);
-        if stream.ledger().is_over() {
-            self.registry().streams.remove(&stream.id());
-        }
         self.closed(stream, remains.unsent);
         remains.sent
     }
@@ -107,13 +163,22 @@ impl Streams {
 
     /// The stream broke; answers what it was sent and has not settled.
     pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
-        self.registry().streams.remove(&stream.id());
-        let remains = stream.close(false);
+        // A worker that has opened its next stream had lost this one before, and has extended its leases since.
+        let heir = stream.ledger().heir;
+        let reopened = heir.and_then(|heir| self.get(heir));
+        let reopened = reopened.map(|heir| heir.opened().minus(stream.options().orphan_grace));
+        let now = self.home.clock.now();
+        let remains = stream.fail(reopened.unwrap_or(now).min(now));
         self.closed(stream, remains.unsent);
         remains.sent
     }
 
     fn closed(&self, stream: &Arc<Stream>, unsent: Vec<Loose>) {
+        if stream.ledger().is_over() {
+            self.registry().streams.remove(&stream.id());
+        } else {
+            (0..self.adoptions.len()).for_each(|shard| self.follow(shard, stream));
+        }
         self.give_back(unsent);
         for mailbox in &self.mailboxes {
             mailbox.post_closed(stream);
@@ -147,48 +212,104 @@ impl Streams {
             Hint::Revoked { stream, tokens, reason } => {
                 self.revoke(shard, stream, &tokens, reason);
             }
+            Hint::Adopted { stream, tokens } => self.adopted_elsewhere(stream, &tokens),
             Hint::Extended { stream, tokens, deadline } => {
                 self.extended(stream, &tokens, self.skew(shard).here(deadline));
+                self.each(stream, &tokens, false, |stream, _| self.follow_closed(shard, stream));
             }
         }
     }
 
     /// Workers have just settled these leases: how long they took is known.
     fn settled(&self, stream: u32, tokens: &[Token]) {
-        if let Some(stream) = self.get(stream) {
-            let Home { clock, metrics, .. } = &*self.home;
-            let now = clock.now();
-            let freed = stream.release(tokens, |held| metrics.run(now.since(held.since)));
-            self.freed(&stream, freed);
+        let Home { clock, metrics, shared, .. } = &*self.home;
+        let (now, held) = (clock.now(), Cell::new(0));
+        let release = |stream: &Arc<Stream>, tokens: &[Token]| {
+            let freed = stream.release(tokens, |lease| {
+                held.set(held.get() + 1);
+                lease.since.into_iter().for_each(|since| metrics.run(now.since(since)));
+            });
+            self.freed(stream, freed);
+        };
+        self.each(stream, tokens, true, &release);
+        // A receipt names its stream without a proof. Where no other replica could have the lease, and so the store
+        // is not asked before it ends, the stream is looked for.
+        if held.get() < tokens.len() && !shared {
+            self.all().iter().for_each(|stream| release(stream, tokens));
         }
     }
 
     /// Workers are done with these leases, and their shard, which is down, does not know it.
     fn unsettle(&self, stream: u32, tokens: &[Token]) {
-        if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.owe(tokens));
-        }
+        self.each(stream, tokens, false, |stream, tokens| self.freed(stream, stream.owe(tokens)));
     }
 
     /// These leases have ended, some time ago.
     pub(super) fn ended(&self, stream: u32, tokens: &[Token]) {
+        self.each(stream, tokens, true, |stream, tokens| {
+            self.freed(stream, stream.release(tokens, drop));
+        });
+    }
+
+    /// A stream of another replica answers for these leases of this one from now on.
+    fn adopted_elsewhere(&self, stream: u32, tokens: &[Token]) {
         if let Some(stream) = self.get(stream) {
+            self.registry().forget_adopted(tokens);
             self.freed(&stream, stream.release(tokens, drop));
         }
     }
 
     /// Takes leases on that shard away from their stream.
     pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: Revoked) {
-        if let Some(stream) = self.get(stream) {
-            self.freed(&stream, stream.revoke(shard, tokens, reason));
-        }
+        self.each(stream, tokens, true, |stream, tokens| {
+            self.freed(stream, stream.revoke(shard, tokens, reason));
+        });
     }
 
     /// These leases last until then, on the clock of this replica.
     pub(super) fn extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
-        if let Some(stream) = self.get(stream) {
+        self.each(stream, tokens, false, |stream, tokens| {
             self.alarm.by(stream.extended(tokens, deadline));
+        });
+    }
+
+    /// A lease of the stream was extended: if it is over its heir adopts that, too.
+    fn follow_closed(&self, shard: usize, stream: &Arc<Stream>) {
+        if stream.is_closed() {
+            self.follow(shard, stream);
         }
+    }
+
+    /// The streams that hold these leases, and which each: the one that is named, but for leases that another one has
+    /// adopted. `over`: they are over.
+    fn each(
+        &self,
+        named: u32,
+        tokens: &[Token],
+        over: bool,
+        mut act: impl FnMut(&Arc<Stream>, &[Token]),
+    ) {
+        let mut registry = self.registry();
+        if registry.adopted.is_empty() {
+            let stream = registry.streams.get(&named).cloned();
+            drop(registry);
+            stream.iter().for_each(|stream| act(stream, tokens));
+            return;
+        }
+        let mut found: Vec<(Arc<Stream>, Vec<Token>)> = Vec::new();
+        for &token in tokens {
+            let id = registry.adopted.get(&token).copied().unwrap_or(named);
+            let Some(stream) = registry.streams.get(&id) else { continue };
+            match found.iter_mut().find(|(known, _)| known.id() == id) {
+                Some((_, tokens)) => tokens.push(token),
+                None => found.push((Arc::clone(stream), vec![token])),
+            }
+        }
+        if over {
+            registry.forget_adopted(tokens);
+        }
+        drop(registry);
+        found.iter().for_each(|(stream, tokens)| act(stream, tokens));
     }
 
     /// Hints of the shard may have been lost: all its leases are looked up, once.
@@ -225,9 +346,10 @@ impl Streams {
     }
 
     /// No new streams, and every open one retires. Answers what is to be detached.
-    pub(super) fn drain(&self) -> Vec<Loose> {
+    pub(super) fn drain(&self) -> Vec<(StreamId, Vec<Loose>)> {
         self.registry().draining = true;
-        let sent = self.all().iter().flat_map(|stream| self.retire(stream)).collect();
+        let all = self.all();
+        let sent = all.iter().map(|stream| (stream.stream_id(), self.retire(stream))).collect();
         self.settled.notify_waiters();
         sent
     }
@@ -248,10 +370,14 @@ impl Streams {
 
     /// Deliveries that workers of this replica hold.
     pub(super) fn unsettled(&self) -> usize {
-        self.all().iter().map(|stream| stream.ledger().sent_in_flight()).sum()
+        let sent = |stream: &Arc<Stream>| {
+            let ledger = stream.ledger();
+            if ledger.over() == Over::Broken { 0 } else { ledger.sent_in_flight() }
+        };
+        self.all().iter().map(sent).sum()
     }
 
-    /// Every stream and pull that is open or holds leases.
+    /// Every stream and pull that is open or holds leases, also a broken one.
     pub(super) fn all(&self) -> Vec<Arc<Stream>> {
         self.registry().streams.values().cloned().collect()
     }
@@ -290,6 +416,13 @@ impl Streams {
 // === impl Registry ===
 
 impl Registry {
+    /// These leases are over, or go to another replica.
+    fn forget_adopted(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            self.adopted.remove(token);
+        }
+    }
+
     /// An id that no stream has: a life that is long enough comes round.
     fn free_id(&mut self) -> u32 {
         loop {

@@ -100,7 +100,7 @@ fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
 }
 
 /// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
-async fn ask(
+pub(super) async fn ask(
     scheduler: Scheduler,
     streams: Arc<Streams>,
     shard: usize,

@@ -59,9 +59,14 @@ impl<T> Credit<T> {
 
     /// Gives back the credit of `token`, once; what was held with it, or `None` when it is not held.
     pub fn release(&mut self, token: Token) -> Option<T> {
+        self.take(token).map(|(_, what)| what)
+    }
+
+    /// As [`Credit::release`], with the bytes that it held.
+    pub fn take(&mut self, token: Token) -> Option<(u64, T)> {
         let (bytes, what) = self.held.remove(&token)?;
         self.bytes -= bytes;
-        Some(what)
+        Some((bytes, what))
     }
 
     /// What is held under `token`.
@@ -78,12 +83,6 @@ impl<T> Credit<T> {
     /// Everything that is held, to be looked at.
     pub fn iter(&self) -> impl Iterator<Item = (Token, &T)> {
         self.held.iter().map(|(&token, (_, what))| (token, what))
-    }
-
-    /// Everything that is held.
-    pub fn drain(&mut self) -> impl Iterator<Item = (Token, T)> + use<'_, T> {
-        self.bytes = 0;
-        self.held.drain().map(|(token, (_, what))| (token, what))
     }
 }
 

@@ -9,6 +9,7 @@
 //! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes
 //! - [`credit`]: how much a stream may hold
 //! - [`limit`]: every bound of the system, with its reason
+//! - [`stream_id`]: how streams are named
 //! - [`time`]: instants in microseconds
 
 pub mod conflict;
@@ -22,6 +23,7 @@ pub mod receipt;
 pub mod retry;
 pub mod ring;
 pub mod rings;
+pub mod stream_id;
 pub mod time;
 
 pub use conflict::{EnqueueOutcome, OnConflict};
@@ -31,4 +33,5 @@ pub use name::{ShardName, TopicName};
 pub use receipt::{Receipt, Token};
 pub use retry::{InvalidRetry, RetryOverrides, RetryPolicy};
 pub use ring::Ring;
+pub use stream_id::StreamId;
 pub use time::{Time, When};

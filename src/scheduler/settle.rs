@@ -279,7 +279,8 @@ impl Scheduler {
         self.tell_streams(shard, receipts, |stream, tokens| Hint::Settled { stream, tokens });
     }
 
-    /// Gives each stream of this replica one hint about its leases among these.
+    /// Gives each stream of this replica one hint about its leases among these. Also of receipts that name another
+    /// replica: a stream of this one may have adopted the lease.
     fn tell_streams<'a>(
         &self,
         shard: &Shard,
@@ -287,8 +288,7 @@ impl Scheduler {
         hint: impl Fn(u32, Vec<Token>) -> Hint,
     ) {
         let mut streams: Vec<(u32, Vec<Token>)> = Vec::new();
-        let ours = receipts.into_iter().filter(|r| r.owner == self.inner.replica.nonce);
-        for receipt in ours {
+        for receipt in receipts {
             match streams.iter_mut().find(|(stream, _)| *stream == receipt.stream) {
                 Some((_, tokens)) => tokens.push(receipt.token),
                 None => streams.push((receipt.stream, vec![receipt.token])),
@@ -313,9 +313,9 @@ impl Scheduler {
         let extended = shard.extend(extends).await?;
         for (item, deadline) in items.iter().zip(&extended) {
             if let &Ok(deadline) = deadline {
-                let Receipt { owner, stream, token, .. } = item.receipt;
-                let tokens = vec![token];
-                self.hint(shard, owner, Hint::Extended { stream, tokens, deadline });
+                let Receipt { stream, token, .. } = item.receipt;
+                let (own, tokens) = (self.inner.replica.nonce, vec![token]);
+                self.hint(shard, own, Hint::Extended { stream, tokens, deadline });
             }
         }
         Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())

@@ -8,12 +8,12 @@ use tokio::sync::{broadcast, watch};
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info,
-    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
+    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
+    Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim,
 };
 
 /// How a shard is.
@@ -146,8 +146,16 @@ impl Store for Faulty {
         self.pass(|store| store.redrive(redrive))
     }
 
-    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
-        self.pass(|store| store.detach(refs))
+    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
+        self.pass(|store| store.detach(leases))
+    }
+
+    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
+        self.pass(|store| store.adopt(adopt))
+    }
+
+    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
+        self.pass(|store| store.leases_of(streams))
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {

@@ -38,8 +38,10 @@ ops! {
     Reschedule = "reschedule", Write;
     Redrive = "redrive", Write;
     Detach = "detach", Write;
+    Adopt = "adopt", Write;
     Reap = "reap", Read;
     Orphans = "orphans", Read;
+    LeasesOf = "leases_of", Read;
     Prune = "prune", Write;
     List = "list", Read;
     Topics = "topics", Read;

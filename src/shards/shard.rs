@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName, limit};
+use crate::domain::{Durability, ShardName, StreamId, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
     self, About, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply,
@@ -248,6 +248,16 @@ impl Shard {
         let Inner { store, guard, .. } = &*self.inner;
         let call = async { store.orphans(living).await };
         self.named(guard.call(Op::Orphans, ORPHANS_MAX, call).await)
+    }
+
+    /// [`Store::leases_of`], which may go through all leases like [`Shard::orphans`].
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>, ShardError> {
+        let Inner { store, guard, .. } = &*self.inner;
+        let call = async { store.leases_of(streams).await };
+        self.named(guard.call(Op::LeasesOf, ORPHANS_MAX, call).await)
     }
 
     /// Any other verb, which is `op`.

@@ -3,8 +3,8 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Topic, Unclaim,
+    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned,
+    Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tied, Topic, Unclaim,
 };
 
 use super::op::Op;
@@ -34,7 +34,8 @@ verbs! {
     Delete: delete(items: Vec<Delete>) -> Vec<Option<Deleted>>;
     Reschedule: reschedule(items: Vec<Reschedule>) -> Vec<Rescheduled>;
     Redrive: redrive(redrive: Redrive) -> Redriven;
-    Detach: detach(refs: Vec<LeaseRef>) -> u64;
+    Detach: detach(leases: Vec<Tied>) -> u64;
+    Adopt: adopt(adopt: Adopt) -> Vec<bool>;
     Reap: reap(limit: usize) -> Reaped;
     Prune: prune(limit: usize) -> Pruned;
     List: list(list: List) -> Page;

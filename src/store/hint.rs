@@ -30,6 +30,13 @@ pub enum Hint {
         /// Their end, by the store's clock.
         deadline: Time,
     },
+    /// A stream of another replica has adopted these: this one does not answer for them any more.
+    Adopted {
+        /// The stream.
+        stream: u32,
+        /// Its leases.
+        tokens: Vec<Token>,
+    },
     /// These were taken away: their worker must stop.
     Revoked {
         /// The stream.

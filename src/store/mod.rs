@@ -30,16 +30,16 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 
 pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue,
-    Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior, Pruned, Reach,
-    Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign,
-    Stats, Taker, Topic, Trouble, Unclaim, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted,
+    End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior,
+    Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle,
+    Settled, Sign, Stats, Taker, Tied, Topic, Trouble, Unclaim, Unwritten,
 };
 
 /// What a call answers.
@@ -108,15 +108,23 @@ pub trait Store: Send + Sync {
     /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) a call.
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven>;
 
-    /// Lets leases outlive their stream: its replica's end does not give them back any more.
-    /// Answers how many it found.
-    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64>;
+    /// Lets leases outlive their stream: its replica's end does not give them back any more. A lease that another
+    /// stream answers for stays as it is. Answers how many it found.
+    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64>;
+
+    /// Ties leases to another stream, and answers of each whether it did: not if the lease has ended, if another stream
+    /// than the one named answers for it, or if it is neither detached nor extended as is asked for. A repeat changes
+    /// nothing and answers the same. The replica whose stream it came from is notified by [`Hint::Adopted`].
+    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>>;
 
     /// Reads leases whose deadline has passed, at most `limit`, and when the next one passes.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 
     /// Reads leases that carry a grace and belong to streams of other replicas than these.
     fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>>;
+
+    /// Reads the leases that these streams answer for, or did when they were detached.
+    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.

@@ -61,6 +61,11 @@ impl Source {
         Source { client, request, state, pauses: Pauses::new(PAUSE.0, PAUSE.1), first: true }
     }
 
+    /// The stream that is open: the next one adopts its leases.
+    pub(super) fn opened(&mut self, stream_id: &str) {
+        stream_id.clone_into(&mut self.request.continues_stream_id);
+    }
+
     /// How many jobs the next stream may bring; 0: any number.
     pub(super) fn limit(&mut self, max_jobs: i64) {
         self.request.max_jobs = max_jobs;

@@ -38,8 +38,8 @@ impl Debts {
         self.leases.iter().map(|(&token, held)| (token, held))
     }
 
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = (Token, Held)> + use<'_> {
-        self.leases.drain()
+    pub(super) fn insert(&mut self, token: Token, held: Held) {
+        self.leases.insert(token, held);
     }
 }
 
@@ -54,7 +54,7 @@ impl Ledger {
             && self.debts.leases.len() < self.debts.max
             && let Some(held) = self.credit.release(token)
         {
-            self.debts.leases.insert(token, held);
+            self.debts.insert(token, held);
         }
     }
 }

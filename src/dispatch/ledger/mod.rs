@@ -1,5 +1,6 @@
 //! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
 
+mod adopted;
 mod debts;
 mod early;
 mod harvest;
@@ -13,11 +14,12 @@ use std::time::Duration;
 
 use crate::clock::Skew;
 use crate::domain::credit::Credit;
-use crate::domain::{JobKey, Time, Token, limit};
+use crate::domain::{JobKey, StreamId, Time, Token, limit};
 use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
+pub(super) use adopted::{Adopted, Over};
 use debts::Debts;
 use early::Early;
 pub(super) use harvest::Harvest;
@@ -48,6 +50,10 @@ pub(super) enum Phase {
 /// See the module.
 pub(super) struct Ledger {
     pub(super) phase: Phase,
+    /// When its transport was lost, or its worker has shown that it lost it, if that was earlier.
+    pub(super) broke: Option<Time>,
+    /// The worker's next stream, which adopts what is left of this one.
+    pub(super) heir: Option<u32>,
     credit: Credit<Held>,
     debts: Debts,
     outbox: VecDeque<Unsent>,
@@ -81,11 +87,13 @@ pub(super) struct Ledger {
 pub(super) struct Held {
     pub(super) key: JobKey,
     pub(super) shard: usize,
-    /// When it was claimed, on the clock of this replica.
-    pub(super) since: Time,
+    /// When it was claimed, on the clock of this replica; unknown if another one claimed it.
+    pub(super) since: Option<Time>,
     /// On the clock of this replica.
     pub(super) deadline: Time,
     pub(super) sent: bool,
+    /// The stream that its receipt names, if that is another one, from which it was adopted.
+    pub(super) origin: Option<StreamId>,
 }
 
 /// A claimed job that waits for the transport.
@@ -162,6 +170,8 @@ impl Ledger {
     pub(super) fn new(options: &StreamOptions, mode: Mode, feeds: usize) -> Ledger {
         Ledger {
             phase: Phase::Open,
+            broke: None,
+            heir: None,
             credit: Credit::new(options.max_in_flight, options.max_in_flight_bytes),
             debts: Debts::new(options.max_in_flight),
             outbox: VecDeque::new(),
@@ -233,9 +243,10 @@ impl Ledger {
             let held = Held {
                 key: unsent.job.key.clone(),
                 shard: unsent.shard,
-                since: at.now,
+                since: Some(at.now),
                 deadline: unsent.deadline,
                 sent: false,
+                origin: None,
             };
             self.credit.grant(unsent.job.token, unsent.bytes, held);
             self.granted += 1;
@@ -399,11 +410,6 @@ impl Unsent {
 impl Held {
     fn to_loose(&self, token: Token) -> Loose {
         let lease = LeaseRef { key: self.key.clone(), token };
-        Loose { shard: self.shard, lease, deadline: self.deadline }
-    }
-
-    fn into_loose(self, token: Token) -> Loose {
-        let lease = LeaseRef { key: self.key, token };
         Loose { shard: self.shard, lease, deadline: self.deadline }
     }
 }

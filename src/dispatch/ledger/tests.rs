@@ -20,6 +20,7 @@ fn options(jobs: u32, bytes: u64) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::from_secs(5),
         worker_id: "".into(),
+        continues: None,
         peer: String::new(),
         user_agent: String::new(),
     }
@@ -180,15 +181,15 @@ fn a_lease_that_ran_out_before_it_was_sent_is_not_sent() {
 
 #[test]
 fn closing_tells_what_was_not_sent_from_what_was() {
-    for keep in [true, false] {
+    for ended in [true, false] {
         let mut ledger = ledger(10);
         claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
         ledger.take(NOW, 1);
-        let remains = ledger.close(keep);
+        let remains = if ended { ledger.close() } else { ledger.fail(NOW) };
         let of = |loose: &[Loose]| loose.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
         assert_eq!(of(&remains.unsent), [2]);
         assert_eq!(of(&remains.sent), [1]);
-        assert_eq!(ledger.in_flight(), u32::from(keep));
+        assert_eq!(ledger.in_flight(), 1, "until it is settled, released or adopted");
     }
 }
 
@@ -198,11 +199,11 @@ fn what_was_sent_is_let_go_once_when_the_server_ends_a_stream() {
     claim(&mut ledger, vec![job(1, 10)]);
     ledger.take(NOW, 1);
     assert_eq!((ledger.drain().sent.len(), ledger.drain().sent.len()), (1, 0));
-    assert!(ledger.close(true).sent.is_empty());
+    assert!(ledger.close().sent.is_empty());
     let mut pull = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
     claim(&mut pull, vec![job(1, 10)]);
     pull.take(NOW, 1);
-    assert!(pull.close(true).sent.is_empty(), "no stream ever answered for it");
+    assert!(pull.close().sent.is_empty(), "no stream ever answered for it");
 }
 
 #[test]
@@ -406,6 +407,6 @@ fn a_stream_owes_as_many_leases_as_it_may_hold() {
             (jobs, None),
             "the second ones keep theirs"
         );
-        assert_eq!(ledger.close(false).sent.len(), 2 * jobs as usize);
+        assert_eq!(ledger.fail(NOW).sent.len(), 2 * jobs as usize);
     }
 }

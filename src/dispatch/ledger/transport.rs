@@ -39,7 +39,7 @@ pub(in crate::dispatch) struct Taken {
 #[derive(Default)]
 pub(in crate::dispatch) struct Remains {
     pub(in crate::dispatch) unsent: Vec<Loose>,
-    /// Sent and not settled. When the server ends the stream they stay held, and are answered once.
+    /// Sent and not settled; they stay held. When the server ends the stream they are answered once.
     pub(in crate::dispatch) sent: Vec<Loose>,
 }
 
@@ -104,19 +104,23 @@ impl Ledger {
         Remains { unsent: self.stop(), sent }
     }
 
-    /// The transport is gone. With `keep` the leases that were sent stay held until they end.
-    pub(in crate::dispatch) fn close(&mut self, keep: bool) -> Remains {
-        let remains = if keep {
-            self.drain()
-        } else {
-            let unsent = self.stop();
-            let sent = self.credit.drain().chain(self.debts.drain());
-            let sent = sent.map(|(token, held)| held.into_loose(token)).collect();
-            Remains { unsent, sent }
-        };
+    /// The server has ended the stream. The leases that were sent stay held until they end.
+    pub(in crate::dispatch) fn close(&mut self) -> Remains {
+        let remains = self.drain();
         self.phase = Phase::Closed;
         self.revocations = Vec::new();
         remains
+    }
+
+    /// The transport was lost, `at` that time as far as the worker has shown. The leases that were sent stay held until
+    /// they end or another stream adopts them.
+    pub(in crate::dispatch) fn fail(&mut self, at: Time) -> Remains {
+        let unsent = self.stop();
+        let sent = self.all_sent().map(|(token, held)| held.to_loose(token)).collect();
+        self.broke = Some(at);
+        self.phase = Phase::Closed;
+        self.revocations = Vec::new();
+        Remains { unsent, sent }
     }
 
     /// Takes no more jobs and gives up those that wait.

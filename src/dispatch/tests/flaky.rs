@@ -9,12 +9,13 @@ use futures::future::BoxFuture;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events, Extend,
-    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
-    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events,
+    Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive,
+    Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Tied,
+    Topic, Unclaim,
 };
 
 pub(super) struct Flaky {
@@ -103,11 +104,19 @@ impl Store for Flaky {
         })
     }
 
-    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
+    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
         if one_less(&self.failing) {
             return Box::pin(async { Err(Error::Unknown("failed".into())) });
         }
-        self.store.detach(refs)
+        self.store.detach(leases)
+    }
+
+    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
+        self.store.adopt(adopt)
+    }
+
+    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
+        self.store.leases_of(streams)
     }
 
     fn name(&self) -> &ShardName {

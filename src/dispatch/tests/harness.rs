@@ -8,7 +8,9 @@ use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
     Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
 };
-use crate::domain::{OnConflict, Payload, Receipt, ShardName, Spec, Time, TopicName, When};
+use crate::domain::{
+    OnConflict, Payload, Receipt, ShardName, Spec, StreamId, Time, TopicName, When,
+};
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
@@ -176,6 +178,10 @@ impl Worker {
         Worker(outbox)
     }
 
+    pub(super) fn id(&self) -> StreamId {
+        self.0.stream_id().parse().unwrap()
+    }
+
     pub(super) async fn batch(&mut self) -> Batch {
         self.0.next().await.expect("the stream goes on")
     }
@@ -255,7 +261,8 @@ pub(super) fn options(topics: &[&str]) -> StreamOptions {
         idle_timeout: None,
         orphan_grace: Duration::from_secs(5),
         worker_id: "w".into(),
-        peer: "here".into(),
+        continues: None,
+        peer: String::new(),
         user_agent: "test".into(),
     }
 }

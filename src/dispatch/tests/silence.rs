@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// This replica shows itself.
-    async fn beat(&self) {
+    pub(super) async fn beat(&self) {
         let shard = &self.scheduler.shards().all()[0];
         let mut censuses = shard.watch_census();
         censuses.borrow_and_update();

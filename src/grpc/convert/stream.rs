@@ -31,6 +31,7 @@ pub(in crate::grpc) fn stream(
         orphan_grace,
         topic_weights,
         max_in_flight_bytes,
+        continues_stream_id,
     } = request;
     if !topic_weights.is_empty() {
         c.unsupported(root.field("topic_weights"), "topic_weights");
@@ -67,6 +68,8 @@ pub(in crate::grpc) fn stream(
         orphan_grace: time::duration(c, grace, orphan_grace.as_ref(), &DELAY)
             .unwrap_or(limit::ORPHAN_GRACE_DEFAULT),
         worker_id: self::worker_id(c, worker_id),
+        // A worker must always be able to reconnect: what is no stream id is that of an unknown stream.
+        continues: continues_stream_id.parse().ok(),
         peer: caller.peer,
         user_agent: caller.user_agent,
     };
@@ -149,7 +152,7 @@ fn to_stream_info(options: &StreamOptions, lease: Option<Duration>) -> pb::Strea
 mod tests {
     use super::super::tests::refused;
     use super::*;
-    use crate::domain::TopicName;
+    use crate::domain::{StreamId, TopicName};
 
     fn span(seconds: i64) -> Option<prost_types::Duration> {
         Some(prost_types::Duration { seconds, nanos: 0 })
@@ -221,6 +224,19 @@ mod tests {
         assert_eq!((info.max_in_flight, info.max_batch), (10_000, 1_000));
         assert_eq!((info.heartbeat_interval, info.lease_duration), (span(3_600), span(60)));
         assert_eq!((options.orphan_grace, options.max_jobs), (Duration::ZERO, Some(1)));
+    }
+
+    #[test]
+    fn a_stream_continues_one_that_it_names_or_none() {
+        for (id, expected) in [
+            ("00000007-9", Some(StreamId { owner: 7, stream: 9 })),
+            ("", None),
+            ("7", None),
+            (&"x".repeat(100_000), None),
+        ] {
+            let request = pb::StreamRequest { continues_stream_id: id.to_owned(), ..request() };
+            assert_eq!(open(request).unwrap().0.continues, expected);
+        }
     }
 
     #[test]

@@ -230,6 +230,7 @@ fn leases(message: &[u8]) -> impl Iterator<Item = Hint> {
             (_, Some(deadline)) => {
                 Hint::Extended { stream, deadline: Time(deadline.parse().ok()?), tokens }
             }
+            ("adopted", _) => Hint::Adopted { stream, tokens },
             ("settled", _) => Hint::Settled { stream, tokens },
             ("expired", _) => revoked(Revoked::LeaseExpired),
             ("deleted", _) => revoked(Revoked::Deleted),
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn a_message_about_leases_names_them_and_what_is_not_known_is_ignored() {
         let message = "settled:7:00000000000000ff,8000000000000000 extended@1800000000123457:7:1 \
-                       later:7:1 settled:x:1 deleted:4294967295:2 expired:8:3 settled";
+                       later:7:1 settled:x:1 deleted:4294967295:2 expired:8:3 adopted:9:4 settled";
         let said: Vec<_> = leases(message.as_bytes()).collect();
         let tokens = |tokens: &[u64]| tokens.iter().map(|&token| Token(token)).collect();
         let revoked =
@@ -277,6 +278,7 @@ mod tests {
             },
             revoked(u32::MAX, 2, Revoked::Deleted),
             revoked(8, 3, Revoked::LeaseExpired),
+            Hint::Adopted { stream: 9, tokens: tokens(&[4]) },
         ];
         assert_eq!(said, want);
     }

@@ -25,7 +25,7 @@
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | claims that were given up, by when: the next one removes those older than ten minutes |
 //! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set |
-//! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
+//! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `adopted` (by a stream of another one), `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:
 //! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end and begins with `\xff` if it runs,

@@ -1,10 +1,10 @@
-//! Running leases by name: read them, move their deadlines, let them outlive their stream.
+//! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
 use crate::domain::lifecycle::Standing;
 use crate::domain::{JobKey, State, Time, limit};
-use crate::store::{Extend, Lease, LeaseRef, Refused, Result};
+use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Result, Tied};
 
-use super::record::{Record, StoredLease, micros};
+use super::record::{Record, StoredLease, clamped, micros};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
@@ -56,16 +56,42 @@ impl RedisStore {
     }
 
     /// [`Store::detach`](crate::store::Store::detach).
-    pub(super) async fn detach(&self, refs: Vec<LeaseRef>) -> Result<u64> {
+    pub(super) async fn detach(&self, leases: Vec<Tied>) -> Result<u64> {
         let mut found = 0;
-        for part in refs.chunks(limit::CALL_JOBS_MAX) {
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Detach);
-            part.iter().for_each(|lease| add_lease(&mut call, lease));
+            part.iter().for_each(|tied| add_tied(&mut call, tied));
             let answer = super::reply::number(&self.run_raw(Lane::Write, &call).await?)?;
             found += u64::try_from(answer).unwrap_or(0);
         }
         Ok(found)
     }
+
+    /// [`Store::adopt`](crate::store::Store::adopt).
+    pub(super) async fn adopt(&self, adopt: Adopt) -> Result<Vec<bool>> {
+        let mut adopted = Vec::with_capacity(adopt.items.len());
+        for part in adopt.items.chunks(limit::CALL_JOBS_MAX) {
+            let mut call = self.call(Verb::Adopt);
+            // As it is stored: one more than it is.
+            call.arg(adopt.to.owner).arg(adopt.to.stream).arg(micros(adopt.grace) + 1);
+            for Adoptee { tied, since } in part {
+                add_tied(&mut call, tied);
+                call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
+            }
+            let answer = self.run(Lane::Write, &call).await;
+            let mut reply = answer.map_err(|error| super::after(error, !adopted.is_empty()))?;
+            for _ in part {
+                adopted.push(reply.number()? == 1);
+            }
+        }
+        Ok(adopted)
+    }
+}
+
+/// Names one lease and the stream that answers for it: topic, id, token, owner, stream.
+fn add_tied(call: &mut Call, tied: &Tied) {
+    add_lease(call, &tied.lease);
+    call.arg(tied.stream.owner).arg(tied.stream.stream);
 }
 
 /// Names one lease: topic, id, token.
@@ -89,6 +115,8 @@ pub(super) fn lease_of(
         owner: held.owner,
         stream: held.stream,
         grace: held.grace,
+        worker: held.worker,
+        bytes: record.bytes.into(),
         standing: Standing {
             failures: record.failures,
             deliveries: record.deliveries,

@@ -14,12 +14,12 @@
 //! | `enqueue.rs` | `enqueue` | `enqueue`, `again` where it may be a repeat |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
-//! | `leases.rs` | `leases`, `extend`, `detach` | `extend`, `detach`; leases are read as jobs are |
+//! | `leases.rs` | `leases`, `extend`, `detach`, `adopt` | `adopt`, `detach`, `extend`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `settle.rs` | `settle` | `settle` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
 //! | `unclaim.rs` | `unclaim` | `unclaim` |
-//! | `upkeep.rs` | `reap`, `prune`, `orphans` | `reap`, `prune`, `running` |
+//! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of` | `reap`, `prune`, `running` |
 //!
 //! | script of `lib/` | what others include it for |
 //! |---|---|
@@ -79,11 +79,12 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, State, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, State, StreamId, Time, TopicName};
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info,
-    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Topic, Trouble, Unclaim, codec,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
+    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
+    Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tied, Topic, Trouble,
+    Unclaim, codec,
 };
 
 use hints::Hints;
@@ -222,8 +223,12 @@ impl Store for RedisStore {
         Box::pin(self.redrive(redrive))
     }
 
-    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
-        Box::pin(self.detach(refs))
+    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
+        Box::pin(self.detach(leases))
+    }
+
+    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
+        Box::pin(self.adopt(adopt))
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
@@ -232,6 +237,10 @@ impl Store for RedisStore {
 
     fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
         Box::pin(self.orphans(living))
+    }
+
+    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
+        Box::pin(self.leases_of(streams))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {

@@ -44,6 +44,7 @@ pub(super) const INLINE_BYTES_MAX: usize = 512;
 pub(super) struct Record {
     pub(super) due: Time,
     pub(super) created: Time,
+    pub(super) bytes: u32,
     pub(super) phase: u8,
     pub(super) priority: u8,
     pub(super) generation: u32,
@@ -141,10 +142,10 @@ impl Record {
         fields.skip(6)?;
         let created = fields.time()?;
         let (apart, inside) = (fields.small()?, fields.small()?);
-        fields.skip(4)?;
         let mut record = Record {
             due,
             created,
+            bytes: fields.word()?,
             phase: fields.small()?,
             priority: fields.small()?,
             generation: fields.word()?,
@@ -274,7 +275,7 @@ mod tests {
             ("$record.created", 7, 2_000),
             ("$record.apart", 1, apart::KEPT.into()),
             ("$record.inside", 1, all.into()),
-            ("$record.bytes", 4, -1),
+            ("$record.bytes", 4, 14),
             ("$record.phase", 1, 3),
             ("$record.priority", 1, 4),
             ("$record.generation", 4, 5),
@@ -291,6 +292,7 @@ mod tests {
         let record = Record::read(blob(85, &fields)).unwrap();
         let times = (record.due, record.created, record.expire);
         assert_eq!(times, (Time(1_000), Time(2_000), Some(Time(9_000))));
+        assert_eq!(record.bytes, 14);
         let counts = (record.generation, record.failures, record.deliveries);
         assert_eq!((record.phase, record.priority, counts), (3, 4, (5, 6, 7)));
         let micros = |micros| Some(Duration::from_micros(micros));

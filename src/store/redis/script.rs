@@ -39,6 +39,7 @@ macro_rules! scripts {
 }
 
 scripts! {
+    Adopt = "adopt",
     Again = "again",
     Beat = "beat",
     Claim = "claim",
@@ -296,7 +297,7 @@ impl Verb {
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
     fn tells(self) -> bool {
-        matches!(self, Verb::Delete | Verb::Extend | Verb::Settle)
+        matches!(self, Verb::Adopt | Verb::Delete | Verb::Extend | Verb::Settle)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::domain::{JobId, JobKey, Time, TopicName, limit};
+use crate::domain::{JobId, JobKey, StreamId, Time, TopicName, limit};
 use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result};
 
 use super::leases::lease_of;
@@ -59,11 +59,20 @@ impl RedisStore {
 
     /// [`Store::orphans`](crate::store::Store::orphans).
     pub(super) async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>> {
+        self.leases_where(|lease| !living.contains(&lease.owner) && lease.grace.is_some()).await
+    }
+
+    /// [`Store::leases_of`](crate::store::Store::leases_of).
+    pub(super) async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>> {
+        let id = |lease: &StoredLease| StreamId { owner: lease.owner, stream: lease.stream };
+        self.leases_where(|lease| streams.contains(&id(lease))).await
+    }
+
+    /// The running leases that `is_wanted`.
+    async fn leases_where(&self, is_wanted: impl Fn(&StoredLease) -> bool) -> Result<Vec<Lease>> {
         let running = self.running().await?;
-        let is_foreign =
-            |run: &Run| !living.contains(&run.lease.owner) && run.lease.grace.is_some();
-        let foreign = running.into_iter().filter(is_foreign);
-        let refs = foreign.map(|run| LeaseRef { key: run.key, token: run.lease.token });
+        let wanted = running.into_iter().filter(|run| is_wanted(&run.lease));
+        let refs = wanted.map(|run| LeaseRef { key: run.key, token: run.lease.token });
         // One that has ended meanwhile is none any more.
         let leases = self.leases(refs.collect()).await?;
         Ok(leases.into_iter().flatten().collect())

@@ -1,14 +1,14 @@
-//! Running leases by name: read them, move their deadlines, let them outlive their stream.
+//! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::domain::lifecycle::Standing;
-use crate::domain::{JobId, JobKey, State, Time, Token};
-use crate::store::{Extend, Lease, LeaseRef, Refused};
+use crate::domain::{JobId, JobKey, State, StreamId, Time, Token};
+use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Tied};
 
 use super::fault::Done;
 use super::lifecycle;
-use super::row::{self, BY_ID, Phase, Row, past_end, signed};
+use super::row::{self, BY_ID, Phase, Row, micros, past_end, signed};
 use super::session::Session;
 use super::sql::statement;
 
@@ -17,6 +17,8 @@ const PAST: &str = statement(FILE, "past");
 const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
 const DETACH: &str = statement(FILE, "detach");
+const ADOPT: &str = statement(FILE, "adopt");
+const OF_STREAMS: &str = statement(FILE, "of_streams");
 
 type Answer<T> = Result<T, Refused>;
 
@@ -65,15 +67,49 @@ pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Ve
 }
 
 /// [`Store::detach`](crate::store::Store::detach).
-pub(super) fn detach(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<u64> {
+pub(super) fn detach(session: &mut Session<'_>, leases: &Vec<Tied>) -> Done<u64> {
     let mut detach = session.prepare(DETACH)?;
     let mut detached = 0;
-    for lease in refs {
+    for Tied { lease, stream: StreamId { owner, stream } } in leases {
         let Some(topic) = session.topic(&lease.key.topic)? else { continue };
-        let key = params![topic, lease.key.id.as_str(), signed(lease.token.0)];
-        detached += detach.execute(key)? as u64;
+        let (id, token) = (lease.key.id.as_str(), signed(lease.token.0));
+        detached += detach.execute(params![topic, id, token, owner, stream])? as u64;
     }
     Ok(detached)
+}
+
+/// [`Store::adopt`](crate::store::Store::adopt).
+pub(super) fn adopt(session: &mut Session<'_>, adopt: &Adopt) -> Done<Vec<bool>> {
+    let Adopt { to, grace, items } = adopt;
+    let mut statement = session.prepare(ADOPT)?;
+    let mut adopted = Vec::with_capacity(items.len());
+    for Adoptee { tied: Tied { lease, stream: from }, since } in items {
+        let Some(topic) = session.topic(&lease.key.topic)? else {
+            adopted.push(false);
+            continue;
+        };
+        let changed = statement.execute(params![
+            topic,
+            lease.key.id.as_str(),
+            signed(lease.token.0),
+            from.owner,
+            from.stream,
+            since.map(|since| since.0),
+            to.owner,
+            to.stream,
+            micros(*grace),
+        ])?;
+        adopted.push(changed > 0);
+    }
+    Ok(adopted)
+}
+
+/// [`Store::leases_of`](crate::store::Store::leases_of).
+pub(super) fn leases_of(session: &mut Session<'_>, streams: &Vec<StreamId>) -> Done<Vec<Lease>> {
+    let one = |id: &StreamId| signed(u64::from(id.owner) << 32 | u64::from(id.stream));
+    let streams: Vec<i64> = streams.iter().map(one).collect();
+    let rows = Row::select(session, OF_STREAMS, params![format!("{streams:?}")])?;
+    rows.into_iter().map(|row| lease_of(session, row)).collect()
 }
 
 /// A running job's lease.
@@ -93,6 +129,8 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
         owner: row.owner,
         stream: row.stream,
         grace: row.grace,
+        worker: row.worker,
+        bytes: row.bytes.unsigned_abs(),
         now: session.now,
     })
 }

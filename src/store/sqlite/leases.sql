@@ -1,4 +1,4 @@
--- leases, extend, detach: of one lease each.
+-- leases, extend, detach, adopt: of one lease each; and those of some streams.
 -- :past
 SELECT past FROM jobs WHERE key = ?1;
 -- :lease
@@ -6,4 +6,14 @@ SELECT key, lease FROM jobs WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phas
 -- :extend
 UPDATE jobs SET alarm = ?2, extended = ?3, progress = coalesce(?4, progress) WHERE key = ?1;
 -- :detach
-UPDATE jobs SET grace = NULL WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1;
+UPDATE jobs SET grace = NULL
+WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1 AND owner = ?4 AND stream = ?5;
+-- :adopt
+UPDATE jobs SET owner = ?7, stream = ?8, grace = ?9
+WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1
+  AND (owner = ?4 AND stream = ?5 AND (grace IS NULL OR ?6 IS NULL OR extended >= ?6)
+       OR owner = ?7 AND stream = ?8);
+-- :of_streams
+-- A stream is one number here: its owner above, 32 bits each.
+SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL
+  AND (owner << 32 | stream) IN (SELECT value FROM json_each(?1));

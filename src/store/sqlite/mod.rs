@@ -44,11 +44,11 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, Time, TopicName, limit};
+use crate::domain::{Durability, Job, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::store::{
-    About, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info,
-    Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply,
-    Reschedule, Rescheduled, Settle, Settled, Stats, Store, Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend,
+    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
+    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim,
 };
 
 use reader::Readers;
@@ -178,8 +178,16 @@ impl Store for SqliteStore {
         self.writer.call(Sync::Full, limit::CALL_JOBS_MAX, redrive, change::redrive)
     }
 
-    fn detach(&self, refs: Vec<LeaseRef>) -> Reply<'_, u64> {
-        self.writer.call(Sync::Lazy, refs.len(), refs, leases::detach)
+    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
+        self.writer.call(Sync::Lazy, leases.len(), leases, leases::detach)
+    }
+
+    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
+        self.writer.call(Sync::Lazy, adopt.items.len(), adopt, leases::adopt)
+    }
+
+    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
+        self.writer.call(Sync::Lazy, 1, streams, leases::leases_of)
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::lifecycle::{LeaseEnd, Standing};
-use crate::domain::{JobKey, Payload, State, Time, Token};
+use crate::domain::{JobKey, Payload, State, StreamId, Time, Token};
 
 use super::NewJob;
 
@@ -27,16 +27,49 @@ pub struct Lease {
     pub deadline: Time,
     /// When it was last extended.
     pub extend_time: Option<Time>,
-    /// Nonce of the replica that leased it.
+    /// Nonce of the replica whose stream answers for it.
     pub owner: u32,
-    /// The stream that got it.
+    /// That stream: the one that got it, or the last one that adopted it.
     pub stream: u32,
-    /// Give-back after the stream breaks.
+    /// Give-back after the stream breaks; `None`: the lease has outlived its stream.
     pub grace: Option<Duration>,
+    /// The worker that got it.
+    pub worker: String,
+    /// Bytes of its payload and headers.
+    pub bytes: u64,
     /// What deciding needs.
     pub standing: Standing,
     /// The store's time of reading.
     pub now: Time,
+}
+
+/// A lease, as long as this stream answers for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tied {
+    /// Which.
+    pub lease: LeaseRef,
+    /// The stream.
+    pub stream: StreamId,
+}
+
+/// Ties leases to a stream, which answers for them from then on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopt {
+    /// The stream.
+    pub to: StreamId,
+    /// Give-back after it breaks.
+    pub grace: Duration,
+    /// Which.
+    pub items: Vec<Adoptee>,
+}
+
+/// A lease that is to be adopted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adoptee {
+    /// Which, and the stream that it comes from.
+    pub tied: Tied,
+    /// Unless it was detached: only if it was extended then or later. `None`: in any case.
+    pub since: Option<Time>,
 }
 
 /// Ends one lease.
@@ -101,4 +134,21 @@ pub struct Extend {
     pub duration: Option<Duration>,
     /// Note for people; absent keeps the last one.
     pub progress: Option<String>,
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// The stream that answers for it.
+    #[must_use]
+    pub fn stream_id(&self) -> StreamId {
+        StreamId { owner: self.owner, stream: self.stream }
+    }
+
+    /// The lease and the stream that answers for it.
+    #[must_use]
+    pub fn tied(&self) -> Tied {
+        let lease = LeaseRef { key: self.key.clone(), token: self.token };
+        Tied { lease, stream: self.stream_id() }
+    }
 }

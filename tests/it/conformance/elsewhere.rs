@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringq::domain::lifecycle::Cause;
-use ringq::domain::{Keep, Time, Token};
+use ringq::domain::{Keep, StreamId, Time, Token};
 use ringq::store::{
-    About, Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle, Store, Taker,
+    About, Adopt, Adoptee, Ask, Claim, End, Event, Extend, Hint, Leased, NewJob, Revoked, Settle,
+    Store, Taker,
 };
 use tokio::sync::broadcast::Receiver;
 
 use super::fixture::Fixture;
 use super::values::{
     OWNER, RETENTION, TOPIC, ack, dead_lettered, decide, failed_for, key, lease_ref, new_job, one,
-    released, taker, text, topic,
+    released, taker, text, tied, topic,
 };
 use crate::harness::within;
 
@@ -93,6 +94,36 @@ pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: 
         two.other.settle(vec![settle]).await.unwrap()[0].unwrap();
         assert_eq!(two.hears().await, Hint::Settled { stream: 5, tokens: vec![leased.token] });
         two.q.claim_ids().await;
+    }
+    two.hears_no_more().await;
+}
+
+pub(crate) async fn an_adoption_is_told_to_the_former_owner_and_what_follows_to_the_new_one(
+    q: Fixture,
+) {
+    let Some(mut two) = Two::new(q).await else { return };
+    for keep in [Keep::Nothing, Keep::Tombstone(RETENTION), Keep::Record(RETENTION)] {
+        for by in 0..2 {
+            // From the other replica to this one: its receipt names the other one for ever.
+            let id = format!("{keep:?}{by}");
+            let leased = one(two.leased(OTHER, &[1], &jobs(&[&id], keep)).await);
+            let to = StreamId { owner: OWNER, stream: 6 };
+            let items = vec![Adoptee { tied: tied(&leased, OTHER), since: None }];
+            let adopt = Adopt { to, grace: Duration::ZERO, items };
+            assert_eq!(two.other.adopt(adopt).await.unwrap(), [true]);
+            let owner = [OTHER, OWNER][by];
+            two.other.settle(vec![Settle { owner, ..ack(&leased) }]).await.unwrap()[0].unwrap();
+            assert_eq!(two.hears().await, Hint::Settled { stream: 6, tokens: vec![leased.token] });
+            // And away from it.
+            let id = format!("{keep:?}{by}away");
+            let leased = one(two.leased(OWNER, &[1], &jobs(&[&id], keep)).await);
+            let to = StreamId { owner: OTHER, stream: 6 };
+            let items = vec![Adoptee { tied: tied(&leased, OWNER), since: None }];
+            let adopt = Adopt { to, grace: Duration::ZERO, items };
+            assert_eq!(two.other.adopt(adopt).await.unwrap(), [true]);
+            assert_eq!(two.hears().await, Hint::Adopted { stream: 1, tokens: vec![leased.token] });
+            two.other.settle(vec![ack(&leased)]).await.unwrap()[0].unwrap();
+        }
     }
     two.hears_no_more().await;
 }

@@ -2,6 +2,7 @@
 //! A case is an async function that gets a fresh [`Fixture`]; its name is a sentence. This file
 //! lists every case once, and every store once.
 
+mod adopt;
 mod again;
 mod attempts;
 mod backlog;
@@ -340,6 +341,15 @@ macro_rules! conformance {
                 a_detached_lease_is_no_orphan_whoever_extends_it
                 many_orphans_are_found_in_every_topic
             }
+            adopt {
+                an_adopted_lease_is_tied_to_its_new_stream
+                only_the_stream_that_has_a_lease_gives_it_away
+                a_lease_that_is_tied_is_adopted_only_if_it_was_extended_since
+                a_detach_for_the_former_stream_comes_too_late
+                an_adopted_lease_is_settled_by_its_receipt
+                leases_are_found_by_their_streams
+                many_leases_are_adopted_at_once
+            }
             beat {
                 the_caller_finds_itself_and_the_time
                 replicas_of_a_shared_shard_find_each_other
@@ -365,6 +375,7 @@ macro_rules! conformance {
             }
             elsewhere {
                 a_settle_elsewhere_tells_the_owner_which_leases_are_over
+                an_adoption_is_told_to_the_former_owner_and_what_follows_to_the_new_one
                 leases_of_many_streams_and_owners_are_told_apart
                 what_a_replica_does_to_its_own_leases_it_is_not_told
                 an_end_by_another_replicas_timer_takes_the_lease_away

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringq::store::{Ask, Claim, Leased, Taker};
 
 use super::fixture::Fixture;
-use super::values::{OWNER, TOPIC, job_in, lease_ref, new_job, one, released, taker, topic};
+use super::values::{OWNER, TOPIC, job_in, new_job, one, released, taker, tied, topic};
 
 /// Claims one job for a stream of `owner`.
 async fn claim_as(q: &Fixture, owner: u32, grace: Option<Duration>) -> Leased {
@@ -85,11 +85,11 @@ pub(crate) async fn a_detached_lease_is_no_orphan_whoever_extends_it(q: Fixture)
     let grace = Some(Duration::from_secs(5));
     let (a, b) = (claim_as(&q, 8, grace).await, claim_as(&q, 8, grace).await);
     q.extend(&a, None, None).await.unwrap();
-    assert_eq!(q.store.detach(vec![lease_ref(&a)]).await.unwrap(), 1);
+    assert_eq!(q.store.detach(vec![tied(&a, 8)]).await.unwrap(), 1);
     q.extend(&a, Some(Duration::from_secs(90)), None).await.unwrap();
     assert_eq!(orphans(&q, OWNER).await, ["b"]);
     q.ack(&b).await;
-    assert_eq!(q.store.detach(vec![lease_ref(&b)]).await.unwrap(), 0);
+    assert_eq!(q.store.detach(vec![tied(&b, 8)]).await.unwrap(), 0);
     q.ack(&a).await;
 }
 

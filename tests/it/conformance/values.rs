@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use ringq::domain::lifecycle::{Cause, lease_end};
 use ringq::domain::{
-    JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, Spec, Time, TopicName, When, limit,
+    JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, Spec, StreamId, Time, TopicName, When,
+    limit,
 };
-use ringq::store::{End, Lease, LeaseRef, Leased, NewJob, Prior, Settle, Taker};
+use ringq::store::{End, Lease, LeaseRef, Leased, NewJob, Prior, Settle, Taker, Tied};
 
 /// The topic of a case that needs only one.
 pub(crate) const TOPIC: &str = "t";
@@ -102,6 +103,11 @@ pub(crate) fn dead_lettered() -> Cause {
 /// Names a lease.
 pub(crate) fn lease_ref(leased: &Leased) -> LeaseRef {
     LeaseRef { key: leased.key.clone(), token: leased.token }
+}
+
+/// A lease as long as the first stream of `owner` answers for it.
+pub(crate) fn tied(leased: &Leased, owner: u32) -> Tied {
+    Tied { lease: lease_ref(leased), stream: StreamId { owner, stream: 1 } }
 }
 
 /// The identity of a job.

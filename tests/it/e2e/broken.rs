@@ -2,7 +2,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use ringq::pb::{
-    AttemptOutcome, Delivery, ExtendItem, JobState, NackAction, PullRequest, StreamRequest,
+    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest,
+    StreamRequest,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -457,6 +458,55 @@ async fn a_stream_that_the_server_ended_gives_nothing_back_after_a_restart_eithe
     idle.quiet(millis(1_200)).await;
     for delivery in [ended, drained] {
         assert_eq!(client.state("mail", &delivery.id).await, JobState::Running);
+        client.ack(&delivery.receipt).await;
+    }
+}
+
+/// Break, Extend, a new stream: it has the leases from then on, by its name or by the connection.
+#[tokio::test]
+async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_back_with_it() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for (lease, names_it) in [(30, false), (86_400, false), (30, true), (86_400, true)] {
+        let lease = Duration::from_secs(lease);
+        client.enqueue(job("mail").with_id("a").with_lease(lease)).await;
+        client.enqueue(job("mail").with_id("b").with_lease(lease)).await;
+        let request = StreamRequest { worker_id: "w".into(), ..with_grace("mail", millis(500)) };
+        let mut worker = client.stream(request.clone()).await;
+        let sent = worker.next_many(2).await;
+        let former = worker.info.stream_id.clone();
+        drop(worker);
+        for delivery in &sent {
+            client.extend(&delivery.receipt, lease).await;
+        }
+        let mut next = if names_it {
+            let request = StreamRequest { continues_stream_id: former, ..request };
+            server.connect().await.stream(request).await
+        } else {
+            client.stream(request).await
+        };
+        let request = DeleteRequest { topic: "mail".into(), id: "a".into(), ..Default::default() };
+        client.queue.clone().delete(request).await.unwrap();
+        let revoked = next.revocation().await;
+        assert!(sent.iter().any(|sent| sent.id == "a" && sent.receipt == revoked.receipt));
+        drop(next);
+        let again = client.pull_one("mail").await;
+        assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("b", 1, 2));
+        client.ack(&again.receipt).await;
+    }
+}
+
+/// What is as it should not be: each worker gets its stream all the same.
+#[tokio::test]
+async fn a_stream_may_name_any_former_one() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    let live = client.stream(take("t")).await;
+    for id in ["x", "00000000-1", "ffffffff-4294967295", &live.info.stream_id, &"y".repeat(9_000)] {
+        let continues_stream_id = id.to_owned();
+        let mut worker = client.stream(StreamRequest { continues_stream_id, ..take("u") }).await;
+        client.enqueue(job("u")).await;
+        let delivery = worker.next().await;
         client.ack(&delivery.receipt).await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringq::pb::reschedule_request::Schedule;
 use ringq::pb::{
     DeleteRequest, GetRequest, GetTopicStatsRequest, JobState, ListJobsRequest, ListTopicsRequest,
-    RedriveJobsRequest, RescheduleRequest, RevocationReason, StreamRequest,
+    ListWorkersRequest, RedriveJobsRequest, RescheduleRequest, RevocationReason, StreamRequest,
 };
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -14,7 +14,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{
     Client, JobExt as _, Redis, Server, Setup, assert_refused, eventually, job, millis, nack_retry,
-    request, take,
+    proto, request, take,
 };
 
 /// Two replicas on one Redis, and a client of each.
@@ -24,7 +24,7 @@ struct Two {
     here: Client,
     /// Where everything else is done.
     there: Client,
-    _servers: [Server; 2],
+    servers: [Server; 2],
 }
 
 async fn two() -> Option<Two> {
@@ -32,7 +32,7 @@ async fn two() -> Option<Two> {
     let serve = || Setup::on(&redis.url()).start();
     let servers = [serve().await, serve().await];
     let (here, there) = (servers[0].connect().await, servers[1].connect().await);
-    Some(Two { redis, here, there, _servers: servers })
+    Some(Two { redis, here, there, servers })
 }
 
 fn one_at_a_time() -> StreamRequest {
@@ -71,6 +71,47 @@ async fn a_job_that_is_deleted_elsewhere_is_revoked() {
     assert_eq!(revocation.receipt, delivery.receipt);
     assert_eq!(revocation.reason(), RevocationReason::Deleted);
     assert_eq!(worker.next().await.id, "b");
+}
+
+/// A stream of another replica, which ends it or drains: its worker goes on here, and then it dies.
+#[tokio::test]
+async fn jobs_follow_their_worker_to_another_replica_and_come_back_when_it_dies() {
+    let Some(two) = two().await else { return };
+    for (lease, drains) in [(30, false), (86_400, true)] {
+        let (lease, id) = (Duration::from_secs(lease), format!("of {lease}"));
+        two.there.enqueue(job("t").with_id("gone").with_lease(lease)).await;
+        two.there.enqueue(job("t").with_id(&id).with_lease(lease)).await;
+        let (from, to) = if drains { (&two.there, &two.here) } else { (&two.here, &two.there) };
+        let max_jobs = if drains { 0 } else { 2 };
+        let request = StreamRequest { worker_id: "w".into(), max_jobs, ..take("t") };
+        let mut worker = from.stream(request).await;
+        let sent = worker.next_many(2).await;
+        if drains {
+            two.servers[1].terminate();
+        }
+        worker.end().await;
+        let request = StreamRequest {
+            worker_id: "w".into(),
+            continues_stream_id: worker.info.stream_id.clone(),
+            orphan_grace: Some(proto(millis(300))),
+            ..take("t")
+        };
+        let mut next = to.stream(request).await;
+        eventually("it adopts", async || {
+            let list = to.admin.clone().list_workers(ListWorkersRequest::default()).await.unwrap();
+            let mut rows = list.into_inner().workers.into_iter();
+            rows.find(|row| row.stream_id == next.info.stream_id && row.in_flight == 2)
+        })
+        .await;
+        let request = DeleteRequest { topic: "t".into(), id: "gone".into(), ..Default::default() };
+        to.queue.clone().delete(request).await.unwrap();
+        let revoked = next.revocation().await;
+        assert!(sent.iter().any(|sent| sent.id == "gone" && sent.receipt == revoked.receipt));
+        drop(next);
+        let again = to.pull_one("t").await;
+        assert_eq!((again.id, again.attempt, again.delivery), (id, 1, 2));
+        to.ack(&again.receipt).await;
+    }
 }
 
 #[tokio::test]

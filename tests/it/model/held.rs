@@ -127,6 +127,8 @@ impl Held {
             owner: lease.owner,
             stream: lease.stream,
             grace: lease.grace,
+            worker: self.job.worker_id.clone(),
+            bytes: self.job.spec.bytes() as u64,
             standing,
             now,
         })

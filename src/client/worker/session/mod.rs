@@ -186,6 +186,7 @@ impl Session {
 
     fn message(&mut self, message: StreamResponse) {
         if let Some(info) = message.info {
+            self.source.opened(&info.stream_id);
             self.credit = usize::try_from(info.max_in_flight).unwrap_or(self.credit);
             debug!(
                 stream = info.stream_id,

@@ -3,7 +3,7 @@
 -- KEYS[2] ends with the caller's nonce, as leases have their owner's.
 local me, told = string.sub(KEYS[2], -4), nil
 
--- `lease`: as it was stored; what: `settled`, `expired` (also: given back), `deleted`, or `extended@` and the
+-- `lease`: as it was stored; what: `settled`, `adopted`, `expired` (also: given back), `deleted`, or `extended@` and the
 -- new deadline.
 local function tell(lease, what)
   if string.sub(lease, $lease.owner, $lease.stream - 1) == me then return end

@@ -1,0 +1,307 @@
+//! A worker's next stream adopts the leases of its former one: which, and what follows for both.
+
+use super::harness::{SOON, Server, Worker, options, pull_options, settle_down};
+use super::*;
+use crate::domain::StreamId;
+use crate::scheduler::Revoked;
+
+const PEER: &str = "10.0.0.7:40000";
+/// Leases with which everything here is tried.
+const LEASES: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(86_400)];
+
+/// How a stream says which one it continues.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Name,
+    Connection,
+}
+
+impl Server {
+    /// The credit in use of the stream that was opened last.
+    fn last_in_flight(&self) -> u32 {
+        let number = |worker: &super::Worker| worker.stream_id.parse::<StreamId>().unwrap().stream;
+        self.dispatcher.workers().iter().max_by_key(|worker| number(worker)).unwrap().in_flight
+    }
+
+    async fn holds(&self, jobs: u32) {
+        let waiting = async {
+            while self.last_in_flight() != jobs {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(SOON, waiting).await.is_err() {
+            panic!("it holds {} and not {jobs}", self.last_in_flight());
+        }
+    }
+}
+
+fn with(lease: Duration) -> StreamOptions {
+    StreamOptions { lease, peer: PEER.into(), ..options(&["t"]) }
+}
+
+/// By name it comes by a connection of its own.
+fn next(by: By, former: StreamId, options: StreamOptions) -> StreamOptions {
+    match by {
+        By::Name => StreamOptions {
+            continues: Some(former),
+            peer: format!("10.0.0.7:{}", 50_000 + former.stream),
+            ..options
+        },
+        By::Connection => options,
+    }
+}
+
+/// A stream that was sent so many jobs and that the server has ended.
+async fn ended(server: &Server, options: StreamOptions, jobs: usize) -> (StreamId, Vec<Delivery>) {
+    let mut worker = server.open(StreamOptions { max_jobs: Some(jobs as u64), ..options });
+    let sent = worker.jobs(jobs).await;
+    assert!(worker.ended().await);
+    (worker.id(), sent)
+}
+
+/// A stream that was sent so many jobs, and broke.
+async fn broken(server: &Server, options: StreamOptions, jobs: usize) -> (StreamId, Vec<Delivery>) {
+    let mut worker = server.open(StreamOptions { max_in_flight: 100, ..options });
+    (worker.id(), worker.jobs(jobs).await)
+}
+
+#[tokio::test]
+async fn what_the_server_ended_comes_back_when_the_next_stream_breaks() {
+    for (lease, by) in LEASES.into_iter().flat_map(|l| [(l, By::Name), (l, By::Connection)]) {
+        let server = Server::start();
+        server.enqueue("t", 3).await;
+        let (first, _) = ended(&server, with(lease), 3).await;
+        // Over several streams, of which some were sent something themselves.
+        let second = server.open(next(by, first, with(lease)));
+        server.holds(3).await;
+        server.enqueue("t", 2).await;
+        let mut second = second;
+        second.jobs(2).await;
+        drop(second);
+        server.clock.advance(4 * SECOND);
+        settle_down().await;
+        assert_eq!(server.stats("t").await.running, 5, "{lease:?} {by:?}");
+        server.clock.advance(SECOND);
+        server.eventually("t", |stats| stats.ready == 5).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_extended_at_a_break_comes_back_when_the_next_stream_breaks() {
+    for (lease, by) in LEASES.into_iter().flat_map(|l| [(l, By::Name), (l, By::Connection)]) {
+        for extended_first in [true, false] {
+            let server = Server::start();
+            server.enqueue("t", 3).await;
+            let (first, sent) = broken(&server, with(lease), 3).await;
+            if extended_first {
+                server.extend(&sent[..2]).await;
+            }
+            let second = server.open(next(by, first, with(lease)));
+            if !extended_first {
+                server.extend(&sent[..2]).await;
+            }
+            server.holds(2).await;
+            server.clock.advance(5 * SECOND);
+            // What nobody speaks for may never have arrived: it comes back, and the next stream gets it.
+            server.holds(3).await;
+            drop(second);
+            server.clock.advance(5 * SECOND);
+            server.eventually("t", |stats| stats.ready == 3).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_extended_is_adopted_also_after_the_grace() {
+    for by in [By::Name, By::Connection] {
+        let server = Server::start();
+        server.enqueue("t", 1).await;
+        let (first, sent) = broken(&server, with(LEASES[1]), 1).await;
+        server.extend(&sent).await;
+        server.clock.advance(60 * SECOND);
+        settle_down().await;
+        let second = server.open(next(by, first, with(LEASES[1])));
+        server.holds(1).await;
+        drop(second);
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn revocations_and_settles_reach_the_stream_that_adopted() {
+    for by in [By::Name, By::Connection] {
+        let server = Server::start();
+        server.enqueue("t", 4).await;
+        let (first, sent) = broken(&server, with(LEASES[1]), 4).await;
+        server.extend(&sent).await;
+        let mut second = server.open(next(by, first, with(LEASES[1])));
+        server.holds(4).await;
+        server.scheduler.delete(sent[0].receipt.key.clone()).await.unwrap();
+        let batch = second.batch().await;
+        assert_eq!(batch.revocations, [(sent[0].receipt.clone(), Revoked::Deleted)], "{by:?}");
+        assert_eq!(batch.in_flight, 3);
+        server.ack(&sent[1..2]).await;
+        server.holds(2).await;
+        // Once more, and the receipts are still the first ones.
+        let second_id = second.id();
+        drop(second);
+        server.extend(&sent[2..]).await;
+        let mut third = server.open(next(by, second_id, with(LEASES[1])));
+        server.holds(2).await;
+        server.scheduler.delete(sent[2].receipt.key.clone()).await.unwrap();
+        let revoked = third.batch().await.revocations;
+        assert_eq!(revoked, [(sent[2].receipt.clone(), Revoked::Deleted)], "{by:?}");
+        server.ack(&sent[3..]).await;
+        server.holds(0).await;
+    }
+}
+
+#[tokio::test]
+async fn adopted_leases_count_against_the_credit_also_beyond_it() {
+    let server = Server::start();
+    server.enqueue("t", 4).await;
+    let (first, sent) = ended(&server, with(LEASES[1]), 4).await;
+    server.enqueue("t", 2).await;
+    let options = StreamOptions { max_in_flight: 2, ..with(LEASES[1]) };
+    let mut second = server.open(next(By::Name, first, options));
+    server.holds(4).await;
+    server.ack(&sent[..2]).await;
+    second.nothing().await;
+    server.ack(&sent[2..3]).await;
+    second.jobs(1).await;
+    server.ack(&sent[3..]).await;
+    second.jobs(1).await;
+}
+
+/// None of these is an error, and each gets new jobs.
+#[tokio::test]
+async fn other_streams_adopt_nothing() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let (first, _) = ended(&server, with(LEASES[1]), 1).await;
+    let mut live = server.open(StreamOptions { peer: "1.1.1.1:1".into(), ..with(LEASES[1]) });
+    server.enqueue("t", 1).await;
+    live.jobs(1).await;
+    let named = |continues| StreamOptions { peer: String::new(), continues, ..with(LEASES[1]) };
+    let others: [(&str, StreamOptions); 6] = [
+        ("another worker", StreamOptions { worker_id: "x".into(), ..named(Some(first)) }),
+        ("a worker without a name", StreamOptions { worker_id: "".into(), ..with(LEASES[1]) }),
+        ("another connection", named(None)),
+        ("a stream that is open", named(Some(live.id()))),
+        ("an unknown stream", named(Some(StreamId { stream: 77, ..first }))),
+        ("an unknown replica's", named(Some(StreamId { owner: 77, ..first }))),
+    ];
+    for (who, options) in others {
+        let mut other = server.open(options);
+        server.enqueue("t", 1).await;
+        let got = loop {
+            tokio::select! {
+                got = other.jobs(1) => break got,
+                batch = live.batch() => server.ack(&batch.deliveries).await,
+            }
+            server.enqueue("t", 1).await;
+        };
+        settle_down().await;
+        assert_eq!(server.last_in_flight(), 1, "{who}");
+        server.ack(&got).await;
+        drop(other);
+    }
+    server.clock.advance(60 * SECOND);
+    settle_down().await;
+    assert_eq!(
+        server.stats("t").await.running,
+        2,
+        "the one of the first and the one of the live one"
+    );
+}
+
+#[tokio::test]
+async fn the_first_one_of_two_adopts_and_pulled_jobs_are_no_streams() {
+    let server = Server::start();
+    server.enqueue("t", 2).await;
+    let pull = PullOptions { peer: PEER.into(), ..pull_options(&["t"], 1, SECOND) };
+    let pulled = server.pull(pull).await;
+    let (first, _) = ended(&server, with(LEASES[1]), 1).await;
+    let second = server.open(next(By::Name, first, with(LEASES[1])));
+    server.holds(1).await;
+    let third = server.open(next(By::Name, first, with(LEASES[1])));
+    settle_down().await;
+    assert_eq!(server.last_in_flight(), 0);
+    let of_pull = pulled[0].receipt.stream;
+    let fourth =
+        server.open(next(By::Name, StreamId { stream: of_pull, ..first }, with(LEASES[1])));
+    settle_down().await;
+    assert_eq!(server.last_in_flight(), 0);
+    drop((second, third, fourth));
+    server.clock.advance(5 * SECOND);
+    server.eventually("t", |stats| (stats.ready, stats.running) == (1, 1)).await;
+}
+
+/// The server notices the break later than the worker, which has extended and reopened by then.
+#[tokio::test]
+async fn a_stream_that_its_worker_lost_first_is_continued_when_it_breaks() {
+    for lease in LEASES {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let mut first = server.open(with(lease));
+        let sent = first.jobs(2).await;
+        server.extend(&sent[..1]).await;
+        let second = server.open(next(By::Name, first.id(), with(lease)));
+        settle_down().await;
+        assert_eq!(server.last_in_flight(), 0, "both are open");
+        server.clock.advance(10 * SECOND);
+        drop(first);
+        server.holds(1).await;
+        server.clock.advance(5 * SECOND);
+        server.holds(2).await;
+        drop(second);
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}
+
+/// The bytes of a receipt that name its stream prove nothing, and the credit comes back all the same.
+#[tokio::test]
+async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
+    let server = Server::start();
+    server.enqueue("t", 3).await;
+    let mut worker: Worker = server.open(with(LEASES[1]));
+    for mut delivery in worker.jobs(3).await {
+        delivery.receipt.stream ^= 1 << delivery.receipt.token.0 % 32;
+        delivery.receipt.owner ^= (delivery.receipt.token.0 >> 8) as u32 & 1;
+        server.ack(&[delivery]).await;
+    }
+    assert_eq!(server.last_in_flight(), 0);
+}
+
+/// The next life of a server: streams are named over it, as the store knows their leases.
+#[tokio::test]
+async fn a_stream_of_a_former_life_is_continued() {
+    for in_order in [true, false] {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let mut first = server.open(with(LEASES[1]));
+        let (id, sent) = (first.id(), first.jobs(2).await);
+        if in_order {
+            server.dispatcher.close().await;
+            drop(first);
+        } else {
+            server.dispatcher.kill();
+            drop(first);
+        }
+        let server = server.restart();
+        settle_down().await;
+        server.clock.advance(Duration::from_millis(1));
+        server.extend(&sent[..1]).await;
+        let second = server.open(next(By::Name, id, with(LEASES[1])));
+        let kept = if in_order { 2 } else { 1 };
+        server.holds(kept).await;
+        server.clock.advance(5 * SECOND);
+        server.holds(2).await;
+        assert_eq!(server.stats("t").await.running, 2);
+        drop(second);
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}

@@ -1,0 +1,55 @@
+//! Names of streams, as workers see them.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A stream: the nonce of its replica's life, and its number in that life. Leases carry it as the stream that answers
+/// for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId {
+    /// Nonce of the replica.
+    pub owner: u32,
+    /// Unique within the replica's life.
+    pub stream: u32,
+}
+
+/// The text is not the name of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a stream id")]
+pub struct NotAStreamId;
+
+// === impl StreamId ===
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{}", self.owner, self.stream)
+    }
+}
+
+impl FromStr for StreamId {
+    type Err = NotAStreamId;
+
+    fn from_str(text: &str) -> Result<StreamId, NotAStreamId> {
+        let (owner, stream) = text.split_once('-').ok_or(NotAStreamId)?;
+        let owner = u32::from_str_radix(owner, 16).map_err(|_| NotAStreamId)?;
+        let id = StreamId { owner, stream: stream.parse().map_err(|_| NotAStreamId)? };
+        // One name for each: `+1` and `01` are not how a server writes it.
+        if id.to_string() == text { Ok(id) } else { Err(NotAStreamId) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_id_reads_back_and_no_other_text_does() {
+        for (owner, stream) in [(0, 0), (7, 9), (u32::MAX, u32::MAX)] {
+            let id = StreamId { owner, stream };
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for text in ["", "-", "7-9", "0000000g-1", "00000007-", "00000007-+9", "00000007-09", "x"] {
+            assert_eq!(text.parse::<StreamId>(), Err(NotAStreamId), "{text}");
+        }
+    }
+}
