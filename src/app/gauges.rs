@@ -1,9 +1,11 @@
 //! Gauges that are read from the shards when somebody asks for the metrics.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, join_all};
+use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
 use crate::http::Refresh;
@@ -14,28 +16,58 @@ use crate::shards::Shard;
 /// How long a scrape waits for shards to say that they are up.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
+/// Gauges are as old as that at most when a scrape shows them: more scrapes read them no more often.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// One refresh for all scrapes that wait for it.
+#[derive(Clone, Default)]
+struct Refreshes(Arc<Mutex<Option<(Instant, Refreshed)>>>);
+
+type Refreshed = Shared<BoxFuture<'static, ()>>;
+
 /// What brings the gauges up to date before a scrape.
 pub(super) fn refresh(scheduler: Scheduler, dispatcher: Dispatcher) -> Refresh {
+    let refreshes = Refreshes::default();
     Arc::new(move || {
         let (scheduler, dispatcher) = (scheduler.clone(), dispatcher.clone());
-        Box::pin(async move {
-            let metrics = scheduler.metrics();
-            metrics.set_streams(dispatcher.streams_count());
-            metrics.set_credit_waiting(dispatcher.credit_waiting());
-            let look = async |shard: &Shard| {
-                shard.metrics().set_refuses_jobs(shard.refuses_jobs().is_some());
-                shard.metrics().set_up(shard.answers().await);
-            };
-            let looks = join_all(scheduler.shards().all().iter().map(look));
-            // One that takes longer counts as down when its call has failed.
-            let looks = tokio::time::timeout(LOOK_MAX, looks);
-            let topics = scheduler.topics("", None, TOPICS_MAX);
-            match tokio::join!(looks, topics).1 {
-                Ok(rows) => set_topics(&scheduler, &rows),
-                Err(error) => tracing::debug!(%error, "the topics could not be counted"),
-            }
-        })
+        Box::pin(refreshes.join(async move { read(&scheduler, &dispatcher).await }))
     })
+}
+
+async fn read(scheduler: &Scheduler, dispatcher: &Dispatcher) {
+    let metrics = scheduler.metrics();
+    metrics.set_streams(dispatcher.streams_count());
+    metrics.set_credit_waiting(dispatcher.credit_waiting());
+    let look = async |shard: &Shard| {
+        shard.metrics().set_refuses_jobs(shard.refuses_jobs().is_some());
+        shard.metrics().set_up(shard.answers().await);
+    };
+    let looks = join_all(scheduler.shards().all().iter().map(look));
+    // One that takes longer counts as down when its call has failed.
+    let looks = tokio::time::timeout(LOOK_MAX, looks);
+    let topics = scheduler.topics("", None, TOPICS_MAX);
+    match tokio::join!(looks, topics).1 {
+        Ok(rows) => set_topics(scheduler, &rows),
+        Err(error) => tracing::debug!(%error, "the topics could not be counted"),
+    }
+}
+
+// === impl Refreshes ===
+
+impl Refreshes {
+    /// Waits for the refresh under way, or for `read`, which goes on when no scrape waits for it any more. One that
+    /// began a moment ago will do.
+    fn join(&self, read: impl Future<Output = ()> + Send + 'static) -> Refreshed {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((begun, refreshed)) = &*last
+            && (refreshed.peek().is_none() || begun.elapsed() < FRESH)
+        {
+            return refreshed.clone();
+        }
+        let refreshed = tokio::spawn(read).map(drop).boxed().shared();
+        *last = Some((Instant::now(), refreshed.clone()));
+        refreshed
+    }
 }
 
 fn set_topics(scheduler: &Scheduler, rows: &[TopicRow]) {
@@ -62,4 +94,43 @@ fn set_topics(scheduler: &Scheduler, rows: &[TopicRow]) {
         })
         .collect();
     scheduler.metrics().set_topics(&gauges);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn scrapes_share_a_refresh_and_those_that_are_given_up_begin_no_other() {
+        let (refreshes, reads) = (Refreshes::default(), Arc::new(AtomicUsize::new(0)));
+        let end = Arc::new(Notify::new());
+        let scrape = || {
+            let (reads, end) = (Arc::clone(&reads), Arc::clone(&end));
+            refreshes.join(async move {
+                reads.fetch_add(1, Ordering::Relaxed);
+                end.notified().await;
+            })
+        };
+        for _ in 0..60 {
+            assert!(tokio::time::timeout(FRESH, scrape()).await.is_err());
+        }
+        assert_eq!(reads.load(Ordering::Relaxed), 1);
+        end.notify_one();
+        scrape().await;
+        assert_eq!(
+            reads.load(Ordering::Relaxed),
+            1,
+            "it began before, and this scrape waited for it"
+        );
+        for (pause, expected) in [(FRESH, 2), (FRESH / 2, 2), (FRESH / 2, 3)] {
+            tokio::time::sleep(pause).await;
+            end.notify_one();
+            scrape().await;
+            assert_eq!(reads.load(Ordering::Relaxed), expected);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What producers and operators ask about jobs, topics and shards, and do to them.
 
+use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
@@ -161,16 +162,12 @@ impl Scheduler {
 
     /// Every shard about itself.
     pub async fn shard_infos(&self) -> Vec<ShardInfo> {
-        let shards = &self.inner.shards;
-        let asked = shards.ask_all(|shard| async move { shard.info().await }).await;
-        let answers =
-            asked.answers.into_iter().map(|(shard, info)| (shard.name().clone(), Ok(info)));
-        let failures = asked.failed.into_iter().map(|failed| (failed.shard, Err(failed.error)));
-        let info = |(name, info): (ShardName, store::Result<Info>)| {
-            let shard = shards.named(&name)?;
-            Some(self.about(shard, shard.state(), info))
+        // Each is waited for: the one with the most topics takes longest, and one that does not answer is found out.
+        let info = async |shard: &Shard| {
+            let info = shard.info().await.map_err(|failed| failed.error);
+            self.about(shard, shard.state(), info)
         };
-        answers.chain(failures).filter_map(info).collect()
+        join_all(self.inner.shards.all().iter().map(info)).await
     }
 
     /// Drains a shard or takes it back into use, for all replicas; the shard after it. Nothing is done after `until`.

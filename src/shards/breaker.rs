@@ -1,7 +1,9 @@
-//! When a shard that does not answer is left alone: after so many failures in a row its calls fail at
-//! once, so that nobody waits for it and it is not overrun when it comes back. A single probe at a
-//! time, with growing pauses, finds out when that is. Pure but for who waits for it.
+//! The circuit breaker of a shard: after so many failures in a row its calls fail at once, so that no caller
+//! waits for it and it is not overrun when it comes back. A single probe at a time, with growing pauses, finds
+//! out when that is. Failures of reads open the breaker for reads alone: a shard that is slow to read still takes
+//! writes. Pure but for the waiting tasks.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,15 +24,23 @@ const RELAPSE: Duration = Duration::from_secs(10);
 /// See the module.
 pub(super) struct Breaker {
     state: Mutex<State>,
+    /// For all calls.
     open: watch::Sender<bool>,
+    /// For reads alone.
+    reads_open: AtomicBool,
 }
 
 struct State {
     /// In a row, by what was asked for: a shard that can be read but not written answers every other
     /// call, and one to which only small messages get through answers every probe.
-    failures: [u32; 3],
+    failures: [u32; 4],
     error: String,
+    /// The last error of a read.
+    read_error: String,
+    /// When a read was answered last.
+    read: Option<Instant>,
     pauses: Pauses,
+    read_pauses: Pauses,
     /// When it was closed last.
     closed: Option<Instant>,
 }
@@ -38,7 +48,11 @@ struct State {
 /// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
+    /// What a user reads: long, or many at once.
     Read,
+    /// A read that delivery, settles or upkeep depend on, or one with a time limit of its own. It is not refused
+    /// while reads are, and its failures alone open nothing.
+    Look,
     Write,
     /// Only whether it answers. It proves nothing of other calls.
     Probe,
@@ -53,23 +67,54 @@ pub(super) enum Kind {
     Late,
 }
 
+/// What a failure has opened just now; the caller then probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opened {
+    Nothing,
+    /// Reads fail at once from now on.
+    Reads,
+    /// All calls do.
+    All,
+}
+
 // === impl Breaker ===
 
 impl Breaker {
     /// Closed, and with these pauses between two probes once it is not.
     pub(super) fn new(pauses: (Duration, Duration)) -> Breaker {
+        let pauses = || Pauses::new(pauses.0, pauses.1);
         let state = State {
-            failures: [0; 3],
+            failures: [0; 4],
             error: String::new(),
-            pauses: Pauses::new(pauses.0, pauses.1),
+            read_error: String::new(),
+            read: None,
+            pauses: pauses(),
+            read_pauses: pauses(),
             closed: None,
         };
-        Breaker { state: Mutex::new(state), open: watch::Sender::new(false) }
+        let (state, open) = (Mutex::new(state), watch::Sender::new(false));
+        Breaker { state, open, reads_open: AtomicBool::new(false) }
     }
 
     /// Whether calls fail at once.
     pub(super) fn is_open(&self) -> bool {
         *self.open.borrow()
+    }
+
+    /// Whether reads fail at once.
+    pub(super) fn is_open_for_reads(&self) -> bool {
+        self.is_open() || self.reads_open.load(Ordering::Acquire)
+    }
+
+    /// Why a call of this kind fails at once, if it does.
+    pub(super) fn refuses(&self, access: Access) -> Option<String> {
+        if self.is_open() {
+            Some(self.error())
+        } else if access == Access::Read && self.is_open_for_reads() {
+            Some(self.state().read_error.clone())
+        } else {
+            None
+        }
     }
 
     /// Whether they did so at some time since then.
@@ -86,42 +131,58 @@ impl Breaker {
     pub(super) fn succeeded(&self, access: Access) {
         // What began before the breaker opened proves nothing about now; the probe does.
         if !self.is_open() {
-            self.state().failures[access as usize] = 0;
+            let mut state = self.state();
+            state.failures[access as usize] = 0;
+            if access == Access::Read {
+                state.read = Some(Instant::now());
+            }
         }
     }
 
-    /// A call failed. Answers whether that has just opened the breaker: the caller then probes.
-    pub(super) fn failed(&self, access: Access, kind: Kind, error: &str) -> bool {
+    /// A call that began at `begin` failed.
+    pub(super) fn failed(&self, access: Access, kind: Kind, error: &str, begin: Instant) -> Opened {
         let mut state = self.state();
-        error.clone_into(&mut state.error);
-        if self.is_open() {
-            return false;
+        if access == Access::Read {
+            error.clone_into(&mut state.read_error);
+            // A read that is late while others are answered has waited in a queue behind them: the shard works.
+            if kind == Kind::Late && state.read.is_some_and(|read| read >= begin) {
+                return Opened::Nothing;
+            }
+        } else {
+            error.clone_into(&mut state.error);
         }
-        let failures = &mut state.failures[access as usize];
-        *failures += if kind == Kind::Late { LATE } else { 1 };
-        // A probe that fails confirms what calls have met.
-        let [reads, writes, probes] = state.failures;
-        let met = match access {
-            Access::Read => reads,
-            Access::Write => writes,
-            Access::Probe => probes + reads.max(writes),
-        };
-        met >= FAILURES_MAX && self.open(&mut state)
+        if self.is_open() {
+            return Opened::Nothing;
+        }
+        state.failures[access as usize] += if kind == Kind::Late { LATE } else { 1 };
+        let [reads, _, writes, probes] = state.failures;
+        match access {
+            Access::Read if reads >= FAILURES_MAX => self.open_reads(),
+            Access::Read | Access::Look => Opened::Nothing,
+            Access::Write if writes >= FAILURES_MAX => self.open(&mut state),
+            // A probe that fails confirms what writes have met; where only reads fail it takes more of them.
+            Access::Probe if probes + writes >= FAILURES_MAX => self.open(&mut state),
+            Access::Write | Access::Probe => Opened::Nothing,
+        }
     }
 
     /// The shard is known not to answer. Answers like [`Breaker::failed`].
-    pub(super) fn trip(&self, error: &str) -> bool {
+    pub(super) fn trip(&self, error: &str) -> Opened {
         let mut state = self.state();
         error.clone_into(&mut state.error);
-        !self.is_open() && self.open(&mut state)
+        if self.is_open() { Opened::Nothing } else { self.open(&mut state) }
     }
 
-    fn open(&self, state: &mut State) -> bool {
+    fn open(&self, state: &mut State) -> Opened {
         if state.closed.is_none_or(|closed| closed.elapsed() > RELAPSE) {
             state.pauses.reset();
         }
         self.open.send_replace(true);
-        true
+        Opened::All
+    }
+
+    fn open_reads(&self) -> Opened {
+        if self.reads_open.swap(true, Ordering::AcqRel) { Opened::Nothing } else { Opened::Reads }
     }
 
     /// How long to wait before the next probe.
@@ -129,11 +190,26 @@ impl Breaker {
         self.state().pauses.pause()
     }
 
+    /// How long to wait before the next probe by a read.
+    pub(super) fn read_pause(&self) -> Duration {
+        self.state().read_pauses.pause()
+    }
+
+    /// A probe by a read was answered.
+    pub(super) fn close_reads(&self) {
+        let mut state = self.state();
+        state.failures[Access::Read as usize] = 0;
+        state.read_pauses.reset();
+        self.reads_open.store(false, Ordering::Release);
+    }
+
     /// A probe was answered.
     pub(super) fn close(&self) {
         let mut state = self.state();
-        state.failures = [0; 3];
+        state.failures = [0; 4];
         state.closed = Some(Instant::now());
+        // Whether it can be read is seen by the next reads.
+        self.reads_open.store(false, Ordering::Release);
         self.open.send_replace(false);
     }
 
@@ -141,6 +217,15 @@ impl Breaker {
     pub(super) async fn closed(&self) {
         // Fails only without a sender, and this is one.
         let _ = self.open.subscribe().wait_for(|open| !open).await;
+    }
+
+    /// Waits for the next time that it opens, and says by which error.
+    pub(super) async fn opens(&self) -> String {
+        let mut open = self.open.subscribe();
+        if open.wait_for(|open| !*open).await.is_ok() {
+            let _ = open.wait_for(|open| *open).await;
+        }
+        self.error()
     }
 
     /// Waits for the next time that it becomes closed.
@@ -167,7 +252,14 @@ mod tests {
     }
 
     fn fail(breaker: &Breaker, times: u32) -> bool {
-        (0..times).any(|_| breaker.failed(Access::Write, Kind::Failed, "no"))
+        let failed = || breaker.failed(Access::Write, Kind::Failed, "no", Instant::now());
+        (0..times).any(|_| failed() == Opened::All)
+    }
+
+    /// What so many failures open.
+    fn opened(breaker: &Breaker, access: Access, kind: Kind, times: u32) -> Vec<Opened> {
+        let failed = |_| breaker.failed(access, kind, "no", Instant::now());
+        (0..times).map(failed).filter(|opened| *opened != Opened::Nothing).collect()
     }
 
     #[test]
@@ -186,20 +278,70 @@ mod tests {
     }
 
     #[test]
+    fn failures_of_one_access_refuse_calls_by_what_they_ask_for() {
+        use Access::{Look, Probe, Read, Write};
+        for kind in [Kind::Failed, Kind::Late] {
+            for (failing, opens, refused) in [
+                (Read, vec![Opened::Reads], &[Read][..]),
+                (Look, vec![], &[]),
+                (Write, vec![Opened::All], &[Read, Look, Write]),
+                (Probe, vec![Opened::All], &[Read, Look, Write]),
+            ] {
+                let breaker = breaker();
+                assert_eq!(opened(&breaker, failing, kind, 2 * FAILURES_MAX), opens, "{failing:?}");
+                for asked in [Read, Look, Write] {
+                    let is_refused = breaker.refuses(asked).is_some();
+                    assert_eq!(is_refused, refused.contains(&asked), "{failing:?} {asked:?}");
+                }
+                // No answer of another kind makes up for what failed, and none takes it back.
+                for other in [Read, Look, Write].into_iter().filter(|other| *other != failing) {
+                    breaker.succeeded(other);
+                    let is_refused = breaker.refuses(Read).is_some();
+                    assert_eq!(is_refused, refused.contains(&Read), "{failing:?} {other:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn two_calls_without_an_answer_open_it() {
         let breaker = breaker();
-        let late = || breaker.failed(Access::Read, Kind::Late, "late");
-        assert!(!late() && late());
-        assert_eq!(breaker.error(), "late");
+        assert_eq!(opened(&breaker, Access::Write, Kind::Late, 1), []);
+        assert_eq!(opened(&breaker, Access::Write, Kind::Late, 1), [Opened::All]);
+        assert_eq!(breaker.error(), "no");
+    }
+
+    #[test]
+    fn reads_that_are_late_while_others_are_answered_open_nothing() {
+        let (breaker, begin) = (breaker(), Instant::now());
+        breaker.succeeded(Access::Read);
+        for _ in 0..99 {
+            let opened = breaker.failed(Access::Read, Kind::Late, "late", begin);
+            assert_eq!(opened, Opened::Nothing);
+        }
+        assert_eq!(opened(&breaker, Access::Read, Kind::Late, 2), [Opened::Reads]);
+        breaker.close_reads();
+        assert!(!breaker.is_open_for_reads());
+        assert_eq!(opened(&breaker, Access::Read, Kind::Late, 1), []);
+    }
+
+    #[test]
+    fn reads_that_fail_and_one_slow_probe_refuse_no_write() {
+        for access in [Access::Read, Access::Look] {
+            let breaker = breaker();
+            opened(&breaker, access, Kind::Late, 9);
+            assert_eq!(opened(&breaker, Access::Probe, Kind::Late, 1), [], "{access:?}");
+            assert_eq!(opened(&breaker, Access::Probe, Kind::Late, 1), [Opened::All], "{access:?}");
+        }
     }
 
     #[test]
     fn a_probe_confirms_what_calls_have_met_and_takes_nothing_of_it_back() {
         let breaker = breaker();
-        let late = |access| breaker.failed(access, Kind::Late, "late");
-        assert!(!late(Access::Write));
+        let late = |access| breaker.failed(access, Kind::Late, "late", Instant::now());
+        assert_eq!(late(Access::Write), Opened::Nothing);
         breaker.succeeded(Access::Probe);
-        assert!(late(Access::Probe), "one that had no answer either");
+        assert_eq!(late(Access::Probe), Opened::All, "one that had no answer either");
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     Loses,
     /// Calls are neither done nor answered, for ever.
     Hangs,
+    /// The same for those that users read by; all others work.
+    ReadsHang,
 }
 
 /// A shard in memory, and how it is.
@@ -77,7 +79,7 @@ impl Faulty {
         let fault = *self.fault.borrow();
         Box::pin(async move {
             match fault {
-                Fault::None | Fault::Full => call(&self.store).await,
+                Fault::None | Fault::Full | Fault::ReadsHang => call(&self.store).await,
                 Fault::Refuses => Err(Error::Unavailable("connection refused".into())),
                 Fault::Loses => {
                     call(&self.store).await?;
@@ -86,6 +88,19 @@ impl Faulty {
                 Fault::Hangs => std::future::pending().await,
             }
         })
+    }
+}
+
+impl Faulty {
+    fn pass_read<'a, T: Send + 'a>(
+        &'a self,
+        call: impl FnOnce(&'a SqliteStore) -> Reply<'a, T> + Send + 'a,
+    ) -> Reply<'a, T> {
+        if *self.fault.borrow() == Fault::ReadsHang {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            return Box::pin(std::future::pending());
+        }
+        self.pass(call)
     }
 }
 
@@ -131,7 +146,7 @@ impl Store for Faulty {
     }
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
-        self.pass(move |store| store.get(keys, full))
+        self.pass_read(move |store| store.get(keys, full))
     }
 
     fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
@@ -171,7 +186,7 @@ impl Store for Faulty {
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {
-        self.pass(|store| store.list(list))
+        self.pass_read(|store| store.list(list))
     }
 
     fn topics(
@@ -180,19 +195,19 @@ impl Store for Faulty {
         after: Option<TopicName>,
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
-        self.pass(move |store| store.topics(prefix, after, limit))
+        self.pass_read(move |store| store.topics(prefix, after, limit))
     }
 
     fn ids(&self, topic: TopicName, from: Option<String>, limit: usize) -> Reply<'_, Ids> {
-        self.pass(move |store| store.ids(topic, from, limit))
+        self.pass_read(move |store| store.ids(topic, from, limit))
     }
 
     fn stats(&self, topics: Vec<TopicName>) -> Reply<'_, Vec<Option<Stats>>> {
-        self.pass(|store| store.stats(topics))
+        self.pass_read(|store| store.stats(topics))
     }
 
     fn info(&self) -> Reply<'_, Info> {
-        self.pass(|store| store.info())
+        self.pass_read(|store| store.info())
     }
 
     fn events(&self, about: About) -> broadcast::Receiver<Event> {

@@ -7,6 +7,7 @@
 //! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
+//! - `flight`: one read for all callers that wait for it
 //! - `census`: how the replicas of these shards learn of each other and of the ring
 //! - `council`, `dissent`: what one of them knows of that, which ring it serves, and whether they agree
 
@@ -18,6 +19,7 @@ mod dissent;
 mod error;
 #[cfg(test)]
 pub(crate) mod faulty;
+mod flight;
 mod guard;
 mod op;
 mod placement;

@@ -17,8 +17,8 @@ macro_rules! ops {
                 match self { $(Op::$op => $name,)* }
             }
 
-            /// What it asks for: one that only reads goes on where a shard has lost its disk or its primary, and
-            /// proves nothing about those that write.
+            /// What it asks for: one that only reads works also where a shard has lost its disk or its primary, and
+            /// proves nothing about those that write. A read that no user asked for is [`Access::Look`].
             pub(super) fn access(self) -> Access {
                 match self { $(Op::$op => Access::$access,)* }
             }
@@ -30,7 +30,7 @@ ops! {
     Enqueue = "enqueue", Write;
     Claim = "claim", Write;
     Unclaim = "unclaim", Write;
-    Leases = "leases", Read;
+    Leases = "leases", Look;
     Settle = "settle", Write;
     Extend = "extend", Write;
     Get = "get", Read;
@@ -39,15 +39,15 @@ ops! {
     Redrive = "redrive", Write;
     Detach = "detach", Write;
     Adopt = "adopt", Write;
-    Reap = "reap", Read;
-    Orphans = "orphans", Read;
-    LeasesOf = "leases_of", Read;
+    Reap = "reap", Look;
+    Orphans = "orphans", Look;
+    LeasesOf = "leases_of", Look;
     Prune = "prune", Write;
     List = "list", Read;
-    Topics = "topics", Read;
+    Topics = "topics", Look;
     Ids = "ids", Read;
     Stats = "stats", Read;
-    Info = "info", Read;
+    Info = "info", Look;
     Beat = "beat", Write;
     SetState = "set_state", Write;
 }

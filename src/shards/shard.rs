@@ -1,25 +1,32 @@
 //! One shard as the rest of the server sees it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName, StreamId, limit};
+use crate::domain::{Durability, ShardName, StreamId, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, About, Census, Claim, Claims, End, Enqueue, Event, Lease, NewJob, Reach, Refused, Reply,
-    Settle, Settled, Store, Trouble,
+    self, About, Census, Claim, Claims, End, Enqueue, Event, Info, Lease, NewJob, Reach, Refused,
+    Reply, Settle, Settled, Stats, Store, Trouble,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
+use super::flight::Flight;
 use super::guard::{Guard, Patience};
 use super::op::Op;
 use super::{Member, ShardError};
 
 /// How long a look at all leases may take.
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
+/// How long counting everything may take: it is done in small pieces, of which there may be many.
+const INFO_MAX: Duration = Duration::from_secs(60);
+
+/// Numbers of topics by name; `None` where there is no such topic.
+type Numbers = Arc<HashMap<TopicName, Option<Stats>>>;
 
 /// One shard and what stands in front of it. Cheap to clone.
 #[derive(Clone)]
@@ -42,6 +49,9 @@ struct Inner {
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
     enqueue: [Batcher<NewJob, Enqueue>; 3],
     settle: Batcher<Settle, Result<Settled, Refused>>,
+    /// Counting takes as long as there is much to count.
+    stats: Flight<BTreeSet<TopicName>, Result<Numbers, ShardError>>,
+    info: Flight<(), Result<Info, ShardError>>,
 }
 
 /// Other replicas that the shard is still to be told of.
@@ -105,6 +115,8 @@ impl Shard {
             guard,
             enqueue,
             settle,
+            stats: Flight::default(),
+            info: Flight::default(),
         };
         Shard { inner: Arc::new(inner) }
     }
@@ -247,7 +259,55 @@ impl Shard {
     pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
         let call = async { store.orphans(living).await };
-        self.named(guard.call(Op::Orphans, ORPHANS_MAX, call).await)
+        self.named(guard.long_call(Op::Orphans, ORPHANS_MAX, call).await)
+    }
+
+    /// [`Store::stats`], by one read for all callers that wait for it.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>, ShardError> {
+        self.named(self.inner.guard.admit(Op::Stats))?;
+        let shard = self.clone();
+        let read = async move |names: BTreeSet<TopicName>| shard.read_stats(names).await;
+        let names = topics.iter().cloned();
+        let numbers = self.inner.stats.ask(|asked| asked.extend(names), read).await;
+        let numbers = numbers.unwrap_or_else(|| Err(self.closing()))?;
+        Ok(topics.iter().map(|topic| numbers.get(topic).copied().flatten()).collect())
+    }
+
+    /// Each piece has the time of a call.
+    async fn read_stats(&self, names: BTreeSet<TopicName>) -> Result<Numbers, ShardError> {
+        let mut numbers = HashMap::with_capacity(names.len());
+        let names: Vec<TopicName> = names.into_iter().collect();
+        for piece in names.chunks(limit::CALL_JOBS_MAX) {
+            let stats = self.call(Op::Stats, |store| store.stats(piece.to_vec())).await?;
+            numbers.extend(piece.iter().cloned().zip(stats));
+        }
+        Ok(Arc::new(numbers))
+    }
+
+    /// [`Store::info`], by one read for all callers that wait for it. It goes through all topics in many small
+    /// steps, which may take longer than any other call; a shard that is found not to answer ends it.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn info(&self) -> Result<Info, ShardError> {
+        self.named(self.inner.guard.admit(Op::Info))?;
+        let shard = self.clone();
+        let read = async move |()| shard.read_info().await;
+        let info = self.inner.info.ask(|()| {}, read).await;
+        info.unwrap_or_else(|| Err(self.closing()))
+    }
+
+    async fn read_info(&self) -> Result<Info, ShardError> {
+        let Inner { store, guard, .. } = &*self.inner;
+        let info = guard.long_call(Op::Info, INFO_MAX, async { store.info().await });
+        self.named(info.await)
+    }
+
+    fn closing(&self) -> ShardError {
+        ShardError::unavailable(self.name(), "the server is shutting down")
     }
 
     /// [`Store::leases_of`], which may go through all leases like [`Shard::orphans`].
@@ -257,7 +317,7 @@ impl Shard {
     pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
         let call = async { store.leases_of(streams).await };
-        self.named(guard.call(Op::LeasesOf, ORPHANS_MAX, call).await)
+        self.named(guard.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
     }
 
     /// Any other verb, which is `op`.

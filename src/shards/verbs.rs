@@ -3,8 +3,8 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned,
-    Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tied, Topic, Unclaim,
+    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Lease, LeaseRef, List, Page, Pruned, Reaped,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Tied, Topic, Unclaim,
 };
 
 use super::op::Op;
@@ -17,7 +17,7 @@ macro_rules! verbs {
             ///
             /// # Errors
             /// As the store's; [`Error::Unavailable`](crate::store::Error::Unavailable) when
-            /// the shard is left alone, [`Error::Unknown`](crate::store::Error::Unknown) when it takes too
+            /// the circuit breaker is open, [`Error::Unknown`](crate::store::Error::Unknown) when it takes too
             /// long.
             pub async fn $verb(&self, $($arg: $type),*) -> Result<$answer> {
                 self.call(Op::$op, |store| store.$verb($($arg),*)).await
@@ -41,7 +41,5 @@ verbs! {
     List: list(list: List) -> Page;
     Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<Topic>;
     Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> Ids;
-    Stats: stats(topics: Vec<TopicName>) -> Vec<Option<Stats>>;
-    Info: info() -> Info;
     Beat: beat(beat: Beat) -> Census;
 }

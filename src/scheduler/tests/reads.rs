@@ -1,11 +1,14 @@
 //! Questions about all shards.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::time::Instant;
 
-use super::ring::{Ring, draft, key, named, patience};
+use super::receipts;
+use super::ring::{Ring, draft, key, named, patience, soon};
 use crate::clock::{Clock, ManualClock};
 use crate::domain::ring::ShardState;
 use crate::domain::{JobId, ShardName, State, Time, TopicName, When};
@@ -296,4 +299,44 @@ async fn a_redrive_does_what_it_can_and_tells_what_it_could_not() {
     let items: Vec<AckItem> =
         super::receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
     assert_eq!(items.len(), 5);
+}
+
+#[tokio::test]
+async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
+    let ring = Ring::new(1);
+    ring.accept(ring.owned_by(0, "t", 1)).await;
+    ring.stores[0].set(Fault::ReadsHang);
+    let (read, written) = (AtomicBool::new(true), AtomicUsize::new(0));
+    let reads = async {
+        // Until one of them fails at once.
+        loop {
+            let begin = Instant::now();
+            let all = (0..40).map(async |n| match n % 2 {
+                0 => ring.scheduler.get(key("t", "n0"), false).await.is_ok(),
+                _ => ring.scheduler.topic(TopicName::stored("t")).await.is_ok(),
+            });
+            assert!(join_all(all).await.iter().all(|read| !read), "it hangs");
+            if begin.elapsed() < patience().answer / 2 {
+                return read.store(false, Ordering::Relaxed);
+            }
+        }
+    };
+    let writes = async {
+        while read.load(Ordering::Relaxed) {
+            ring.accept(vec![draft("t")]).await;
+            written.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::join!(reads, writes);
+    let written = written.into_inner();
+    assert!(written > 20, "{written}");
+    assert!(!ring.scheduler.shards().all()[0].is_down());
+    let acks = receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
+    assert!(ring.scheduler.ack(acks).await.iter().all(Result::is_ok), "its jobs can be settled");
+    ring.stores[0].set(Fault::None);
+    soon("reads are answered", async || {
+        ring.scheduler.get(key("t", "n0"), false).await.ok().flatten()
+    })
+    .await;
 }

@@ -18,7 +18,7 @@ use crate::metrics::ShardMetrics;
 use crate::said::Said;
 use crate::store::{self, Error, Store};
 
-use super::breaker::{Breaker, Kind};
+use super::breaker::{Breaker, Kind, Opened};
 use super::op::Op;
 use doubt::Doubt;
 
@@ -107,16 +107,12 @@ impl Guard {
         &self.patience
     }
 
-    /// Refuses a call of `op` while the shard is left alone.
+    /// Refuses a call of `op` while the circuit breaker is open for it.
     pub(super) fn admit(&self, op: Op) -> store::Result<()> {
-        if !self.breaker.is_open() {
-            return Ok(());
-        }
+        let Some(error) = self.breaker.refuses(op.access()) else { return Ok(()) };
         self.metrics.error(op.name(), "BREAKER_OPEN");
-        Err(Error::Unavailable(format!(
-            "it is left alone; the last failure: {}",
-            self.breaker.error()
-        )))
+        let whose = if self.breaker.is_open() { "" } else { " for reads" };
+        Err(Error::Unavailable(format!("circuit breaker open{whose}; last error: {error}")))
     }
 
     /// Makes a call of `op`, of at most `limit`.
@@ -145,6 +141,30 @@ impl Guard {
         result
     }
 
+    /// Makes a call of `op` that is many calls of the store, of `limit` altogether. That it takes long says nothing;
+    /// meanwhile the shard is asked now and then whether it answers at all.
+    ///
+    /// # Errors
+    /// As those of [`Guard::call`]; also once the shard is found not to answer.
+    pub(super) async fn long_call<T>(
+        self: &Arc<Self>,
+        op: Op,
+        limit: Duration,
+        call: impl Future<Output = store::Result<T>>,
+    ) -> store::Result<T> {
+        let asked = async {
+            loop {
+                tokio::time::sleep(LATE).await;
+                self.doubt(None);
+            }
+        };
+        tokio::select! {
+            answer = self.call(op, limit, call) => answer,
+            error = self.breaker.opens() => Err(Error::Unavailable(error)),
+            () = asked => unreachable!("it asks until it is dropped"),
+        }
+    }
+
     /// Lets a prober end.
     pub(super) fn close(&self) {
         self.closing.cancel();
@@ -160,9 +180,14 @@ impl Guard {
         if answers(error) {
             self.breaker.succeeded(op.access());
             self.tell_refusal(op, error);
-        } else if self.breaker.failed(op.access(), kind, words(error)) {
-            self.leave_alone(error);
-        } else if !self.breaker.was_open_since(begin) {
+            return;
+        }
+        match self.breaker.failed(op.access(), kind, words(error), begin) {
+            Opened::All => self.leave_alone(error),
+            Opened::Reads => self.refuse_reads(error),
+            Opened::Nothing => {}
+        }
+        if !self.breaker.was_open_since(begin) {
             self.doubt(Some((op, error)));
         }
     }

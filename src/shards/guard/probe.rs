@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::domain::{JobId, JobKey, Token, TopicName};
 use crate::store::{About, Error, Event, LeaseRef, Trouble, Unclaim};
 
-use super::super::breaker::{Access, Kind};
+use super::super::breaker::{Access, Kind, Opened};
 use super::super::op::Op;
 use super::doubt::Seen;
 use super::{Guard, answers, kind, words};
@@ -60,7 +60,9 @@ impl Guard {
                 }
                 Err((kind, error)) => {
                     self.doubt.stays();
-                    if self.breaker.failed(Access::Probe, kind, words(&error)) {
+                    let begin = Instant::now();
+                    let opened = self.breaker.failed(Access::Probe, kind, words(&error), begin);
+                    if opened == Opened::All {
                         self.leave_alone(&error);
                     }
                 }
@@ -105,7 +107,7 @@ impl Guard {
 
     /// The store is known not to answer, and has said so: nobody has to find out first.
     pub(in crate::shards) fn begin_down(self: &Arc<Self>, error: &str) {
-        if self.breaker.trip(error) {
+        if self.breaker.trip(error) == Opened::All {
             self.begin_probing(false);
         }
     }
@@ -122,6 +124,30 @@ impl Guard {
             );
         }
         self.begin_probing(is_told);
+    }
+
+    /// The breaker has just opened for reads, by this error.
+    pub(super) fn refuse_reads(self: &Arc<Self>, error: &Error) {
+        if let Some(news) = self.said.news(&["reads", error.reason()]) {
+            let (shard, error, suppressed) = (self.name(), words(error), news.suppressed());
+            tracing::warn!(%shard, error, suppressed, "reads of the shard fail and are refused until it answers one; writes go on");
+        }
+        tokio::spawn(Arc::clone(self).probe_reads());
+    }
+
+    /// Reads one row, again and again, until the shard answers or is closed.
+    async fn probe_reads(self: Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(self.breaker.read_pause()) => {}
+                () = self.closing.cancelled() => return,
+            }
+            let read = self.store.topics(String::new(), None, 1);
+            if let Ok(Ok(_)) = tokio::time::timeout(self.patience.claim, read).await {
+                tracing::debug!(shard = %self.name(), "the shard answers reads again");
+                return self.breaker.close_reads();
+            }
+        }
     }
 
     /// `told`: the log was told, and is when it is over.
@@ -148,7 +174,7 @@ impl Guard {
                     // What it says may have changed: nobody there, then somebody wrong. A probe without an answer
                     // says less than the call that had none.
                     if !error.outcome_unknown() {
-                        self.breaker.failed(Access::Probe, kind, words(&error));
+                        self.breaker.failed(Access::Probe, kind, words(&error), Instant::now());
                     }
                     tracing::debug!(shard = %self.name(), %error, "the shard still does not answer");
                 }

@@ -63,7 +63,7 @@ fn hasty() -> Patience {
 }
 
 async fn call(guard: &Arc<Guard>, store: &Faulty) -> bool {
-    guard.call(Op::Info, LATE_ENOUGH, store.info()).await.is_ok()
+    guard.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
 /// Waits until nobody asks any more whether the shard answers.
@@ -231,4 +231,36 @@ async fn a_shard_that_is_heard_of_is_asked_at_once() {
     store.inner().set_state(ShardState::Active, None).await.unwrap();
     let closed = tokio::time::timeout(late / 3, guard.breaker().closed()).await;
     assert!(closed.is_ok(), "the pause went by");
+}
+
+#[tokio::test]
+async fn a_long_call_that_takes_longer_than_others_may_opens_nothing() {
+    let store = Faulty::new("s0", &Clock::system());
+    let guard = guard(&store, Patience { answer: SOON, ..hasty() });
+    let many_steps = async {
+        tokio::time::sleep(50 * SOON).await;
+        Ok(())
+    };
+    assert!(guard.long_call(Op::Info, LATE_ENOUGH, many_steps).await.is_ok());
+    for _ in 0..9 {
+        let endless = std::future::pending::<store::Result<()>>();
+        assert!(guard.long_call(Op::Info, SOON, endless).await.is_err());
+    }
+    sure(&guard).await;
+    assert!(!guard.breaker().is_open() && !guard.breaker().is_open_for_reads());
+}
+
+#[tokio::test]
+async fn a_long_call_ends_when_its_shard_is_found_not_to_answer() {
+    let store = Faulty::new("s0", &Clock::system());
+    let guard = guard(&store, hasty());
+    let endless = std::future::pending::<store::Result<()>>();
+    let mut long = pin!(guard.long_call(Op::Info, LATE_ENOUGH, endless));
+    assert!(futures::poll!(long.as_mut()).is_pending());
+    store.set(Fault::Refuses);
+    while !guard.breaker().is_open() {
+        call(&guard, &store).await;
+    }
+    let ended = tokio::time::timeout(LATE_ENOUGH / 3, long).await.expect("it ends");
+    assert_eq!(ended, Err(Error::Unavailable("connection refused".into())));
 }
