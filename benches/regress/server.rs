@@ -140,7 +140,9 @@ impl Client {
     async fn stream(&mut self) -> Result<Streaming<StreamResponse>> {
         let max_in_flight = i32::try_from(BATCHES.1)?;
         let topics = vec![TOPIC.to_owned()];
-        let take = StreamRequest { topics, max_in_flight, ..Default::default() };
+        let lease_duration = Some(prost_types::Duration { seconds: 30, nanos: 0 });
+        let take =
+            StreamRequest { topics, max_in_flight, lease_duration, ..Default::default() };
         Ok(self.queue.stream(take).await?.into_inner())
     }
 

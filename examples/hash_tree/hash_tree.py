@@ -33,7 +33,8 @@ def work(out):
         if held:  # The stream broke: keep these jobs until their Ack, which goes with the next message.
             jobs.Extend(api.ExtendRequest(items=held), timeout=10)
         while True:  # A server that drains ends the stream; the next one continues it.
-            request = api.StreamRequest(topics=["files"], worker_id=out, max_in_flight=100, continues_stream_id=last[0])
+            request = api.StreamRequest(topics=["files"], worker_id=out, max_in_flight=100,
+                                        lease_duration={"seconds": 30}, continues_stream_id=last[0])
             for message in jobs.Stream(request):
                 last[0] = message.info.stream_id or last[0]
                 file.writelines(result(job.payload.text) for job in message.deliveries)

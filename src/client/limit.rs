@@ -9,6 +9,9 @@ pub(super) const CREDIT_MAX: usize = 10_000;
 pub(super) const SETTLE_ITEMS_MAX: usize = 1_000;
 /// Longest error text of a Nack in bytes.
 pub(super) const ERROR_BYTES_MAX: usize = 4 << 10;
+/// Lease of jobs that set none where a [`Worker`](super::Worker) names none. It is extended while the job runs, so
+/// a short one only bounds how long a job waits whose worker was lost in whatever way.
+pub(super) const WORKER_LEASE: Duration = Duration::from_secs(30);
 /// How long the id of a job is kept that ended and asked for no retention.
 pub(super) const TOMBSTONE: Duration = Duration::from_secs(60);
 

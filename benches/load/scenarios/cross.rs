@@ -42,7 +42,12 @@ pub(super) fn cross(setting: &Setting) -> Result<Vec<Figure>> {
 /// Milliseconds from each Enqueue to its delivery.
 async fn measure(from: &Server, to: &Server, jobs: u32) -> Result<Vec<f64>> {
     let (from, to) = (client(from)?, client(to)?);
-    let request = pb::StreamRequest { topics: vec![TOPIC.to_owned()], ..Default::default() };
+    let request = pb::StreamRequest {
+        topics: vec![TOPIC.to_owned()],
+        max_in_flight: 16,
+        lease_duration: Some(prost_types::Duration { seconds: 30, nanos: 0 }),
+        ..Default::default()
+    };
     let mut stream = to.queue().stream(request).await?.into_inner();
     stream.message().await?.context("the stream has ended")?;
     let mut took = Vec::new();

@@ -139,8 +139,7 @@ impl Worker {
     }
 
     /// The lease of jobs that set none themselves, 1 s to 24 h. It is extended for as long as the
-    /// handler runs, so it only says how soon others take over from a worker that died. Default: the
-    /// topic's, then the server's, 30 s.
+    /// handler runs, so it only says how soon others take over from a worker that died. Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Worker {
         self.lease = Some(lease);
         self

@@ -190,7 +190,7 @@ async fn one_extend_keeps_the_job_of_a_worker_that_stops_whichever_comes_first()
 }
 
 /// How long a job runs after its worker got it. The test waits for it in real time, because the grace
-/// and the lease are real, and the server's own: 5 s and 30 s.
+/// and the lease are real: the default of 5 s, and 30 s.
 const RUN: Duration = millis(20_000);
 
 /// A job at work, in a topic of its own.
@@ -199,7 +199,7 @@ struct Run {
     came: Instant,
 }
 
-/// A stream with nothing but defaults, which is heard of often enough to be known alive.
+/// A stream with the default grace, whose heartbeats come often enough to show that it lives.
 async fn other(client: &Client, topic: &str) -> Worker {
     let heartbeat_interval = Some(proto(millis(2_000)));
     let worker = client.stream(StreamRequest { heartbeat_interval, ..take(topic) }).await;

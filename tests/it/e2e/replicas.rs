@@ -282,7 +282,7 @@ async fn replicas_with_nothing_to_do_are_nearly_silent() {
     let mut workers = Vec::new();
     for client in [&two.here, &two.there] {
         for topics in topics.chunks(TOPICS / 2) {
-            let request = StreamRequest { topics: topics.to_vec(), ..Default::default() };
+            let request = StreamRequest { topics: topics.to_vec(), ..take("") };
             workers.push(client.stream(request).await);
         }
         workers.push(client.stream(take("topic*")).await);

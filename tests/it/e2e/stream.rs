@@ -26,7 +26,8 @@ async fn the_settings_come_first_and_at_once_whether_or_not_there_are_jobs() {
     let server = Server::start().await;
     let client = server.connect().await;
     let begin = Instant::now();
-    let worker = client.stream(take("topic.that.is.not.there")).await;
+    let topics = vec!["topic.that.is.not.there".to_owned()];
+    let worker = client.stream(StreamRequest { topics, ..Default::default() }).await;
     assert!(begin.elapsed() < millis(2_000), "{:?}", begin.elapsed());
     let info = &worker.info;
     assert!(!info.stream_id.is_empty() && !info.replica.is_empty(), "{info:?}");

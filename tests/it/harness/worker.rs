@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringq::pb::{Delivery, Revocation, StreamInfo, StreamRequest, StreamResponse};
 use tonic::{Status, Streaming};
 
-use super::{Client, within};
+use super::{Client, proto, within};
 
 /// A stream and what came over it. Dropping it cancels the stream.
 pub(crate) struct Worker {
@@ -32,9 +32,14 @@ pub(crate) struct Message {
     pub(crate) draining: bool,
 }
 
-/// A request for the jobs of this topic.
+/// A request for the jobs of this topic, with a credit and a lease of its own: no default changes what a test means.
 pub(crate) fn take(topic: &str) -> StreamRequest {
-    StreamRequest { topics: vec![topic.to_owned()], ..Default::default() }
+    StreamRequest {
+        topics: vec![topic.to_owned()],
+        max_in_flight: 16,
+        lease_duration: Some(proto(Duration::from_secs(30))),
+        ..Default::default()
+    }
 }
 
 // === impl Worker ===

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::super::job::proto;
+use super::super::limit::WORKER_LEASE;
 use super::super::{Client, Error};
 use super::delivery::{Delivery, Outcome};
 use super::leases::{Leases, Slot};
@@ -81,7 +82,7 @@ impl Session {
             max_in_flight: i32::try_from(credit).unwrap_or(i32::MAX),
             topics: worker.topics.clone(),
             worker_id: worker.id,
-            lease_duration: worker.lease.map(proto),
+            lease_duration: Some(proto(worker.lease.unwrap_or(WORKER_LEASE))),
             max_jobs: worker.max_jobs.map(signed).unwrap_or_default(),
             ..Default::default()
         };
