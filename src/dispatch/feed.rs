@@ -1,7 +1,7 @@
 //! One feed per shard: hands the shard's jobs to all hungry streams of this replica. One claim is
 //! under way at a time; while it is, streams and events collect. With nothing to ask for the feed
 //! sleeps until a stream, an event or a due time calls it: it never polls. Only where events can be
-//! lost it asks, each second, about all topics that sleep at once. Feeds share nothing but the books
+//! lost it asks, each second, about topics that sleep, see `looks`. Feeds share nothing but the books
 //! of the streams, so a shard that fails or hangs stops its own feed only.
 
 use std::pin::pin;
@@ -18,22 +18,19 @@ use crate::domain::{Time, TopicName, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
-use crate::store::{About, Ask, Claim, Event, Rest, Unclaim};
+use crate::store::{About, Ask, Claim, Event, LostClaim, Rest};
 
 use super::ask::{asks, wants_globs};
 use super::board::{Board, Outcome, Plan};
 use super::ledger::Origin;
+use super::looks::{Look, Looks, Reading};
+use super::lost::Lost;
 use super::mailbox::Mailbox;
-use super::reminder::Reminder;
 use super::stream::Stream;
 use super::streams::Streams;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// Time between two questions about topics that sleep, where a wake-up can be lost.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// So many of them, and topics that nobody names are read again, because of new ones.
-const ASKS_PER_READ: u32 = 10;
 /// Topics of one page when all of them are read.
 const TOPICS_PAGE: usize = 1_000;
 
@@ -46,14 +43,11 @@ pub(super) struct Feed {
     events: Receiver<Event>,
     /// Whether the shard still sends events.
     live: bool,
-    /// A claim that may have been applied and whose leases nobody knows.
-    lost: Option<u32>,
-    /// Topics that nobody names are not all known.
-    unread: bool,
-    /// When topics that sleep are asked about next, and how often they were.
-    reminder: Reminder,
-    asked: u32,
-    /// Streams that ask for globs and wait for that.
+    /// Claims that may have leased jobs of which no stream knows.
+    lost: Arc<Lost>,
+    /// What is looked at beside claims.
+    looks: Looks,
+    /// Streams that ask for globs and wait until all topics are known.
     waiting: Vec<Arc<Stream>>,
     pauses: Pauses,
     stop: CancellationToken,
@@ -67,19 +61,18 @@ impl Feed {
         scheduler: Scheduler,
         shard: Shard,
         streams: Arc<Streams>,
+        lost: Arc<Lost>,
         stop: CancellationToken,
     ) -> Feed {
         Feed {
             board: Board::new(shard.index(), Arc::clone(&streams.awake)).lossy(shard.is_shared()),
-            reminder: Reminder::new(scheduler.clock(), ASK_EVERY),
-            asked: 0,
+            looks: Looks::new(scheduler.clock()),
             events: shard.events(About::Jobs),
             scheduler,
             shard,
             streams,
             live: true,
-            lost: None,
-            unread: false,
+            lost,
             waiting: Vec::new(),
             pauses: Pauses::new(PAUSES.0, PAUSES.1),
             stop,
@@ -93,24 +86,26 @@ impl Feed {
             // After the streams: what was enqueued before one of them opened must be heard of.
             self.hear_events();
             self.board.wake_due(self.shard_now());
-            match self.step().await {
-                Ok(()) => self.pauses.reset(),
-                Err(_) => self.sit_out().await,
+            if !self.lost.is_full() && self.step().await.is_ok() {
+                self.pauses.reset();
+            } else {
+                self.sit_out().await;
             }
         }
         self.board.sleep();
     }
 
-    /// What comes next: an old claim is undone and topics are read before anything is claimed.
+    /// What comes next: looks and claims take turns.
     async fn step(&mut self) -> shards::Result<()> {
-        if let Some(nonce) = self.lost {
-            self.undo(nonce).await
-        } else if self.unread {
-            self.read_topics(true).await
-        } else if self.board.has_sleepers() && self.reminder.is_due() {
-            self.ask_about_sleepers().await
+        if self.board.has_sleepers() && self.looks.is_due() {
+            self.looks.begin(self.board.asleep(), self.board.knows_globs());
+        }
+        if let Some(look) = self.looks.next() {
+            self.look(look).await
         } else if let Some(plan) = self.board.plan() {
             self.claim(plan).await
+        } else if self.looks.has_more() {
+            Ok(())
         } else {
             self.rest().await;
             Ok(())
@@ -126,9 +121,9 @@ impl Feed {
             let globs = wants_globs(&stream);
             if globs && !self.board.knows_globs() {
                 self.board.learn_globs();
-                self.unread = true;
+                self.looks.read_now(true);
             }
-            if globs && self.unread {
+            if globs && self.looks.is_reading_now() {
                 self.waiting.push(stream);
             } else {
                 self.board.hear(&stream);
@@ -161,10 +156,19 @@ impl Feed {
         }
     }
 
+    /// Anything may have come. Few topics are simply asked for jobs; of many it is looked up, a call's worth at a
+    /// time, which of them have any.
     fn missed_events(&mut self) {
         tracing::debug!(shard = %self.shard.name(), "events were missed, every topic is asked");
-        self.board.wake_all();
-        self.unread |= self.board.knows_globs();
+        if self.board.asleep() > limit::CALL_JOBS_MAX && self.shard.is_shared() {
+            self.board.wake_awake();
+            self.looks.ask_now(self.board.asleep());
+        } else {
+            self.board.wake_all();
+        }
+        if self.board.knows_globs() {
+            self.looks.read_now(false);
+        }
     }
 
     /// Sleeps until something happens.
@@ -176,7 +180,7 @@ impl Feed {
             () = self.stop.cancelled() => return,
             () = mailbox.arrived() => return,
             () = clock.sleep_until(due.unwrap_or(Time::MAX)), if due.is_some() => return,
-            () = self.reminder.due(), if self.board.has_sleepers() => return,
+            () = self.looks.due(), if self.board.has_sleepers() => return,
             event = self.events.recv(), if self.live => event,
         };
         match event {
@@ -222,9 +226,12 @@ impl Feed {
             }
             Err(error) => {
                 let at = Origin { shard: self.shard.index(), now, skew: self.skew() };
+                if error.outcome_unknown() {
+                    let topics = plan.asks.iter().map(|asked| asked.topic.clone()).collect();
+                    self.lost.add(LostClaim { nonce, topics, from: None });
+                }
                 let outcome = self.board.fail(plan, at);
                 self.finish(outcome);
-                self.lost = error.outcome_unknown().then_some(nonce);
                 Err(error)
             }
         }
@@ -238,60 +245,48 @@ impl Feed {
         outcome.look_at.into_iter().for_each(|at| self.streams.alarm.by(at));
     }
 
-    async fn undo(&mut self, nonce: u32) -> shards::Result<()> {
-        let undone = self.shard.unclaim(Unclaim::Nonce(nonce)).await?;
-        if undone > 0 {
-            tracing::info!(shard = %self.shard.name(), undone, "a lost claim was undone");
+    async fn look(&mut self, look: Look) -> shards::Result<()> {
+        match look {
+            Look::Topics(reading) => self.read_topics(reading).await,
+            Look::Sleepers => self.ask_about_sleepers().await,
         }
-        self.lost = None;
-        Ok(())
     }
 
     /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
     /// often claims come back empty.
     async fn ask_about_sleepers(&mut self) -> shards::Result<()> {
-        self.reminder.put_off();
-        self.asked = (self.asked + 1) % ASKS_PER_READ;
-        if self.asked == 0 && self.board.knows_globs() {
-            self.read_topics(false).await?;
-        }
         let topics = self.board.sleepers(limit::CALL_JOBS_MAX);
-        if topics.is_empty() {
-            return Ok(());
-        }
-        let ask = |topic: &TopicName| Ask { topic: topic.clone(), takers: Vec::new() };
-        let asks = topics.iter().map(ask).collect();
-        let claim =
-            Claim { nonce: rand::rng().random(), owner: self.scheduler.replica().nonce, asks };
-        let claims = self.shard.claim(claim).await?;
-        for (topic, found) in topics.iter().zip(claims.topics) {
-            match found.rest {
-                Rest::More | Rest::Again => self.board.wake(topic, claims.now, claims.now),
-                Rest::Until(at) => self.board.wake(topic, at, claims.now),
-                Rest::Nothing => {}
+        if !topics.is_empty() {
+            let ask = |topic: &TopicName| Ask { topic: topic.clone(), takers: Vec::new() };
+            let asks = topics.iter().map(ask).collect();
+            let claim =
+                Claim { nonce: rand::rng().random(), owner: self.scheduler.replica().nonce, asks };
+            let claims = self.shard.claim(claim).await?;
+            for (topic, found) in topics.iter().zip(claims.topics) {
+                match found.rest {
+                    Rest::More | Rest::Again => self.board.wake(topic, claims.now, claims.now),
+                    Rest::Until(at) => self.board.wake(topic, at, claims.now),
+                    Rest::Nothing => {}
+                }
             }
         }
+        self.looks.asked(topics.len());
         Ok(())
     }
 
-    /// Names every topic of the shard to the board, or the new ones.
-    async fn read_topics(&mut self, all: bool) -> shards::Result<()> {
-        let mut after = None;
-        while !self.stop.is_cancelled() {
-            let from: Option<TopicName> = after.clone();
-            let page = self.shard.topics(String::new(), from, TOPICS_PAGE).await?;
-            for topic in &page {
-                if all || !self.board.knows(&topic.name) {
-                    self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
-                }
+    /// Names a page of the shard's topics to the board, or the new ones among them.
+    async fn read_topics(&mut self, reading: Reading) -> shards::Result<()> {
+        let page = self.shard.topics(String::new(), reading.after, TOPICS_PAGE).await?;
+        for topic in &page {
+            if reading.all || !self.board.knows(&topic.name) {
+                self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
             }
-            if page.len() < TOPICS_PAGE {
-                break;
-            }
-            after = page.into_iter().next_back().map(|topic| topic.name);
         }
-        self.unread = false;
-        self.hear_waiting();
+        let is_full = page.len() == TOPICS_PAGE;
+        self.looks.read(page.into_iter().next_back().map(|topic| topic.name).filter(|_| is_full));
+        if !self.looks.is_reading_now() {
+            self.hear_waiting();
+        }
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::orphans::Broken;
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{
-    Config, Delivery, OpenError, StreamOptions, adoption, detach, hear, orphans, returns, silence,
+    Config, Delivery, OpenError, StreamOptions, adoption, detach, hear, lost, orphans, returns, silence,
     watch,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Hub {
     pub(super) streams: Arc<Streams>,
     places: Arc<Semaphore>,
     runtime: Handle,
-    /// Feeds, hearing, watch and orphans.
+    /// Feeds and their lost claims, hearing, watch and orphans.
     claiming: Tasks,
     /// The way back of leases, and their way out of the care of their streams, which end last.
     returning: Tasks,
@@ -192,7 +192,9 @@ impl Hub {
             let (scheduler, shard) = (self.scheduler.clone(), shard.clone());
             let hearing = hear::run(shard.clone(), Arc::clone(&streams), stop.clone());
             claiming.tracker.spawn(hearing);
-            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, stop.clone());
+            let lost = Arc::default();
+            claiming.tracker.spawn(lost::run(shard.clone(), Arc::clone(&lost), stop.clone()));
+            let feed = Feed::new(scheduler.clone(), shard.clone(), streams, lost, stop.clone());
             claiming.tracker.spawn(feed.run());
             claiming.tracker.spawn(silence::run(scheduler.clone(), shard.clone(), stop.clone()));
             let streams = Arc::clone(&self.streams);

@@ -9,12 +9,13 @@
 //!                                                  └─ended──▶ detach ──(keeps)───▶ shard
 //! ```
 //!
-//! - `feed`, `ask` and `board`: what to ask a shard for, and when; one claim per shard at a time
+//! - `feed`, `ask`, `looks` and `board`: what to ask a shard for, and when; one claim per shard at a time
 //! - `ledger`, `stream`, `streams`: credit and outbox of one stream; all streams of this replica
 //! - `outbox`, `pull`: the two ways out
 //! - `lifetime`: the age and idle ends of a stream, whether its transport is polled or not
 //! - `hear`: what becomes of leases by other replicas' doing
 //! - `returns`, `orphans`, `watch`: what was not sent, what nobody speaks for, what ran out or was not heard of
+//! - `lost`: claims whose answers were lost
 //! - `silence`, `silent`: whose streams are broken because their replica is silent
 //! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
 //! - `detach`: what outlives its stream, because the server has ended it
@@ -48,6 +49,8 @@ mod hear;
 mod hub;
 mod ledger;
 mod lifetime;
+mod looks;
+mod lost;
 mod mailbox;
 mod orphans;
 mod outbox;

@@ -74,7 +74,7 @@ async fn give_back(
         let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
         match shard.unclaim(Unclaim::Leases(refs)).await {
             Ok(undone) => {
-                tracing::debug!(shard = %shard.name(), undone, "claims given back");
+                tracing::debug!(shard = %shard.name(), leases = undone.leases, "leases given back");
                 pauses.reset();
                 leases.drain(..part);
             }

@@ -11,9 +11,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
-    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
-    Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim, Undone,
 };
 
 /// How a shard is.
@@ -129,7 +127,7 @@ impl Store for Faulty {
         self.pass(|store| store.claim(claim))
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
         self.pass(|store| store.unclaim(what))
     }
 

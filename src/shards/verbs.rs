@@ -3,8 +3,7 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Lease, LeaseRef, List, Page, Pruned, Reaped,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Tied, Topic, Unclaim,
+    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tied, Topic, Unclaim, Undone,
 };
 
 use super::op::Op;
@@ -27,7 +26,7 @@ macro_rules! verbs {
 }
 
 verbs! {
-    Unclaim: unclaim(what: Unclaim) -> u64;
+    Unclaim: unclaim(what: Unclaim) -> Undone;
     Leases: leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<Lease, Refused>>;
     Extend: extend(items: Vec<Extend>) -> Vec<std::result::Result<Time, Refused>>;
     Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;

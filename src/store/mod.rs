@@ -36,10 +36,7 @@ pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted,
-    End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, NewJob, Page, Prior,
-    Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle,
-    Settled, Sign, Stats, Taker, Tied, Topic, Trouble, Unclaim, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
 };
 
 /// What a call answers.
@@ -78,10 +75,11 @@ pub trait Store: Send + Sync {
     /// Leases ready jobs to those who ask, in the order of each topic.
     fn claim(&self, claim: Claim) -> Reply<'_, Claims>;
 
-    /// Undoes leases that reached nobody: back to the old place, nothing counted. A claim that is undone by its nonce
-    /// takes nothing either if it arrives only later. Answers how many it found; it writes even if there are none, as
-    /// whoever asks whether the shard takes writes calls this.
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64>;
+    /// Undoes leases that no worker received: back to the old place, nothing counted. The leases of a lost claim are
+    /// searched among all that run, at most [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) or so in one call,
+    /// beside other claims; once the first of these calls is answered, the lost claim takes nothing if it arrives
+    /// later. An unclaim of leases writes even if there are none: it is how a shard is asked whether it takes writes.
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone>;
 
     /// Reads running leases, to decide what follows from them.
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>>;

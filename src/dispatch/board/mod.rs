@@ -195,6 +195,14 @@ impl Board {
         names.iter().for_each(|name| self.wake(name, Time(i64::MIN), Time(i64::MIN)));
     }
 
+    /// The same of topics that are awake: a claim under way may have come before it.
+    pub(super) fn wake_awake(&mut self) {
+        for topic in self.topics.values_mut().filter(|topic| topic.status == Status::Awake) {
+            self.wakes += 1;
+            topic.wakes = self.wakes;
+        }
+    }
+
     /// Wakes what is due.
     pub(super) fn wake_due(&mut self, now: Time) {
         while let Some((at, name)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {

@@ -16,7 +16,12 @@ impl Board {
 
     /// Whether somebody could take jobs of topics that sleep, or are not known.
     pub(in crate::dispatch) fn has_sleepers(&self) -> bool {
-        self.lossy && self.hungry > 0 && (self.globs || self.topics.len() > self.awake)
+        self.lossy && self.hungry > 0 && (self.globs || self.asleep() > 0)
+    }
+
+    /// How many topics sleep.
+    pub(in crate::dispatch) fn asleep(&self) -> usize {
+        self.topics.len() - self.awake
     }
 
     /// Up to `max` topics that sleep and somebody could take from, each in turn.

@@ -6,16 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events,
-    Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive,
-    Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Tied,
-    Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Tied, Topic, Unclaim, Undone,
 };
 
 pub(super) struct Flaky {
@@ -23,12 +20,29 @@ pub(super) struct Flaky {
     gate: Arc<Semaphore>,
     lost: AtomicUsize,
     failing: AtomicUsize,
+    undoing: watch::Sender<Undoing>,
     /// The signs of replicas, where there can be several.
     signs: Mutex<Option<BTreeMap<u32, Sign>>>,
     /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
     pub(super) hints: Events,
     deaf: AtomicBool,
     asked: AtomicUsize,
+    calls: Mutex<Vec<Call>>,
+}
+
+/// What a feed asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    Claim,
+    Look,
+}
+
+/// What becomes of calls that undo a lost claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Undoing {
+    Works,
+    Fails,
+    Hangs,
 }
 
 impl Flaky {
@@ -39,10 +53,12 @@ impl Flaky {
             gate,
             lost: AtomicUsize::new(0),
             failing: AtomicUsize::new(0),
+            undoing: watch::Sender::new(Undoing::Works),
             signs: Mutex::default(),
             hints: Events::new(),
             deaf: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
+            calls: Mutex::default(),
         }
     }
 
@@ -50,6 +66,11 @@ impl Flaky {
     pub(super) fn share_unheard(&self) {
         self.share();
         self.deaf.store(true, Ordering::Relaxed);
+    }
+
+    /// The calls of the feed since this was asked last.
+    pub(super) fn calls(&self) -> Vec<Call> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
     }
 
     /// How often it was asked about leases.
@@ -84,6 +105,11 @@ impl Flaky {
         self.lost.store(n, Ordering::Relaxed);
     }
 
+    /// What becomes of calls that undo a lost claim from now on.
+    pub(super) fn set_undoing(&self, undoing: Undoing) {
+        self.undoing.send_replace(undoing);
+    }
+
     /// The next so many detaches fail.
     pub(super) fn fail_detaches(&self, n: usize) {
         self.failing.store(n, Ordering::Relaxed);
@@ -97,6 +123,8 @@ impl Flaky {
 
 impl Store for Flaky {
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
+        let is_look = claim.asks.iter().all(|ask| ask.takers.is_empty());
+        self.calls.lock().unwrap().push(if is_look { Call::Look } else { Call::Claim });
         Box::pin(async move {
             let claims = self.store.claim(claim).await?;
             let _passed = self.gate.acquire().await.unwrap();
@@ -135,8 +163,22 @@ impl Store for Flaky {
         self.store.enqueue(jobs)
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
-        self.store.unclaim(what)
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
+        let fault = match what {
+            Unclaim::Claim(_) => *self.undoing.borrow(),
+            Unclaim::Leases(_) => Undoing::Works,
+        };
+        Box::pin(async move {
+            match fault {
+                Undoing::Works => self.store.unclaim(what).await,
+                Undoing::Fails => Err(Error::Unavailable("failed".into())),
+                Undoing::Hangs => {
+                    let mut undoing = self.undoing.subscribe();
+                    undoing.wait_for(|undoing| *undoing != Undoing::Hangs).await.unwrap();
+                    self.store.unclaim(what).await
+                }
+            }
+        })
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
@@ -190,6 +232,7 @@ impl Store for Flaky {
         after: Option<TopicName>,
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
+        self.calls.lock().unwrap().push(Call::Look);
         self.store.topics(prefix, after, limit)
     }
 

@@ -1,5 +1,6 @@
 //! What goes back to its shard: jobs that nobody received, and leases that nobody speaks for any more.
 
+use super::flaky::Undoing;
 use super::harness::{Server, attempt, options, settle_down};
 use super::*;
 
@@ -60,6 +61,22 @@ async fn what_a_slow_reader_does_not_read_goes_back_before_its_lease_ends() {
 }
 
 #[tokio::test]
+async fn what_a_stuck_worker_does_not_read_goes_to_others_whatever_its_lease() {
+    for lease in [3, 30, 24 * 3_600] {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let stuck = server.open(StreamOptions { lease: lease * SECOND, ..options(&["t"]) });
+        while server.dispatcher.workers()[0].in_flight < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        server.clock.advance(10 * SECOND.min(lease * SECOND / 30));
+        let mut other = server.open(options(&["t"]));
+        assert_eq!(attempt(&other.jobs(2).await[0]), (0, 0), "{lease}");
+        drop(stuck);
+    }
+}
+
+#[tokio::test]
 async fn a_claim_whose_answer_is_lost_is_undone() {
     let server = Server::start();
     server.enqueue("t", 3).await;
@@ -68,6 +85,24 @@ async fn a_claim_whose_answer_is_lost_is_undone() {
     let got = stream.jobs(3).await;
     assert!(got.iter().all(|delivery| attempt(delivery) == (0, 0)));
     assert_eq!(server.stats("t").await.running, 3);
+}
+
+#[tokio::test]
+async fn claims_go_on_while_a_lost_one_cannot_be_undone() {
+    for fault in [Undoing::Fails, Undoing::Hangs] {
+        let server = Server::start();
+        server.enqueue("t", 3).await;
+        server.store.lose_claims(1);
+        server.store.set_undoing(fault);
+        let mut stream = server.open(options(&["t"]));
+        server.eventually("t", |stats| stats.running == 3).await;
+        server.enqueue("t", 2).await;
+        stream.jobs(2).await;
+        assert_eq!(server.stats("t").await.running, 5);
+        server.store.set_undoing(Undoing::Works);
+        let undone = stream.jobs(3).await;
+        assert!(undone.iter().all(|delivery| attempt(delivery) == (0, 0)), "{fault:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
+
+use super::flaky::Call;
 use super::harness::{Server, Worker, options, settle_down};
 use super::*;
 use crate::domain::lifecycle::Cause;
@@ -12,21 +15,7 @@ use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle, Sto
 /// What another replica does is done to the store, past the server.
 impl Server {
     async fn enqueue_elsewhere(&self, topic: &str, id: &str) {
-        let key = JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) };
-        let job = NewJob {
-            key,
-            spec: Spec::default(),
-            due: When::Now,
-            priority: None,
-            expire: None,
-            keep: Keep::Tombstone(60 * SECOND),
-            on_conflict: OnConflict::Keep,
-            request: None,
-            durability: None,
-            until: None,
-            prior: Prior::Anything,
-        };
-        self.store.enqueue(vec![job]).await.unwrap();
+        self.store.enqueue(vec![new_job(topic, id, When::Now)]).await.unwrap();
     }
 
     async fn ack_elsewhere(&self, delivery: &Delivery) {
@@ -65,6 +54,22 @@ impl Server {
         };
         let waited = tokio::time::timeout(5 * SECOND, waiting).await;
         assert!(waited.is_ok(), "{} jobs in flight", self.in_flight());
+    }
+}
+
+fn new_job(topic: &str, id: &str, due: When) -> NewJob {
+    NewJob {
+        key: JobKey { topic: TopicName::stored(topic), id: JobId::stored(id) },
+        spec: Spec::default(),
+        due,
+        priority: None,
+        expire: None,
+        keep: Keep::Tombstone(60 * SECOND),
+        on_conflict: OnConflict::Keep,
+        request: None,
+        durability: None,
+        until: None,
+        prior: Prior::Anything,
     }
 }
 
@@ -173,6 +178,41 @@ async fn a_lost_wake_up_costs_a_second() {
     server.enqueue_elsewhere("g.new", "c").await;
     server.pass(1).await;
     stream.jobs(1).await;
+}
+
+#[tokio::test]
+async fn no_number_of_topics_holds_up_claims() {
+    const JOBS: usize = 4_000;
+    let server = Server::start_among_others();
+    let topic = |n: usize| format!("user.{n}");
+    let later: Vec<_> =
+        (0..5_000).map(|n| new_job(&topic(n), "1", When::After(9_999 * SECOND))).collect();
+    server.store.enqueue(later).await.unwrap();
+    let jobs = (0..JOBS).map(|n| new_job("busy", &n.to_string(), When::Now)).collect();
+    server.store.enqueue(jobs).await.unwrap();
+    let held = server.store.hold_claims();
+    let credit = StreamOptions { max_in_flight: 10_000, max_batch: 1_000, ..options(&["busy"]) };
+    let mut busy = server.open(credit);
+    server.eventually("busy", |stats| stats.running > 0).await;
+    let mut globbing = server.open(options(&["user.*"]));
+    drop(held);
+    busy.jobs(JOBS).await;
+    globbing.nothing().await;
+    let calls = server.store.calls();
+    let last = calls.iter().rposition(|call| *call == Call::Claim).unwrap();
+    let in_a_row = |calls: &[Call]| {
+        let looks = calls.chunk_by(|a, b| a == b).filter(|run| run[0] == Call::Look);
+        looks.map(<[Call]>::len).max().unwrap()
+    };
+    assert!(calls.contains(&Call::Look) && in_a_row(&calls[..last]) == 1, "{calls:?}");
+    // The looks go through all that sleep.
+    server.enqueue_elsewhere(&topic(4_321), "2").await;
+    let found = async {
+        while globbing.batch().now_or_never().is_none() {
+            server.pass(1).await;
+        }
+    };
+    tokio::time::timeout(20 * SECOND, found).await.unwrap();
 }
 
 #[tokio::test]

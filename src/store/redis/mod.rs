@@ -81,10 +81,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, StreamId, Time, TopicName};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
-    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
-    Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tied, Topic, Trouble,
-    Unclaim, codec,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tied, Topic, Trouble, Unclaim, Undone, codec,
 };
 
 use hints::Hints;
@@ -191,7 +188,7 @@ impl Store for RedisStore {
         Box::pin(self.claim(claim))
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
         Box::pin(self.unclaim(what))
     }
 

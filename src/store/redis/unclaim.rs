@@ -1,24 +1,46 @@
 //! Unclaim: undo leases that reached nobody, one by one or all of a claim whose answer was lost.
 
 use crate::domain::limit;
-use crate::store::{LeaseRef, Result, Unclaim};
+use crate::store::{LeaseRef, LostClaim, Result, Unclaim, Undone};
 
 use super::leases::add_lease;
 use super::script::Verb;
+use super::upkeep::FIRST;
 use super::{Lane, RedisStore};
 
 impl RedisStore {
     /// [`Store::unclaim`](crate::store::Store::unclaim).
-    pub(super) async fn unclaim(&self, what: Unclaim) -> Result<u64> {
-        let refs = match what {
-            Unclaim::Leases(refs) => refs,
-            Unclaim::Nonce(nonce) => {
-                self.give_up(nonce).await?;
-                let running = self.running().await?;
-                let mine = running.into_iter().filter(|run| run.lease.token.nonce() == nonce);
-                mine.map(|run| LeaseRef { key: run.key, token: run.lease.token }).collect()
-            }
+    pub(super) async fn unclaim(&self, what: Unclaim) -> Result<Undone> {
+        let (refs, next) = match what {
+            Unclaim::Leases(refs) => (refs, None),
+            Unclaim::Claim(lost) => self.search(&lost).await?,
         };
+        Ok(Undone { leases: self.undo(&refs).await?, next })
+    }
+
+    /// The next part of the search for the leases of a lost claim: those found, and where the part after it begins.
+    /// The first part only gives the claim up.
+    async fn search(&self, lost: &LostClaim) -> Result<(Vec<LeaseRef>, Option<String>)> {
+        let Some(from) = &lost.from else {
+            self.give_up(lost.nonce).await?;
+            let begin = (!lost.topics.is_empty()).then(|| place(0, FIRST));
+            return Ok((Vec::new(), begin));
+        };
+        let at =
+            from.split_once(' ').and_then(|(index, cursor)| Some((index.parse().ok()?, cursor)));
+        let (index, cursor): (usize, &str) = at.unwrap_or((0, FIRST));
+        let Some(topic) = lost.topics.get(index) else { return Ok((Vec::new(), None)) };
+        let part = self.running_part(topic, cursor.as_bytes()).await?;
+        let mine = part.runs.into_iter().filter(|run| run.lease.token.nonce() == lost.nonce);
+        let refs = mine.map(|run| LeaseRef { key: run.key, token: run.lease.token }).collect();
+        let next = match part.next {
+            Some(cursor) => Some(place(index, &String::from_utf8_lossy(&cursor))),
+            None => (index + 1 < lost.topics.len()).then(|| place(index + 1, FIRST)),
+        };
+        Ok((refs, next))
+    }
+
+    async fn undo(&self, refs: &[LeaseRef]) -> Result<u64> {
         let mut undone = 0;
         for part in refs.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Unclaim);
@@ -38,6 +60,11 @@ impl RedisStore {
         call.arg(void(nonce).as_slice());
         self.run(Lane::Write, &call).await.map(drop)
     }
+}
+
+/// Where the search is: in the topic of that index, at that cursor.
+fn place(index: usize, cursor: &str) -> String {
+    format!("{index} {cursor}")
 }
 
 /// The name of a claim that was given up; nothing else in its place begins with 0.

@@ -12,6 +12,18 @@ use super::reply::unexpected;
 use super::script::Verb;
 use super::{Lane, RedisStore};
 
+/// The cursor at which a look at everything that runs begins and ends.
+pub(super) const FIRST: &str = "0";
+
+/// A part of what runs of a topic.
+pub(super) struct Part {
+    /// The store's time.
+    pub(super) now: Time,
+    pub(super) runs: Vec<Run>,
+    /// The cursor of the next part, if there is one.
+    pub(super) next: Option<Bytes>,
+}
+
 /// A running job among all.
 pub(super) struct Run {
     pub(super) key: JobKey,
@@ -93,27 +105,39 @@ impl RedisStore {
 
     /// Everything that runs of a topic, and the store's time before the look.
     pub(super) async fn running_in(&self, topic: &TopicName) -> Result<(Time, Vec<Run>)> {
-        let (mut began, mut runs, mut cursor) = (None, Vec::new(), Bytes::from_static(b"0"));
+        let (mut began, mut runs, mut cursor) =
+            (None, Vec::new(), Bytes::from_static(FIRST.as_bytes()));
         loop {
-            let mut call = self.call(Verb::Running);
-            call.arg(topic.as_str()).arg(&cursor[..]).arg(limit::CALL_JOBS_MAX);
-            let mut reply = self.run(Lane::Read, &call).await?;
-            let now = reply.time()?;
-            let began = *began.get_or_insert(now);
-            cursor = reply.bytes()?;
-            while !reply.is_empty() {
-                let id = JobId::stored(&reply.text()?);
-                let (lease, head) = running(reply.bytes()?)?;
-                let (due, sequence) = (due_of(&head), arrival_of(&head));
-                let key = JobKey { topic: topic.clone(), id };
-                runs.push(Run { key, lease, due, sequence });
-            }
-            if &cursor[..] == b"0" {
-                // A part may come twice.
-                runs.sort_by_key(|run| (run.due, run.sequence));
-                runs.dedup_by(|a, b| a.key == b.key);
-                return Ok((began, runs));
+            let part = self.running_part(topic, &cursor).await?;
+            let began = *began.get_or_insert(part.now);
+            runs.extend(part.runs);
+            match part.next {
+                Some(next) => cursor = next,
+                None => {
+                    // A part may come twice.
+                    runs.sort_by_key(|run| (run.due, run.sequence));
+                    runs.dedup_by(|a, b| a.key == b.key);
+                    return Ok((began, runs));
+                }
             }
         }
+    }
+
+    /// The part of what runs of a topic that begins at `cursor`.
+    pub(super) async fn running_part(&self, topic: &TopicName, cursor: &[u8]) -> Result<Part> {
+        let mut call = self.call(Verb::Running);
+        call.arg(topic.as_str()).arg(cursor).arg(limit::CALL_JOBS_MAX);
+        let mut reply = self.run(Lane::Read, &call).await?;
+        let now = reply.time()?;
+        let next = Some(reply.bytes()?).filter(|cursor| &cursor[..] != FIRST.as_bytes());
+        let mut runs = Vec::new();
+        while !reply.is_empty() {
+            let id = JobId::stored(&reply.text()?);
+            let (lease, head) = running(reply.bytes()?)?;
+            let (due, sequence) = (due_of(&head), arrival_of(&head));
+            let key = JobKey { topic: topic.clone(), id };
+            runs.push(Run { key, lease, due, sequence });
+        }
+        Ok(Part { now, runs, next })
     }
 }

@@ -46,9 +46,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend,
-    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
-    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim, Undone,
 };
 
 use reader::Readers;
@@ -145,7 +143,7 @@ impl Store for SqliteStore {
         Box::pin(async move { Ok(claim::decode(claims.await?)) })
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, u64> {
+    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
         self.writer.call(Sync::Lazy, 1, what, unclaim::unclaim)
     }
 

@@ -110,6 +110,26 @@ pub struct Leased {
 pub enum Unclaim {
     /// These.
     Leases(Vec<LeaseRef>),
-    /// All of the claim with this nonce, whose reply was lost.
-    Nonce(u32),
+    /// Those of a claim whose reply was lost, a part at a time.
+    Claim(LostClaim),
+}
+
+/// A claim whose reply was lost, and how far the search for its leases has come.
+#[derive(Clone, Debug)]
+pub struct LostClaim {
+    /// Its nonce.
+    pub nonce: u32,
+    /// The topics that it asked for.
+    pub topics: Arc<[TopicName]>,
+    /// Where the last part ended; `None` is the first one.
+    pub from: Option<String>,
+}
+
+/// What an unclaim did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undone {
+    /// Leases that it undid.
+    pub leases: u64,
+    /// Where the search for a lost claim goes on; `None` where there is nothing left to search.
+    pub next: Option<String>,
 }

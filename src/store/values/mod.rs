@@ -9,7 +9,7 @@ mod replica;
 mod shard;
 mod upkeep;
 
-pub use claim::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, Unclaim};
+pub use claim::{Ask, Claim, Claimed, Claims, Leased, LostClaim, Rest, Taker, Unclaim, Undone};
 pub use enqueue::{Enqueue, NewJob, Prior, Unwritten};
 pub use lease::{Adopt, Adoptee, End, Extend, Lease, LeaseRef, Refused, Settle, Settled, Tied};
 pub use manage::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};

@@ -343,7 +343,23 @@ impl Fixture {
 
     /// Undoes one lease; whether it was there.
     pub(crate) async fn unclaim(&self, leased: &Leased) -> bool {
-        self.store.unclaim(Unclaim::Leases(vec![lease_ref(leased)])).await.unwrap() == 1
+        self.undo(Unclaim::Leases(vec![lease_ref(leased)])).await.unwrap() == 1
+    }
+
+    /// Undoes leases, of a lost claim part by part; how many there were.
+    pub(crate) async fn undo(&self, mut what: Unclaim) -> ringq::store::Result<u64> {
+        let mut leases = 0;
+        loop {
+            let undone = self.store.unclaim(what.clone()).await?;
+            leases += undone.leases;
+            match (&mut what, undone.next) {
+                (Unclaim::Claim(lost), Some(next)) => lost.from = Some(next),
+                (_, next) => {
+                    assert_eq!(next, None);
+                    return Ok(leases);
+                }
+            }
+        }
     }
 
     /// Deletes a job of [`TOPIC`]; the state that it was in.

@@ -165,6 +165,7 @@ macro_rules! conformance {
             }
             unclaim {
                 a_nonce_undoes_its_whole_claim_and_no_other
+                a_lost_claim_among_many_leases_is_undone_in_parts
                 the_smallest_and_the_largest_nonce_are_undone_like_others
                 nothing_is_counted
                 an_undone_claim_is_not_the_first_attempt

@@ -1,7 +1,7 @@
 //! Unclaim: a claim that reached nobody never happened.
 
 use ringq::domain::{OnConflict, State};
-use ringq::store::{Ask, Claim, LeaseRef, Leased, NewJob, Refused, Unclaim};
+use ringq::store::{Ask, Claim, LeaseRef, Leased, LostClaim, NewJob, Refused, Unclaim};
 
 use super::fixture::Fixture;
 use super::values::{
@@ -16,8 +16,12 @@ async fn claim_with(q: &Fixture, nonce: u32, topics: &[&str]) -> Vec<Leased> {
     claims.topics.into_iter().flat_map(|claimed| claimed.leased).flatten().collect()
 }
 
+fn lost_claim(nonce: u32) -> LostClaim {
+    LostClaim { nonce, topics: [topic(TOPIC), topic("u")].into(), from: None }
+}
+
 async fn unclaim_nonce(q: &Fixture, nonce: u32) -> u64 {
-    q.store.unclaim(Unclaim::Nonce(nonce)).await.unwrap()
+    q.undo(Unclaim::Claim(lost_claim(nonce))).await.unwrap()
 }
 
 pub(crate) async fn a_nonce_undoes_its_whole_claim_and_no_other(q: Fixture) {
@@ -33,6 +37,37 @@ pub(crate) async fn a_nonce_undoes_its_whole_claim_and_no_other(q: Fixture) {
     assert_eq!(q.get_in("u", "c").await.unwrap().state, State::Ready);
     assert_eq!(q.state("d").await, Some(State::Running));
     assert_eq!(q.state("e").await, Some(State::Running));
+}
+
+/// Others claim, acknowledge and undo between the parts, so that leases come and go beside those that are searched.
+pub(crate) async fn a_lost_claim_among_many_leases_is_undone_in_parts(q: Fixture) {
+    let many =
+        |count: usize, name: &str| (0..count).map(|n| new_job(&format!("{name}{n:04}"))).collect();
+    let mut others = Vec::new();
+    for (nonce, jobs) in [(7, many(600, "a")), (8, many(40, "b")), (9, many(900, "c"))] {
+        q.store.enqueue(jobs).await.unwrap();
+        let mut leased = claim_with(&q, nonce, &[TOPIC]).await;
+        leased.extend(claim_with(&q, nonce, &[TOPIC]).await);
+        if nonce != 8 {
+            others.extend(leased);
+        }
+    }
+    let (mut lost, mut undone, mut parts) = (lost_claim(8), 0, 0_u32);
+    loop {
+        let part = q.store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
+        (undone, parts) = (undone + part.leases, parts + 1);
+        q.ack(&others.pop().unwrap()).await;
+        assert!(q.unclaim(&others.swap_remove(0)).await);
+        claim_with(&q, 10 + parts, &[TOPIC]).await;
+        match part.next {
+            Some(next) => lost.from = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(undone, 40);
+    assert!((4..=20).contains(&parts), "{parts}");
+    assert_eq!(unclaim_nonce(&q, 8).await, 0);
+    assert_eq!(q.stats(TOPIC).await.running, 1_540 - u64::from(parts));
 }
 
 pub(crate) async fn the_smallest_and_the_largest_nonce_are_undone_like_others(q: Fixture) {
@@ -99,7 +134,7 @@ pub(crate) async fn only_leases_that_hold_are_undone(q: Fixture) {
     let mut refs: Vec<LeaseRef> = leased.iter().map(lease_ref).collect();
     refs[1].token.0 ^= 1;
     refs.push(LeaseRef { key: super::key("nowhere", "a"), token: leased[2].token });
-    assert_eq!(q.store.unclaim(Unclaim::Leases(refs)).await.unwrap(), 1);
+    assert_eq!(q.undo(Unclaim::Leases(refs)).await.unwrap(), 1);
     assert_eq!(q.state("a").await, Some(State::Succeeded));
     assert_eq!(q.state("b").await, Some(State::Running));
     assert_eq!(q.state("c").await, Some(State::Ready));
@@ -137,6 +172,6 @@ pub(crate) async fn a_lease_named_twice_is_undone_once(q: Fixture) {
     let put = NewJob { on_conflict: OnConflict::Replace, due: after(5), ..new_job("a") };
     q.put(put).await;
     let refs = vec![lease_ref(&leased); 2];
-    assert_eq!(q.store.unclaim(Unclaim::Leases(refs)).await.unwrap(), 1);
+    assert_eq!(q.undo(Unclaim::Leases(refs)).await.unwrap(), 1);
     assert_eq!(q.state("a").await, Some(State::Scheduled));
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ringq::domain::ring::ShardState;
 use ringq::domain::rings::{Mark, Members, Records};
 use ringq::domain::{JobId, Keep, OnConflict, Payload, RetryOverrides, ShardName, Spec, Time};
-use ringq::store::{Beat, End, NewJob, Prior, Settle, Unclaim};
+use ringq::store::{Beat, End, LostClaim, NewJob, Prior, Settle, Unclaim};
 
 use crate::conformance::values::{
     OWNER, RETENTION, after, dead_lettered, failed_for, key, lease_ref, new_job, text,
@@ -64,7 +64,8 @@ pub(super) fn beat() -> Beat {
 
 pub(super) async fn fill(q: &Fixture) {
     q.store.beat(beat()).await.unwrap();
-    q.store.unclaim(Unclaim::Nonce(VOID)).await.unwrap();
+    let lost = LostClaim { nonce: VOID, topics: [].into(), from: None };
+    q.store.unclaim(Unclaim::Claim(lost)).await.unwrap();
     over(q).await;
     waits_after_a_failure(q).await;
     runs(q).await;

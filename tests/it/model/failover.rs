@@ -9,7 +9,7 @@ use ringq::store::{Claim, Error, LeaseRef, Unclaim};
 
 use super::reference::Reference;
 use super::run::Run;
-use super::steps::{Dice, Step, keys, topics};
+use super::steps::{Dice, Step, keys, lost_claim, topics};
 use crate::conformance::{Backend, Fixture};
 use crate::harness::{Sentinel, eventually};
 
@@ -85,10 +85,8 @@ impl Run {
         self.until_moved(sentinel).await;
         // A claim whose answer was lost is undone, as its caller does it.
         if let Some(nonce) = undo.filter(|_| failed.is_some()) {
-            eventually("a claim is undone", async || {
-                self.store.store.unclaim(Unclaim::Nonce(nonce)).await.ok()
-            })
-            .await;
+            eventually("a claim is undone", async || self.store.undo(lost_claim(nonce)).await.ok())
+                .await;
         }
         let steps = was.len() - 1;
         let lost = self.find(was).await;

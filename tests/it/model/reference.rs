@@ -291,9 +291,9 @@ impl Reference {
 
     pub(crate) fn unclaim(&mut self, what: &Unclaim) -> u64 {
         let undone: BTreeSet<JobKey> = match what {
-            Unclaim::Nonce(nonce) => {
+            Unclaim::Claim(lost) => {
                 let running = self.running().into_iter();
-                running.filter(|l| l.token.nonce() == *nonce).map(|l| l.key).collect()
+                running.filter(|l| l.token.nonce() == lost.nonce).map(|l| l.key).collect()
             }
             Unclaim::Leases(refs) => {
                 let holds = refs.iter().filter(|lease| self.lease(lease).is_ok());

@@ -85,7 +85,7 @@ impl Run {
             }
             Step::Claim(claim) => self.claim(claim).await?,
             Step::Unclaim(what) => {
-                same(reference.unclaim(&what), store.unclaim(what).await?);
+                same(reference.unclaim(&what), fixture.undo(what).await?);
             }
             Step::Leases(refs) => {
                 let expected: Vec<_> = refs.iter().map(|lease| reference.lease(lease)).collect();

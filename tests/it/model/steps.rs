@@ -13,8 +13,8 @@ use ringq::domain::{
     Time, Token, TopicName, When, limit,
 };
 use ringq::store::{
-    Ask, Claim, End, Extend, Lease, LeaseRef, NewJob, Prior, Redrive, Reschedule, Settle, Taker,
-    Unclaim,
+    Ask, Claim, End, Extend, Lease, LeaseRef, LostClaim, NewJob, Prior, Redrive, Reschedule,
+    Settle, Taker, Unclaim,
 };
 
 use super::reference::Reference;
@@ -68,6 +68,11 @@ pub(super) fn keys() -> Vec<JobKey> {
 }
 
 /// Every topic that a run can touch, and one that it cannot.
+/// The claim with that nonce, whose answer was lost.
+pub(super) fn lost_claim(nonce: u32) -> Unclaim {
+    Unclaim::Claim(LostClaim { nonce, topics: topics().into(), from: None })
+}
+
 pub(super) fn topics() -> Vec<TopicName> {
     TOPICS.iter().chain(&["none"]).map(|name| TopicName::stored(name)).collect()
 }
@@ -255,8 +260,8 @@ impl Dice {
 
     fn unclaim(&mut self, running: &[Lease]) -> Unclaim {
         match self.nonces.back() {
-            Some(&last) if self.rng.random_bool(0.3) => Unclaim::Nonce(last),
-            _ if self.rng.random_bool(0.1) => Unclaim::Nonce(self.rng.random()),
+            Some(&last) if self.rng.random_bool(0.3) => lost_claim(last),
+            _ if self.rng.random_bool(0.1) => lost_claim(self.rng.random()),
             _ => Unclaim::Leases(self.some(3, |dice| dice.lease(running))),
         }
     }
