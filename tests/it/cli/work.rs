@@ -23,6 +23,24 @@ async fn a_command_gets_the_payload_and_its_success_completes_the_job() {
 }
 
 #[tokio::test]
+async fn topics_are_served_in_turns() {
+    for topics in [&["a", "b"][..], &["a", "b", "c", "d"]] {
+        let server = Server::start().await;
+        let client = server.connect().await;
+        for topic in topics {
+            client.enqueue_all(vec![job(topic); 100]).await;
+        }
+        let (url, jobs) = (format!("http://{}", server.grpc), (10 * topics.len()).to_string());
+        let args = ["--server", &url, "--max-jobs", &jobs, "--exec", "echo $RINGQ_TOPIC"];
+        let done = Work::spawn(&[topics, &args].concat()).done().await;
+        for topic in topics {
+            let count = done.stdout.iter().filter(|line| line == topic).count();
+            assert_eq!(count, 10, "{topic}: {:?}", done.stdout);
+        }
+    }
+}
+
+#[tokio::test]
 async fn exit_code_75_gives_the_job_back_uncounted() {
     let server = Server::start().await;
     let client = server.connect().await;

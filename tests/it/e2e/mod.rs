@@ -62,3 +62,5 @@ mod stalls;
 mod start;
 /// What comes over a stream, when, and how much of it.
 mod stream;
+/// Topics are served in turns.
+mod turns;
