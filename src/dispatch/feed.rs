@@ -150,6 +150,7 @@ impl Feed {
     fn hear(&mut self, event: Event) {
         match event {
             Event::Claimable { topic, at } => self.board.wake(&topic, at, self.shard_now()),
+            Event::Forgotten(topic) => self.board.forget(&topic),
             Event::Missed => self.missed_events(),
             // What becomes of leases is heard at once and not between claims, see `hear`.
             Event::Upkeep { .. } | Event::Lease(_) | Event::Configured | Event::Lost => {}

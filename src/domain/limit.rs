@@ -88,9 +88,15 @@ pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
 pub const CALL_JOBS_MAX: usize = 512;
 /// Bytes of bodies that one store call moves at most, for the same reason; a larger job moves alone.
 pub const CALL_BYTES_MAX: usize = 1 << 20;
+/// Entries of one kind of key that one store call looks at most, those included that it only passes over: a Redis
+/// serves no other caller meanwhile, and so many take it less than 2 ms.
+pub const CALL_LOOKS_MAX: usize = 1_024;
 /// Bytes that wait for a stream's transport at most: what a worker has not read is not claimed.
 pub const PREFETCH_BYTES_MAX: u64 = 2 << 20;
 
+/// How long a topic without jobs is kept at least: whoever uses one once a day finds its totals again. Then it is
+/// forgotten with them, and the next job makes it anew.
+pub const EMPTY_TOPIC_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Shortest lease: below it clock granularity and network time dominate.
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// Longest lease: a worker that needs more extends it.
@@ -212,7 +218,7 @@ mod tests {
 
     /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
     /// a client asks for nothing.
-    const UNPUBLISHED: [&str; 16] = [
+    const UNPUBLISHED: [&str; 18] = [
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
         "STREAM_CREDIT_DEFAULT",
@@ -221,6 +227,8 @@ mod tests {
         "LIST_TOPICS_PAGE_DEFAULT",
         "CALL_JOBS_MAX",
         "CALL_BYTES_MAX",
+        "CALL_LOOKS_MAX",
+        "EMPTY_TOPIC_MAX",
         "PREFETCH_BYTES_MAX",
         "EXTEND_BEFORE_BREAK",
         "ID_AHEAD_MAX",

@@ -93,6 +93,9 @@ async fn read(shard: Shard, list: List) -> shards::Result<Page> {
 
 /// The first `limit` jobs of all pages, which begin after `places`.
 fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPage {
+    // A page that ends early has more behind its end, so later jobs of other shards wait for the next page.
+    let short = pages.iter().filter(|(_, page)| page.jobs.len() < limit);
+    let known = short.filter_map(|(_, page)| page.next).map(|next| next.due).min();
     let (mut jobs, mut ends) = (Vec::new(), Vec::with_capacity(pages.len()));
     for (shard, page) in pages {
         let listed = |Listed { job, place }| ListedJob { job, shard: shard.name().clone(), place };
@@ -102,7 +105,8 @@ fn merge(pages: Vec<(Shard, Page)>, limit: usize, mut places: Places) -> JobsPag
     // By their places, and stable, so that jobs of one shard stay in its order: one that has moved since its shard
     // listed it has another due time by now, and would take the page behind jobs that were not given out.
     jobs.sort_by_key(|listed| listed.place.due);
-    let rest = jobs.split_off(limit.min(jobs.len()));
+    let given = jobs.partition_point(|listed| known.is_none_or(|known| listed.place.due <= known));
+    let rest = jobs.split_off(given.min(limit));
     for ListedJob { shard, place, .. } in &jobs {
         places.pass(shard.clone(), *place);
     }
@@ -151,6 +155,29 @@ mod tests {
     use crate::scheduler::tests::ring::{Ring, named};
 
     use super::*;
+
+    #[tokio::test]
+    async fn later_jobs_wait_for_a_shard_whose_page_ended_early() {
+        let ring = Ring::new(2);
+        let [early, late] = [0, 1].map(|n| ring.scheduler.shards().all()[n].clone());
+        for n in [0, 1] {
+            ring.accept(ring.owned_by(n, "t", 2)).await;
+        }
+        let page = async |shard: &Shard| {
+            let topic = TopicName::stored("t");
+            let list = List { topic, state: State::Ready, full: false, limit: 9, after: None };
+            shard.list(list).await.unwrap()
+        };
+        let (mut first, second) = (page(&early).await, page(&late).await);
+        first.jobs.truncate(1);
+        first.next = Some(first.jobs[0].place);
+        let pages = vec![(late.clone(), second), (early.clone(), first.clone())];
+        let merged = merge(pages, 9, Places::default());
+        assert_eq!(merged.jobs.len(), 1);
+        assert_eq!(merged.jobs[0].shard, *early.name());
+        let behind = Place::Behind(first.jobs[0].place);
+        assert_eq!(merged.next, Some(Places([(early.name().clone(), behind)].into())));
+    }
 
     #[tokio::test]
     async fn a_job_that_has_moved_since_it_was_listed_makes_no_page_skip_others() {

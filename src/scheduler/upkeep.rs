@@ -2,7 +2,7 @@
 
 use crate::clock::Skew;
 use crate::domain::lifecycle::Cause;
-use crate::domain::{Time, limit};
+use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
 
 use super::Scheduler;
@@ -44,5 +44,23 @@ impl Scheduler {
         let before = self.now();
         let pruned = shard.prune(limit::CALL_JOBS_MAX).await?;
         Ok(Due { next: pruned.next, skew: Skew::measured(before, pruned.now, self.now()) })
+    }
+
+    /// Looks at the topics behind `after` and forgets those that have been empty for long; the last one of them, if
+    /// there are more.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn tidy(
+        &self,
+        shard: &Shard,
+        after: Option<TopicName>,
+    ) -> shards::Result<Option<TopicName>> {
+        let tidied = shard.tidy(after, limit::CALL_JOBS_MAX).await?;
+        if !tidied.forgotten.is_empty() {
+            let topics = tidied.forgotten.len();
+            tracing::info!(shard = %shard.name(), topics, "forgot topics without jobs");
+        }
+        Ok(tidied.next)
     }
 }

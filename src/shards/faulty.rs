@@ -11,7 +11,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim, Undone,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tidied, Tied, Topic, Unclaim, Undone,
 };
 
 /// How a shard is.
@@ -181,6 +181,10 @@ impl Store for Faulty {
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
         self.pass(move |store| store.prune(limit))
+    }
+
+    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied> {
+        self.pass(move |store| store.tidy(after, limit))
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {

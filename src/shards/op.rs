@@ -43,6 +43,7 @@ ops! {
     Orphans = "orphans", Look;
     LeasesOf = "leases_of", Look;
     Prune = "prune", Write;
+    Tidy = "tidy", Write;
     List = "list", Read;
     Topics = "topics", Look;
     Ids = "ids", Read;

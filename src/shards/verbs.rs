@@ -3,7 +3,7 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tied, Topic, Unclaim, Undone,
+    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tidied, Tied, Topic, Unclaim, Undone,
 };
 
 use super::op::Op;
@@ -37,6 +37,7 @@ verbs! {
     Adopt: adopt(adopt: Adopt) -> Vec<bool>;
     Reap: reap(limit: usize) -> Reaped;
     Prune: prune(limit: usize) -> Pruned;
+    Tidy: tidy(after: Option<TopicName>, limit: usize) -> Tidied;
     List: list(list: List) -> Page;
     Topics: topics(prefix: String, after: Option<TopicName>, limit: usize) -> Vec<Topic>;
     Ids: ids(topic: TopicName, from: Option<String>, limit: usize) -> Ids;

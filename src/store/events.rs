@@ -20,6 +20,8 @@ pub enum Event {
         /// From when on.
         at: Time,
     },
+    /// There is no such topic any more; its next job makes it anew.
+    Forgotten(TopicName),
     /// Something is to be reaped or pruned then, earlier than the last [`Store::reap`] or
     /// [`Store::prune`] said and than was announced since.
     ///
@@ -42,7 +44,7 @@ pub enum Event {
 /// What a listener hears of; [`Event::Missed`] is for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum About {
-    /// [`Event::Claimable`].
+    /// [`Event::Claimable`] and [`Event::Forgotten`].
     Jobs,
     /// [`Event::Lease`].
     Leases,
@@ -80,7 +82,7 @@ impl Events {
     /// Says it to those whom it concerns. Nobody listening is fine: whoever comes later asks once.
     pub fn send(&self, event: Event) {
         let about = match event {
-            Event::Claimable { .. } => About::Jobs,
+            Event::Claimable { .. } | Event::Forgotten(_) => About::Jobs,
             Event::Lease(_) => About::Leases,
             Event::Upkeep { .. } => About::Upkeep,
             Event::Configured | Event::Lost => About::Shard,

@@ -36,7 +36,7 @@ pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
 };
 
 /// What a call answers.
@@ -127,6 +127,12 @@ pub trait Store: Send + Sync {
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.
     fn prune(&self, limit: usize) -> Reply<'_, Pruned>;
+
+    /// Looks at the topics behind `after`, at most `limit`, and forgets those that have been empty for
+    /// [`EMPTY_TOPIC_MAX`](crate::domain::limit::EMPTY_TOPIC_MAX): a topic is noted as empty by the first look that
+    /// finds it so, and forgotten by one that finds it so that much later, if no job has come meanwhile. Its totals go
+    /// with it. Those who serve it hear [`Event::Forgotten`].
+    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied>;
 
     /// Jobs of a topic in one state, by due time.
     fn list(&self, list: List) -> Reply<'_, Page>;

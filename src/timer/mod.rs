@@ -1,10 +1,12 @@
 //! What happens by itself: per shard one loop that ends expired leases and one that forgets what was
 //! kept long enough. Each does a piece, is told when there is more to do, and sleeps until then or
-//! until the shard says that it will be earlier. Nothing is polled. One more closes former rings.
+//! until the shard says that it will be earlier. Nothing is polled. One more per shard forgets empty topics, once an
+//! hour, and one closes former rings.
 
 mod close;
 mod prune;
 mod reap;
+mod tidy;
 
 use std::time::Duration;
 
@@ -42,6 +44,7 @@ impl Timer {
         for shard in scheduler.shards().all() {
             tasks.spawn(reap::run(scheduler.clone(), shard.clone(), stop.clone()));
             tasks.spawn(prune::run(scheduler.clone(), shard.clone(), stop.clone()));
+            tasks.spawn(tidy::run(scheduler.clone(), shard.clone(), stop.clone()));
         }
         tasks.spawn(close::run(scheduler.clone(), stop.clone()));
         tasks.close();

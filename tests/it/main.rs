@@ -28,5 +28,7 @@ mod readme;
 mod recall;
 /// What a job costs Redis.
 mod redis_cost;
+/// How much one script looks at.
+mod redis_looks;
 /// Who owns what, pinned.
 mod ring;

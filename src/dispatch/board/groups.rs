@@ -127,6 +127,15 @@ impl Board {
         }
     }
 
+    /// There is no such topic any more: it is dropped, unless a stream names it or it has become awake since.
+    pub(in crate::dispatch) fn forget(&mut self, name: &TopicName) {
+        let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
+        let asleep = |topic: &Topic| topic.status == Status::Asleep(None);
+        if !named && self.topics.get(name).is_some_and(asleep) {
+            self.topics.remove(name);
+        }
+    }
+
     fn names(&self, prefix: &str) -> Vec<TopicName> {
         let from = self.topics.range(TopicName::stored(prefix)..);
         from.map(|(name, _)| name).take_while(|n| n.as_str().starts_with(prefix)).cloned().collect()

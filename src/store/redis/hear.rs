@@ -211,6 +211,8 @@ fn pass_on(message: &Msg, hints: &Hints) {
         leases(said).for_each(|hint| hints.lease(hint));
     } else if said == b"configured" {
         hints.configured();
+    } else if let Some(topic) = forgotten(said) {
+        hints.forgotten(topic);
     } else if let Some((topic, at)) = wake_up(said) {
         hints.claimable(topic, at);
     }
@@ -237,6 +239,12 @@ fn leases(message: &[u8]) -> impl Iterator<Item = Hint> {
             _ => return None,
         })
     })
+}
+
+/// The topic of `forgotten <topic>`.
+fn forgotten(message: &[u8]) -> Option<TopicName> {
+    let topic = std::str::from_utf8(message).ok()?.strip_prefix("forgotten ")?;
+    Some(TopicName::stored(topic))
 }
 
 /// What a message of the channel of wake-ups says: `<due time> <topic>`.

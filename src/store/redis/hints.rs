@@ -90,6 +90,11 @@ impl Hints {
         self.events.send(Event::Claimable { topic, at });
     }
 
+    /// There is no such topic any more.
+    pub(super) fn forgotten(&self, topic: TopicName) {
+        self.events.send(Event::Forgotten(topic));
+    }
+
     /// Jobs are on their way to the shard, and this one among them is due at once. After a lull that is said
     /// before the shard has answered: a claim that follows on its heels meets the job there, and a way to the
     /// shard and back is saved, which is what takes longest in an idle system. One that comes too early finds

@@ -10,8 +10,6 @@ use super::beat::state_named;
 use super::script::Verb;
 use super::{Lane, RedisStore, check};
 
-/// Topics that one call sums up: each costs several commands, and others wait meanwhile.
-const TOPICS_MAX: usize = 128;
 /// Alarms that are looked through for the last job that is kept, from the latest one back.
 const ALARMS_MAX: u64 = 4_096;
 
@@ -26,16 +24,17 @@ impl RedisStore {
         Ok(Info { kind: "redis", state, jobs, content, bytes })
     }
 
-    /// What lies in all topics, a part of them at a time.
+    /// What lies in all topics, a part of them at a time. There is a state only if it was the same all the time:
+    /// what is counted while a shard drains was counted after it had begun to.
     async fn content(&self) -> Result<(Option<ShardState>, u64, Content)> {
-        let (mut jobs, mut content) = (0, Content::default());
+        let (mut jobs, mut content, mut begin) = (0, Content::default(), None);
         let mut place = "-".to_owned();
         loop {
             let mut call = self.call(Verb::Info);
-            call.arg(&place).arg(TOPICS_MAX);
+            call.arg(&place).arg(limit::CALL_JOBS_MAX);
             let mut reply = self.run(Lane::Read, &call).await?;
-            let state = reply.text()?;
-            let (topics, last) = (reply.length()?, reply.text()?);
+            let state = state_named(&reply.text()?);
+            let (last, more) = (reply.text()?, reply.number()? == 1);
             let records = reply.count()?;
             let part = Content {
                 scheduled: reply.count()?,
@@ -49,9 +48,11 @@ impl RedisStore {
             jobs += records;
             // What neither waits nor has ended has a lease.
             add(&mut content, Content { running: records.saturating_sub(part.jobs()), ..part });
-            if topics < TOPICS_MAX {
-                return Ok((state_named(&state), jobs, content));
+            if !more {
+                let stayed = *begin.get_or_insert(state) == state;
+                return Ok((state.filter(|_| stayed), jobs, content));
             }
+            begin.get_or_insert(state);
             place = format!("({last}");
         }
     }

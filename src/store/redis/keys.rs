@@ -6,7 +6,7 @@
 //! | `ringq:shard` | hash | whose Redis this is: `name`, `format`, and the last `time` that a replica noted |
 //! | `P topics` | zset | names of topics, all scores 0 |
 //! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps). 0 and the nonce: a claim that was given up before it arrived |
-//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `gaps` of the line, whether it is `torn`, `succeeded`, `dead` |
+//! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `gaps` of the line, whether it is `torn`, `succeeded`, `dead`; `empty`: when `tidy` found no job in it, and how many had arrived by then |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::record`]; small payloads lie in it, and the lease of a running job in front of it |
 //! | `P more:<topic>` | hash | what few jobs have: a letter and the id → story `s`, history `h`, result `r`, payload `p`, next generation `n` and its payload `q` |
 //! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then, unless an ack may simply remove the job, 0, then the id |
@@ -24,7 +24,7 @@
 //! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | claims that were given up, by when: the next one removes those older than ten minutes |
-//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set |
+//! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: there is no such topic any more |
 //! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `adopted` (by a stream of another one), `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
 //! All times are microseconds since the Unix epoch. To find a job by hand:

@@ -2,7 +2,9 @@
 -- list: which jobs of a topic are in one state, by due time, then by arrival; not those that run.
 -- ARGV: now, topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
 --       time and arrival to begin after (empty: at the beginning), limit.
--- Reply: when there is something to prune first: false. Else now, members (arrival and id) and due times.
+-- Reply: when there is something to prune first: false. Else now, the due time and arrival of the last member that
+--        was looked at if the script stopped before it had found enough (else 0 and 0), members (arrival
+--        and id) and due times.
 --#include clock
 --#include line
 local unpack_ = struct.unpack
@@ -26,7 +28,7 @@ local function passed(order)
   return low
 end
 
--- Jobs of the line behind the cursor.
+-- Jobs of the line behind the cursor. Among gaps only so many members are looked at: where that stopped.
 local function list_line(found)
   local line, claims = P .. 'line:' .. name, call('HGET', P .. 'claims', name) or ''
   local gaps = string.find(claims, '-', $claims.marks, true)
@@ -36,7 +38,7 @@ local function list_line(found)
     local due, seq = unpack_($member[due..arrival], call('LINDEX', line, middle))
     if due < after_due or (due == after_due and seq <= after_seq) then low = middle + 1 else high = middle end
   end
-  local wanted, size = limit, gaps and math.max(limit, 512) or limit
+  local wanted, size = limit, gaps and 128 or limit
   while wanted > 0 do
     local page = call('LRANGE', line, low, low + size - 1)
     if not page[1] then break end
@@ -46,11 +48,14 @@ local function list_line(found)
       if due > now then return end
       found[#found + 1], wanted = { due, member, seq }, wanted - 1
     end
+    -- The search has looked at some, too.
+    local is_last = looked_enough() or looks + size > $call.looks - 24
+    if wanted > 0 and gaps and is_last then return unpack_($member[due..arrival], page[#page]) end
   end
 end
 
-local orders, found = {}, {}
-if state == 'r' then list_line(found) end
+local orders, found, stop_due, stop_seq = {}, {}, nil, nil
+if state == 'r' then stop_due, stop_seq = list_line(found) end
 local ahead = state == 's' or state == 'b'
 if tonumber(state) then
   orders[1] = P .. 'done:' .. state .. ':' .. name
@@ -60,25 +65,47 @@ else
     if state ~= 's' then orders[#orders + 1] = P .. 'back:' .. priority .. ':' .. name end
   end
 end
+local filled = {}
 for _, order in ipairs(orders) do
+  if call('ZCARD', order) > 0 then filled[#filled + 1] = order end
+end
+-- Of each order as much as all of them together may give; a place behind which one has more is where this stops.
+local size = math.min(limit, math.floor(768 / math.max(#filled, 1)))
+for _, order in ipairs(filled) do
   local from = passed(order)
   if ahead then from = math.max(from, call('ZCOUNT', order, '-inf', now_text)) end
-  local page = call('ZRANGE', order, from, from + limit - 1, 'WITHSCORES')
+  local page = call('ZRANGE', order, from, from + size - 1, 'WITHSCORES')
+  local last
   for i = 1, #page, 2 do
     local due = tonumber(page[i + 1])
     if state == 'r' and due > now then break end
+    last = i
     found[#found + 1] = { due, page[i], unpack_($member[arrival], page[i], $member.arrival) }
+  end
+  if last and last == 2 * size - 1 then
+    local due, seq = found[#found][1], found[#found][3]
+    if not stop_due or due < stop_due or (due == stop_due and seq < stop_seq) then
+      stop_due, stop_seq = due, seq
+    end
   end
 end
 table.sort(found, function(x, y)
   if x[1] ~= y[1] then return x[1] < y[1] end
   return x[3] < y[3]
 end)
+-- Whether what comes there may have others before it, which were not looked at.
+local function is_behind_stop(place)
+  return stop_due and (place[1] > stop_due or (place[1] == stop_due and place[3] > stop_seq))
+end
+
 local members, dues = {}, {}
 for i = 1, #found do
+  if #members == limit or is_behind_stop(found[i]) then break end
   -- One that left the line and came back with the same due time is in both.
-  if #members < limit and found[i][2] ~= members[#members] then
+  if found[i][2] ~= members[#members] then
     members[#members + 1], dues[#dues + 1] = found[i][2], found[i][1]
   end
 end
-return { now, members, dues }
+-- A full page ends by itself.
+if #members == limit then stop_due, stop_seq = nil, nil end
+return { now, stop_due or 0, stop_seq or 0, members, dues }

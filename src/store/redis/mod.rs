@@ -19,7 +19,7 @@
 //! | `settle.rs` | `settle` | `settle` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
 //! | `unclaim.rs` | `unclaim` | `unclaim` |
-//! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of` | `reap`, `prune`, `running` |
+//! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of`, `tidy` | `reap`, `prune`, `running`, `tidy` |
 //!
 //! | script of `lib/` | what others include it for |
 //! |---|---|
@@ -81,7 +81,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, StreamId, Time, TopicName};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tied, Topic, Trouble, Unclaim, Undone, codec,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tidied, Tied, Topic, Trouble, Unclaim, Undone, codec,
 };
 
 use hints::Hints;
@@ -242,6 +242,10 @@ impl Store for RedisStore {
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
         Box::pin(self.prune(limit))
+    }
+
+    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied> {
+        Box::pin(self.tidy(after, limit))
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {

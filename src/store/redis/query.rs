@@ -12,19 +12,31 @@ use super::reply::Reply;
 use super::script::Verb;
 use super::{Lane, RedisStore};
 
+/// Steps of a list that find nothing, as all that they look at are gaps: with [`limit::CALL_LOOKS_MAX`] for each one
+/// page passes over 64,000 of them and takes less than a tenth of a second.
+const LIST_STEPS_MAX: usize = 64;
+
 /// A job of a list: where it stands there, and which it is.
 type Spot = (Cursor, JobKey);
+
+/// What a list has found.
+struct Found {
+    now: Time,
+    places: Vec<Spot>,
+    /// Where it stopped before it had found enough or come to the end.
+    stop: Option<Cursor>,
+}
 
 impl RedisStore {
     /// [`Store::list`](crate::store::Store::list).
     pub(super) async fn list(&self, list: List) -> Result<Page> {
-        let (now, mut places) = match list.state {
+        let Found { now, mut places, stop } = match list.state {
             State::Running => self.list_running(&list).await?,
             _ => self.list_places(&list).await?,
         };
         let more = places.len() > list.limit;
         places.truncate(list.limit);
-        let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more);
+        let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more).or(stop);
         let (cursors, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
         let found = self.get(keys, list.full).await?.into_iter().zip(cursors);
         let listed = found.filter_map(|(job, place)| Some(Listed { job: job?, place }));
@@ -51,33 +63,50 @@ impl RedisStore {
         Ok(Ids { ids, next })
     }
 
-    async fn list_running(&self, list: &List) -> Result<(Time, Vec<Spot>)> {
+    async fn list_running(&self, list: &List) -> Result<Found> {
         let (now, runs) = self.running_in(&list.topic).await?;
         let places =
             runs.into_iter().map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
         let after = |(cursor, _): &Spot| {
             list.after.is_none_or(|a| (a.due, a.sequence) < (cursor.due, cursor.sequence))
         };
-        Ok((now, places.filter(after).take(list.limit + 1).collect()))
+        let places = places.filter(after).take(list.limit + 1).collect();
+        Ok(Found { now, places, stop: None })
     }
 
-    async fn list_places(&self, list: &List) -> Result<(Time, Vec<Spot>)> {
+    /// What is listed of the topic, in as many steps as it takes to find something; or where that stopped.
+    async fn list_places(&self, list: &List) -> Result<Found> {
+        let mut after = list.after;
+        for _ in 1..LIST_STEPS_MAX {
+            let found = self.list_step(list, after).await?;
+            if !found.places.is_empty() || found.stop.is_none() {
+                return Ok(found);
+            }
+            after = found.stop;
+        }
+        self.list_step(list, after).await
+    }
+
+    async fn list_step(&self, list: &List, after: Option<Cursor>) -> Result<Found> {
         let mut call = self.call(Verb::List);
         call.arg(list.topic.as_str()).arg(state_letter(list.state));
-        match list.after {
+        match after {
             Some(after) => call.arg(after.due.0).arg(after.sequence),
             None => call.arg("").arg(""),
         };
         call.arg(list.limit + 1);
         let mut reply = self.run_pruned(&call).await?;
         let now = reply.time()?;
+        let (stop_due, sequence) = (reply.maybe_time()?, reply.number()?);
+        let stop = stop_due.map(|due| Cursor { due, sequence });
         let members = reply.list()?.all_bytes()?;
         let mut dues = reply.list()?;
         let place = |member: bytes::Bytes| {
             let cursor = Cursor { due: dues.time()?, sequence: arrival_of(&member) };
             Ok((cursor, JobKey { topic: list.topic.clone(), id: id_of(&member)? }))
         };
-        Ok((now, members.into_iter().map(place).collect::<Result<_>>()?))
+        let places = members.into_iter().map(place).collect::<Result<_>>()?;
+        Ok(Found { now, places, stop })
     }
 
     /// Runs a read that counts, after everything that is past its time was pruned.
@@ -110,18 +139,22 @@ impl RedisStore {
     /// [`Store::stats`](crate::store::Store::stats).
     pub(super) async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
-        for part in topics.chunks(limit::CALL_JOBS_MAX) {
+        while numbers.len() < topics.len() {
             let mut call = self.call(Verb::Stats);
-            for topic in part {
+            for topic in topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX) {
                 call.arg(topic.as_str());
             }
             let mut reply = self.run_pruned(&call).await?;
             let now = reply.time()?;
-            for _ in part {
+            // Not all of them where that is much to look at, but one at least.
+            loop {
                 numbers.push(match reply.value()? {
                     Value::Nil => None,
                     value => Some(stats(Reply::new(value)?, now)?),
                 });
+                if reply.is_empty() {
+                    break;
+                }
             }
         }
         Ok(numbers)

@@ -62,6 +62,7 @@ scripts! {
     SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
+    Tidy = "tidy",
     Topics = "topics",
     Unclaim = "unclaim",
 }

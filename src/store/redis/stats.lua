@@ -3,15 +3,17 @@
 -- ARGV: now, then names.
 -- Reply: when there is something to prune first: false. Else now, then per topic false or: created, enqueued,
 --        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
---        job became due that is ready longest (0: none is).
+--        job became due that is ready longest (0: none is). It ends early once it has looked at much: the rest is to
+--        be asked for again.
 --#include clock
 --#include line
 local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
-local reply = { now }
+local reply, keys = { now }, 0
 
 local function count(name, marks)
-  local ready, oldest = in_line(name, marks)
+  local ready, oldest = line_count(name, marks), 0
+  if ready > 0 then oldest = line_first(name, marks) end
   local ahead = { 0, 0 }
   for letter in string.gmatch(marks, '[0-9a-j]') do
     letter = string.byte(letter)
@@ -42,5 +44,7 @@ for a = 2, #ARGV do
     stats[9] = call('ZCARD', P .. 'done:$phase.dead:' .. name)
   end
   reply[#reply + 1] = stats
+  keys = keys + 8 + (known and 3 * #known or 0)
+  if keys >= $call.looks or looked_enough() then break end
 end
 return reply

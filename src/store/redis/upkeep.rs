@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use crate::domain::{JobId, JobKey, StreamId, Time, TopicName, limit};
-use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result};
+use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result, Tidied};
 
 use super::leases::lease_of;
 use super::member::{arrival_of, due_of};
-use super::record::{Record, StoredLease, read_entry};
+use super::record::{Record, StoredLease, micros, read_entry};
 use super::reply::unexpected;
 use super::script::Verb;
 use super::{Lane, RedisStore};
@@ -23,6 +23,8 @@ pub(super) struct Part {
     /// The cursor of the next part, if there is one.
     pub(super) next: Option<Bytes>,
 }
+/// Topics that one look for empty ones takes: each costs a few commands, and one that is forgotten up to thirty.
+const TOPICS_MAX: usize = 128;
 
 /// A running job among all.
 pub(super) struct Run {
@@ -67,6 +69,20 @@ impl RedisStore {
         let pruned = Pruned { now, pruned, next: reply.maybe_time()? };
         self.hints.looked(&self.hints.prune, look, pruned.next);
         Ok(pruned)
+    }
+
+    /// [`Store::tidy`](crate::store::Store::tidy).
+    pub(super) async fn tidy(&self, after: Option<TopicName>, limit: usize) -> Result<Tidied> {
+        let place = after.map_or_else(|| "-".to_owned(), |after| format!("({after}"));
+        let mut call = self.call(Verb::Tidy);
+        call.arg(place).arg(limit.min(TOPICS_MAX)).arg(micros(limit::EMPTY_TOPIC_MAX));
+        let mut reply = self.run(Lane::Write, &call).await?;
+        let (last, more) = (TopicName::stored(&reply.text()?), reply.number()? == 1);
+        let mut forgotten = Vec::new();
+        while !reply.is_empty() {
+            forgotten.push(TopicName::stored(&reply.text()?));
+        }
+        Ok(Tidied { forgotten, next: more.then_some(last) })
     }
 
     /// [`Store::orphans`](crate::store::Store::orphans).

@@ -46,7 +46,7 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tied, Topic, Unclaim, Undone,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tidied, Tied, Topic, Unclaim, Undone,
 };
 
 use reader::Readers;
@@ -198,6 +198,10 @@ impl Store for SqliteStore {
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
         self.writer.call(Sync::Lazy, limit, limit, upkeep::prune)
+    }
+
+    fn tidy(&self, after: Option<TopicName>, limit: usize) -> Reply<'_, Tidied> {
+        self.writer.call(Sync::Lazy, limit, upkeep::Tidy { after, limit }, upkeep::tidy)
     }
 
     fn list(&self, list: List) -> Reply<'_, Page> {

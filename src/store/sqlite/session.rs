@@ -30,10 +30,21 @@ pub(super) struct State {
     topics: HashMap<TopicName, Topic>,
     totals: HashMap<i64, Totals>,
     claimable: HashMap<TopicName, Time>,
+    /// Topics that were found empty, by key. In memory: after a restart they are found anew.
+    empty: HashMap<i64, Empty>,
+    /// Forgotten by the transaction under way.
+    forgotten: Vec<TopicName>,
     configured: bool,
     recall: Recall,
     alarms: Alarms,
     events: Events,
+}
+
+/// When a topic was found empty, and how many jobs had been enqueued to it by then.
+#[derive(Clone, Copy)]
+struct Empty {
+    since: Time,
+    enqueued: i64,
 }
 
 /// The next time at which something happens by itself, by kind.
@@ -99,6 +110,8 @@ impl State {
             topics: HashMap::new(),
             totals: HashMap::new(),
             claimable: HashMap::new(),
+            empty: HashMap::new(),
+            forgotten: Vec::new(),
             configured: false,
             recall: Recall::new(opened),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
@@ -111,6 +124,8 @@ impl State {
         self.topics.clear();
         self.totals.clear();
         self.claimable.clear();
+        self.empty.clear();
+        self.forgotten.clear();
         self.configured = false;
         self.alarms.reap.pending = Time::MAX;
         self.alarms.prune.pending = Time::MAX;
@@ -122,6 +137,9 @@ impl State {
     pub(super) fn publish(&mut self, committed: bool) {
         if !committed {
             return;
+        }
+        for topic in self.forgotten.drain(..) {
+            self.events.send(Event::Forgotten(topic));
         }
         for (topic, at) in self.claimable.drain() {
             self.events.send(Event::Claimable { topic, at });
@@ -271,6 +289,29 @@ impl<'c> Session<'c> {
             Total::Succeeded => totals.succeeded += 1,
             Total::Dead => totals.dead += 1,
         }
+    }
+
+    /// Since when the topic with this key has been empty, as far as was seen; `enqueued`: how many jobs were ever
+    /// enqueued to it, if it is empty now.
+    pub(super) fn empty_since(&mut self, topic: i64, enqueued: Option<i64>) -> Option<Time> {
+        let State { empty, totals, .. } = &mut *self.state;
+        let Some(enqueued) = enqueued.filter(|_| !totals.contains_key(&topic)) else {
+            empty.remove(&topic);
+            return None;
+        };
+        let found = Empty { since: self.now, enqueued };
+        let known = empty.entry(topic).or_insert(found);
+        if known.enqueued != enqueued {
+            *known = found;
+        }
+        Some(known.since)
+    }
+
+    /// There is no such topic any more.
+    pub(super) fn forget_topic(&mut self, topic: i64, name: &TopicName) {
+        self.state.topics.remove(name);
+        self.state.empty.remove(&topic);
+        self.state.forgotten.push(name.clone());
     }
 
     /// Writes what was counted.

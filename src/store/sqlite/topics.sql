@@ -25,3 +25,8 @@ FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 SELECT count(*) FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND topic = ?1;
 -- :dead
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3 AND phase >= 2;
+-- :behind
+SELECT key, name, enqueued, EXISTS (SELECT 1 FROM jobs WHERE topic = topics.key) FROM topics
+WHERE name > ?1 ORDER BY name LIMIT ?2;
+-- :forget
+DELETE FROM topics WHERE key = ?1;

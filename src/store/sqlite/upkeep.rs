@@ -2,8 +2,8 @@
 
 use rusqlite::params;
 
-use crate::domain::Time;
-use crate::store::{Lease, Pruned, Reaped};
+use crate::domain::{Time, TopicName, limit};
+use crate::store::{Lease, Pruned, Reaped, Tidied};
 
 use super::fault::Done;
 use super::finish;
@@ -18,6 +18,10 @@ const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
 const ORPHANS: &str = statement(FILE, "orphans");
 const PASSED: &str = statement(FILE, "passed");
 const NEXT_ALARM: &str = statement(FILE, "next_alarm");
+
+const TOPICS: &str = include_str!("topics.sql");
+const TOPICS_BEHIND: &str = statement(TOPICS, "behind");
+const FORGET_TOPIC: &str = statement(TOPICS, "forget");
 
 /// Everything but running jobs, whose alarms are deadlines.
 const PHASES: [Phase; 5] =
@@ -76,4 +80,45 @@ fn next_alarm(session: &Session<'_>) -> rusqlite::Result<Option<Time>> {
         earliest = earliest.into_iter().chain(alarm).min();
     }
     Ok(earliest.map(Time))
+}
+
+/// What [`Store::tidy`](crate::store::Store::tidy) asks for.
+pub(super) struct Tidy {
+    pub(super) after: Option<TopicName>,
+    pub(super) limit: usize,
+}
+
+/// A topic as it is looked at.
+struct Seen {
+    key: i64,
+    name: TopicName,
+    enqueued: i64,
+    has_jobs: bool,
+}
+
+/// [`Store::tidy`](crate::store::Store::tidy).
+pub(super) fn tidy(session: &mut Session<'_>, tidy: &Tidy) -> Done<Tidied> {
+    let mut seen = topics_behind(session, tidy)?;
+    let next = seen.last().filter(|_| seen.len() == tidy.limit).map(|topic| topic.name.clone());
+    seen.retain(|topic| {
+        let empty = (!topic.has_jobs).then_some(topic.enqueued);
+        session
+            .empty_since(topic.key, empty)
+            .is_some_and(|since| session.now.since(since) >= limit::EMPTY_TOPIC_MAX)
+    });
+    for topic in &seen {
+        session.prepare(FORGET_TOPIC)?.execute(params![topic.key])?;
+        session.forget_topic(topic.key, &topic.name);
+    }
+    Ok(Tidied { forgotten: seen.into_iter().map(|topic| topic.name).collect(), next })
+}
+
+fn topics_behind(session: &Session<'_>, tidy: &Tidy) -> Done<Vec<Seen>> {
+    let after = tidy.after.as_ref().map_or("", TopicName::as_str);
+    let mut behind = session.prepare(TOPICS_BEHIND)?;
+    let seen = behind.query_map(params![after, tidy.limit], |row| {
+        let name = TopicName::stored(row.get_ref(1)?.as_str()?);
+        Ok(Seen { key: row.get(0)?, name, enqueued: row.get(2)?, has_jobs: row.get(3)? })
+    })?;
+    Ok(seen.collect::<rusqlite::Result<_>>()?)
 }

@@ -16,4 +16,4 @@ pub use manage::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
 pub use shard::{Content, Info, Reach, Trouble};
-pub use upkeep::{Pruned, Reaped};
+pub use upkeep::{Pruned, Reaped, Tidied};

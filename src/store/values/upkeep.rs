@@ -1,6 +1,6 @@
 //! What a look at deadlines finds.
 
-use crate::domain::Time;
+use crate::domain::{Time, TopicName};
 
 use super::Lease;
 
@@ -24,4 +24,13 @@ pub struct Pruned {
     pub pruned: u64,
     /// When there is more to do.
     pub next: Option<Time>,
+}
+
+/// What a look for empty topics did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tidied {
+    /// Topics that were forgotten.
+    pub forgotten: Vec<TopicName>,
+    /// The last topic that was looked at; `None` at the end.
+    pub next: Option<TopicName>,
 }

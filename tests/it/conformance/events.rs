@@ -36,7 +36,8 @@ async fn expect_ready(q: &Fixture, events: &mut Receiver<Event>, what: &str) {
     let now = q.now();
     let ready = |event: &Event| match event {
         Event::Claimable { topic, at } => topic.as_str() == TOPIC && *at <= now,
-        Event::Upkeep { .. }
+        Event::Forgotten(_)
+        | Event::Upkeep { .. }
         | Event::Configured
         | Event::Lost
         | Event::Lease(_)

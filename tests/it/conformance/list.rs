@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ringq::domain::State;
-use ringq::store::{Cursor, List, Listed, NewJob, Page};
+use ringq::domain::{Keep, State};
+use ringq::store::{Cursor, Delete, List, Listed, NewJob, Page};
 
 use super::fixture::Fixture;
-use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, topic};
+use super::values::{TOPIC, after, dead_lettered, failed_for, job_in, new_job, released, topic};
 
 async fn page(q: &Fixture, state: State, limit: usize, after: Option<Cursor>) -> Page {
     let list = List { topic: topic(TOPIC), state, full: true, limit, after };
@@ -151,4 +151,64 @@ pub(crate) async fn every_job_is_in_exactly_one_list(q: Fixture) {
     }
     assert_eq!(count.len(), State::ALL.len());
     assert!(count.values().all(|&n| n == 1), "{count:?}");
+}
+
+pub(crate) async fn jobs_behind_many_that_were_deleted_are_found_page_by_page(q: Fixture) {
+    const JOBS: usize = 6_000;
+    let id = |n: usize| format!("j{n:04}");
+    for part in (0..JOBS).collect::<Vec<_>>().chunks(500) {
+        let job = |&n: &usize| NewJob { keep: Keep::Nothing, ..new_job(&id(n)) };
+        q.store.enqueue(part.iter().map(job).collect()).await.unwrap();
+    }
+    // Fewer than half of them, or the others are put into another order.
+    let gone = |n: usize| (10..2_900).contains(&n);
+    for part in (0..JOBS).filter(|&n| gone(n)).collect::<Vec<_>>().chunks(500) {
+        let delete = |&n: &usize| Delete::from(super::key(TOPIC, &id(n)));
+        q.store.delete(part.iter().map(delete).collect()).await.unwrap();
+    }
+    // One that comes from elsewhere and belongs before those that wait.
+    let leased = q.claim_one().await;
+    q.end(&leased, released()).await;
+    let (mut found, mut after) = (Vec::new(), None);
+    for _ in 0..JOBS {
+        let page = page(&q, State::Ready, 100, after).await;
+        found.extend(ids(&page.jobs));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    let mut expected: Vec<_> = (0..JOBS).filter(|&n| !gone(n)).map(id).collect();
+    assert_eq!(found.len(), expected.len());
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected, "each once");
+}
+
+pub(crate) async fn pages_go_through_all_priorities_in_one_order(q: Fixture) {
+    let job = |n: u8| NewJob {
+        priority: Some(n % 10),
+        due: after(u64::from(n % 7) * 10),
+        ..new_job(&format!("{n}"))
+    };
+    for call in 0..8 {
+        let named = |n: u8| NewJob { key: super::key(TOPIC, &format!("{call}.{n}")), ..job(n) };
+        q.store.enqueue((0..250).map(named).collect()).await.unwrap();
+    }
+    q.sleep(30);
+    for (state, limit) in [(State::Ready, 500), (State::Ready, 7), (State::Scheduled, 300)] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = page(&q, state, limit, after).await;
+            assert!(page.jobs.len() <= limit);
+            found.extend(page.jobs.iter().map(|job| (job.place.due, job.place.sequence)));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        let due = |n: &u8| (u64::from(n % 7) * 10 <= 30) == (state == State::Ready);
+        assert_eq!(found.len(), 8 * (0..250).filter(due).count(), "{state:?} by {limit}");
+        assert!(found.is_sorted_by(|a, b| a < b), "{state:?} by {limit}");
+    }
 }

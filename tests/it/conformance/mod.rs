@@ -25,6 +25,7 @@ mod redrive;
 mod reschedule;
 mod restart;
 mod settle;
+mod tidy;
 mod together;
 mod topics_stats;
 mod unclaim;
@@ -304,7 +305,17 @@ macro_rules! conformance {
                 the_next_time_is_that_of_the_next_job
                 a_pruned_job_is_not_in_the_way_of_a_new_one
             }
+            tidy {
+                a_topic_is_forgotten_once_it_was_empty_for_long
+                a_topic_with_a_job_in_any_state_stays
+                a_topic_that_was_used_between_two_looks_stays
+                many_topics_are_forgotten_piece_by_piece
+                what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones
+                whoever_serves_a_topic_hears_that_it_is_forgotten
+            }
             list {
+                jobs_behind_many_that_were_deleted_are_found_page_by_page
+                pages_go_through_all_priorities_in_one_order
                 a_list_has_the_jobs_of_its_topic_and_state
                 a_brief_list_reads_like_a_brief_get
                 the_clock_moves_jobs_from_list_to_list

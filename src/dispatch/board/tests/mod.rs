@@ -321,3 +321,20 @@ fn a_failed_claim_gives_the_credit_back() {
     board.fail(plan, AT);
     assert_eq!(jobs_asked(&board.plan().unwrap())[&1], 8);
 }
+
+#[test]
+fn a_forgotten_topic_is_dropped_unless_it_is_named_or_awake() {
+    let streams = [stream(1, &["a*"], 9), stream(2, &["named"], 9)];
+    let mut board = board(&[&streams[0], &streams[1]]).lossy(true);
+    board.learn_globs();
+    ["a.asleep", "a.awake"].iter().for_each(|topic| board.wake(&name(topic), NOW, NOW));
+    while let Some(plan) = board.plan() {
+        let nothing = answer(&plan, 0, 0, Rest::Nothing);
+        board.apply(plan, nothing, AT);
+    }
+    board.wake(&name("a.awake"), NOW, NOW);
+    let topics = ["a.asleep", "a.awake", "named"].map(name);
+    assert!(topics.iter().all(|topic| board.knows(topic)));
+    topics.iter().for_each(|topic| board.forget(topic));
+    assert_eq!(topics.map(|topic| board.knows(&topic)), [false, true, true]);
+}

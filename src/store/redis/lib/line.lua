@@ -12,6 +12,12 @@ local function stands(member, record)
   return due == its_due and seq == its_seq and phase == 0 and priority == 0
 end
 
+-- How many members of lines this script has looked at, and how many bytes their records had: a script that looks at
+-- many stops at `$call.looks` of them, or `$call.bytes`.
+local looks, look_bytes = 0, 0
+
+local function looked_enough() return looks >= $call.looks or look_bytes >= $call.bytes end
+
 -- Of these members, which follow each other in a line, the ones that still stand there.
 local function standing(name, members)
   local ids, found = {}, {}
@@ -19,21 +25,31 @@ local function standing(name, members)
   local records = call('HMGET', P .. 'jobs:' .. name, unpack(ids))
   for i = 1, #members do
     if stands(members[i], records[i]) then found[#found + 1] = members[i] end
+    look_bytes = look_bytes + #(records[i] or '')
   end
+  looks = looks + #members
   return found
 end
 
--- How many jobs stand in the line, and when the first of them became due (0: there is none), or behind many gaps
--- a time before that. From when the clock goes back until the shard is healed they count as ready all the same.
-local function in_line(name, marks)
-  local line = P .. 'line:' .. name
-  local count, first = call('LLEN', line), call('LINDEX', line, '0')
-  if first and string.find(marks, '-', 1, true) then
+-- How many jobs stand in the line. From when the clock goes back until the shard is healed they count as ready all
+-- the same.
+local function line_count(name, marks)
+  local count = call('LLEN', P .. 'line:' .. name)
+  if count > 0 and string.find(marks, '-', 1, true) then
     count = count - (call('HGET', P .. 'topic:' .. name, 'gaps') or 0)
-    local page = call('LRANGE', line, '0', '511')
-    first = count > 0 and (standing(name, page)[1] or page[#page])
   end
-  return count, first and struct.unpack($member[due], first) or 0
+  return count
+end
+
+-- When the first job of the line became due (0: there is none), or behind many gaps a time before that.
+local function line_first(name, marks)
+  local line = P .. 'line:' .. name
+  local first = call('LINDEX', line, '0')
+  if first and string.find(marks, '-', 1, true) then
+    local page = call('LRANGE', line, '0', '63')
+    first = standing(name, page)[1] or page[#page]
+  end
+  return first and struct.unpack($member[due], first) or 0
 end
 
 -- So many gaps more, or fewer; how many there are, at least 1 while the line is `torn`.
@@ -44,16 +60,13 @@ local function count_gaps(name, more)
   return call('HGET', P .. 'topic:' .. name, 'torn') and 1 or 0
 end
 
--- How many members `shift` looks at in one call.
-local SHIFT_MAX = 1024
-
 -- Moves at least `want` jobs, or all, from the head of the line to the order by due time, where jobs can be taken
 -- from the middle; gaps among them go. Answers whether that is done (else there were too many of them for one
--- call), and whether no gap is left.
-local function shift(name, want)
-  local line, moved, looked, gaps = P .. 'line:' .. name, 0, 0, nil
-  while moved < want and looked < SHIFT_MAX do
-    local page = call('LRANGE', line, '0', math.max(math.min(want - moved, 512), 16) - 1)
+-- script, or the script had looked at `most` members), and whether no gap is left.
+local function shift(name, want, most)
+  local line, moved, gaps = P .. 'line:' .. name, 0, nil
+  while moved < want and not looked_enough() and looks < (most or $call.looks) do
+    local page = call('LRANGE', line, '0', math.max(math.min(want - moved, $call.looks - looks, 512), 16) - 1)
     local n = #page
     if n == 0 then
       call('HDEL', P .. 'topic:' .. name, 'gaps', 'torn')
@@ -68,7 +81,7 @@ local function shift(name, want)
     if adds[1] then added = call('ZADD', P .. 'wait:0:' .. name, unpack(adds)) end
     call('LTRIM', line, n, '-1')
     if added < n then gaps = count_gaps(name, added - n) end
-    looked, moved = looked + n, moved + added
+    moved = moved + added
   end
   return moved >= want, gaps == 0
 end

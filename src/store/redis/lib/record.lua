@@ -8,8 +8,9 @@ local SUCCEEDED, DEAD, CANCELLED, EXPIRED = $phase.succeeded, $phase.dead, $phas
 local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
 -- Of a former lease the token and how it ended; as many of them as are remembered.
 local PAST_BYTES, PAST_BYTES_MAX = 9, 9 * ($limit.attempts + 1)
--- The mark of a line with gaps, how many are a few, and how many members leave it for each gap that is too many.
-local GAPS, GAPS_MIN, GAPS_STEP = '-', 512, 16
+-- The mark of a line with gaps, how many are a few, how many members leave it for each gap that is too many, and how
+-- many for all gaps of one script.
+local GAPS, GAPS_MIN, GAPS_STEP, GAPS_LOOKS = '-', 512, 16, 480
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
 
@@ -235,7 +236,7 @@ local function leave_line(j)
   local k, closed = j.k, false
   local gaps = string.find(k.marks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
   if gaps >= GAPS_MIN and 2 * gaps > call('LLEN', P .. 'line:' .. k.name) then
-    closed = select(2, shift(k.name, GAPS_STEP))
+    closed = select(2, shift(k.name, GAPS_STEP, GAPS_LOOKS))
     -- It may have been one of those.
     if call('ZREM', order_of(j), member(j)) == 1 then return note_gaps(k, closed) end
   end

@@ -1,0 +1,44 @@
+//! Forgets topics that have been empty for long, one piece after the other.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::pauses::Pauses;
+use crate::scheduler::Scheduler;
+use crate::shards::Shard;
+
+use super::{BREATH, PAUSES};
+
+/// Pause between two looks at all topics: a topic is kept for a day, and need not be forgotten to the minute.
+const EVERY: Duration = Duration::from_secs(3_600);
+
+/// Runs until `stop`.
+pub(super) async fn run(scheduler: Scheduler, shard: Shard, stop: CancellationToken) {
+    let looks = async {
+        loop {
+            tokio::time::sleep(EVERY).await;
+            look(&scheduler, &shard).await;
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = looks => {}
+    }
+}
+
+/// Looks at every topic once. A piece that fails is repeated when the shard answers again.
+async fn look(scheduler: &Scheduler, shard: &Shard) {
+    let (mut after, mut pauses) = (None, Pauses::new(PAUSES.0, PAUSES.1));
+    loop {
+        match scheduler.tidy(shard, after.clone()).await {
+            Ok(None) => return,
+            Ok(next) => {
+                after = next;
+                pauses.reset();
+                tokio::time::sleep(BREATH).await;
+            }
+            Err(_) => shard.wait_out(pauses.pause()).await,
+        }
+    }
+}
