@@ -2,6 +2,7 @@
 
 mod cross;
 mod depth;
+mod gaps;
 mod memory;
 mod presets;
 mod shards;
@@ -43,6 +44,8 @@ pub(crate) enum Scenario {
     Shards,
     /// What an enqueue costs with 1,000,000 delayed jobs stored, against 10,000.
     Depth,
+    /// The longest gap of deliveries while a deep server is read, against that of an empty one.
+    Gaps,
     /// A server with one stream and nothing to do: CPU and memory.
     Quiet,
     /// A worker that reads one message of 1 MiB per second: memory.
@@ -70,6 +73,7 @@ impl Scenario {
             Self::Burst => "burst",
             Self::Shards => "shards",
             Self::Depth => "depth",
+            Self::Gaps => "gaps",
             Self::Quiet => "quiet",
             Self::Slowreader => "slowreader",
             Self::Streams => "streams",
@@ -92,6 +96,7 @@ impl Scenario {
             Self::Burst => presets::burst(setting),
             Self::Shards => shards::shards(setting),
             Self::Depth => depth::depth(setting),
+            Self::Gaps => gaps::gaps(setting),
             Self::Quiet => memory::quiet(setting),
             Self::Slowreader => memory::slowreader(setting),
             Self::Streams => memory::streams(setting),
