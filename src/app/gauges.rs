@@ -8,6 +8,7 @@ use futures::future::{BoxFuture, Shared, join_all};
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
+use crate::domain::TopicName;
 use crate::http::Refresh;
 use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
@@ -45,10 +46,20 @@ async fn read(scheduler: &Scheduler, dispatcher: &Dispatcher) {
     let looks = join_all(scheduler.shards().all().iter().map(look));
     // One that takes longer counts as down when its call has failed.
     let looks = tokio::time::timeout(LOOK_MAX, looks);
-    let topics = scheduler.topics("", None, TOPICS_MAX);
-    match tokio::join!(looks, topics).1 {
-        Ok(rows) => set_topics(scheduler, &rows),
-        Err(error) => tracing::debug!(%error, "the topics could not be counted"),
+    let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
+    let missing = match tokio::join!(looks, scheduler.numbers(known, TOPICS_MAX)).1 {
+        Ok((rows, missing)) => {
+            set_topics(scheduler, &rows);
+            Some(missing)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "the topics could not be counted");
+            None
+        }
+    };
+    for shard in scheduler.shards().all() {
+        let counted = missing.as_ref().is_some_and(|missing| !missing.contains(shard.name()));
+        shard.metrics().set_counted(counted);
     }
 }
 

@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn json_is_that_of_the_contract() {
-        let row = pb::TopicStats { ready: 3, enqueue_rate: 0.5, ..Default::default() };
+        let row = pb::TopicStats { ready: 3, enqueue_rate: Some(0.5), ..Default::default() };
         assert_eq!(json_line(&row).unwrap(), r#"{"ready":"3","enqueueRate":0.5}"#);
     }
 }

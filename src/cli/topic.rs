@@ -196,13 +196,17 @@ fn block(stats: &TopicStats) -> Block {
 }
 
 /// Each server counts what goes through it.
-fn here(per_second: f64) -> String {
+fn here(per_second: Option<f64>) -> String {
     format!("{}/s at this server over the last minute", rate(per_second))
 }
 
-/// Two digits where they say something.
-fn rate(rate: f64) -> String {
-    if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+/// Two digits where they say something; a dash where there was no room to count.
+fn rate(rate: Option<f64>) -> String {
+    match rate {
+        Some(rate) if rate >= 10.0 => format!("{rate:.0}"),
+        Some(rate) => format!("{rate:.1}"),
+        None => "-".to_owned(),
+    }
 }
 
 /// Numbers without some shards are printed, and a failure all the same.

@@ -31,11 +31,6 @@ impl<K: Eq + Hash, H: Clone> Cache<K, H> {
         self.get(&key).unwrap_or_else(|| self.insert(key, make))
     }
 
-    /// Whether there are so many keys that another one is too much.
-    pub(super) fn is_full(&self, max: usize) -> bool {
-        self.read().len() >= max
-    }
-
     /// All that there is.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, HashMap<K, H>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)

@@ -62,9 +62,9 @@ metrics! {
     RUN: Histogram(LONG) "ringq_job_run_seconds" [] in Seconds,
         "Time from a delivery to its settle";
     JOBS: Gauge "ringq_jobs" ["topic", "state"] in Count,
-        "Jobs in the store";
+        "Jobs on all shards that ringq_shard_counted names with 1; every replica shows the same jobs";
     OLDEST_READY: Gauge "ringq_oldest_ready_age_seconds" ["topic"] in Seconds,
-        "Time that the oldest ready job has been waiting, 0 if there is none";
+        "Time that the oldest ready job has been waiting, 0 if there is none; of the same shards as ringq_jobs";
     STREAMS: Gauge "ringq_streams" [] in Count,
         "Open streams of this replica";
     CREDIT_WAITING: Gauge "ringq_stream_credit_waiting" [] in Count,
@@ -79,10 +79,12 @@ metrics! {
         "Calls of a shard that failed";
     SHARD_UP: Gauge "ringq_shard_up" ["shard"] in Count,
         "1 while the shard can be used, else 0";
+    COUNTED: Gauge "ringq_shard_counted" ["shard"] in Count,
+        "1 if ringq_jobs and ringq_oldest_ready_age_seconds include the jobs of the shard, 0 if it did not answer";
     BREAKER_OPEN: Gauge "ringq_shard_breaker_open" ["shard"] in Count,
         "1 while calls of the shard fail at once because it does not answer, else 0";
     BREAKER_OPENED: Counter "ringq_shard_breaker_opened_total" ["shard"] in Count,
-        "How often the shard was left alone because it did not answer";
+        "How often calls of the shard began to fail at once because it did not answer";
     REFUSES_JOBS: Gauge "ringq_shard_refuses_jobs" ["shard"] in Count,
         "1 while the shard takes no new jobs because they would not be safe on it, else 0";
     BUILD: Gauge "ringq_build_info" ["version"] in Count,

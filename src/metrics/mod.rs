@@ -10,24 +10,21 @@ mod shard;
 mod tests;
 mod topic;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Gauge, Histogram};
 
 use cache::Cache;
-use definitions::{
-    BUILD, CREDIT_WAITING, DELIVERED, ENQUEUED, JOBS, LAG, OLDEST_READY, RING_DISAGREEMENT,
-    RINGS_OPEN, RPC, RUN, SETTLED, STREAMS,
-};
+use definitions::{BUILD, CREDIT_WAITING, LAG, RING_DISAGREEMENT, RINGS_OPEN, RPC, RUN, STREAMS};
 use registry::Registry;
 pub use shard::ShardMetrics;
-use topic::TopicMetrics;
+use topic::Topics;
 
-/// Topics that have series of their own: enough to look at, too few to overload a Prometheus.
+/// Topics that have series of their own: enough to look at, too few to overload a Prometheus. A further one takes the
+/// place of one that has been idle for ten minutes.
 pub const TOPICS_MAX: usize = 200;
-/// The label of all further topics; no topic can have this name.
+/// The label of topics that found no room; no topic can have this name.
 pub const OTHER_TOPICS: &str = "_other";
 
 /// Counts and times what one server does. Cloning is cheap.
@@ -48,8 +45,7 @@ pub struct TopicGauges<'a> {
 #[derive(Debug)]
 struct Inner {
     registry: Registry,
-    topics: Cache<Box<str>, Arc<TopicMetrics>>,
-    other: Arc<TopicMetrics>,
+    topics: Topics,
     rpc: Cache<(&'static str, &'static str), Histogram>,
     lag: Histogram,
     run: Histogram,
@@ -74,8 +70,7 @@ impl Metrics {
         let registry = Registry::new();
         registry.gauge(&BUILD, &[env!("CARGO_PKG_VERSION")]).set(1.0);
         Metrics(Arc::new(Inner {
-            topics: Cache::default(),
-            other: TopicMetrics::new(OTHER_TOPICS, &registry),
+            topics: Topics::new(),
             rpc: Cache::default(),
             lag: registry.histogram(&LAG, &[]),
             run: registry.histogram(&RUN, &[]),
@@ -89,23 +84,17 @@ impl Metrics {
 
     /// `n` jobs were enqueued; `outcome` is what became of each.
     pub fn enqueued(&self, topic: &str, outcome: &'static str, n: u64) {
-        let topic = self.topic(topic);
-        let make = || topic.counter(&ENQUEUED, outcome);
-        topic.enqueued.get_or(outcome, make).increment(n);
+        self.0.topics.used(topic).enqueued.add(outcome, n);
     }
 
     /// `n` deliveries went out; `mode` is the way: a stream, a pull.
     pub fn delivered(&self, topic: &str, mode: &'static str, n: u64) {
-        let topic = self.topic(topic);
-        let make = || topic.counter(&DELIVERED, mode);
-        topic.delivered.get_or(mode, make).increment(n);
+        self.0.topics.used(topic).delivered.add(mode, n);
     }
 
     /// `n` leases ended; `outcome` is what ended them.
     pub fn settled(&self, topic: &str, outcome: &'static str, n: u64) {
-        let topic = self.topic(topic);
-        let make = || topic.counter(&SETTLED, outcome);
-        topic.settled.get_or(outcome, make).increment(n);
+        self.0.topics.used(topic).settled.add(outcome, n);
     }
 
     /// A job was delivered this long after it was due.
@@ -146,22 +135,13 @@ impl Metrics {
 
     /// Replaces the gauges of all topics; those of a topic that is not among them become 0.
     pub fn set_topics(&self, topics: &[TopicGauges<'_>]) {
-        let mut jobs: BTreeMap<(Box<str>, &'static str), u64> = BTreeMap::new();
-        let mut ages: BTreeMap<Box<str>, Duration> = BTreeMap::new();
-        for gauges in topics {
-            let topic = self.topic(gauges.topic);
-            for (state, n) in gauges.jobs {
-                // Made here, set below, where the sums are complete.
-                let _ = topic.jobs.get_or(state, || topic.gauge(&JOBS, &[&topic.label, state]));
-                *jobs.entry((topic.label.clone(), state)).or_default() += n;
-            }
-            let _ = topic.oldest_ready.get_or((), || topic.gauge(&OLDEST_READY, &[&topic.label]));
-            let oldest = ages.entry(topic.label.clone()).or_default();
-            *oldest = gauges.oldest_ready_age.unwrap_or_default().max(*oldest);
-        }
-        for topic in self.0.topics.read().values().chain([&self.0.other]) {
-            topic.set(|state| jobs.get(&(topic.label.clone(), state)).copied(), &ages);
-        }
+        self.0.topics.set(topics);
+    }
+
+    /// Topics that have series of their own.
+    #[must_use]
+    pub fn topics(&self) -> Vec<Box<str>> {
+        self.0.topics.names()
     }
 
     /// The metrics of one shard. Asked twice for one name, both count into the same series.
@@ -173,24 +153,14 @@ impl Metrics {
     /// Everything, in the text format of Prometheus.
     #[must_use]
     pub fn render(&self) -> String {
-        self.0.registry.render()
+        let mut text = self.0.registry.render();
+        self.0.topics.render(&mut text);
+        text
     }
 
     /// Sorts what histograms have collected into their buckets. To be called every few seconds:
     /// between two calls they keep every single value.
     pub fn run_upkeep(&self) {
         self.0.registry.run_upkeep();
-    }
-
-    /// The series of a topic, or those of all others once there are too many.
-    fn topic(&self, topic: &str) -> Arc<TopicMetrics> {
-        if let Some(known) = self.0.topics.get(topic) {
-            return known;
-        }
-        // Threads that come here at once may go over the maximum by their number; that is harmless.
-        if self.0.topics.is_full(TOPICS_MAX) {
-            return Arc::clone(&self.0.other);
-        }
-        self.0.topics.get_or(topic.into(), || TopicMetrics::new(topic, &self.0.registry))
     }
 }

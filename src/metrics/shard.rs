@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::cache::Cache;
 use super::definitions::{
-    BREAKER_OPEN, BREAKER_OPENED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS, STORE_OP,
+    BREAKER_OPEN, BREAKER_OPENED, COUNTED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS, STORE_OP,
 };
 use super::registry::Registry;
 
@@ -23,6 +23,7 @@ struct Inner {
     ops: Cache<&'static str, Histogram>,
     errors: Cache<(&'static str, &'static str), Counter>,
     up: Gauge,
+    counted: Gauge,
     breaker_open: Gauge,
     breaker_opened: Counter,
     refuses_jobs: Gauge,
@@ -37,6 +38,7 @@ impl ShardMetrics {
             ops: Cache::default(),
             errors: Cache::default(),
             up: registry.gauge(&SHARD_UP, &[name]),
+            counted: registry.gauge(&COUNTED, &[name]),
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
             breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
             refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
@@ -68,6 +70,11 @@ impl ShardMetrics {
     /// Whether the shard takes no new jobs though it answers.
     pub fn set_refuses_jobs(&self, refuses: bool) {
         self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
+    }
+
+    /// Whether the gauges of topics include the jobs of the shard.
+    pub fn set_counted(&self, counted: bool) {
+        self.0.counted.set(f64::from(u8::from(counted)));
     }
 
     /// Whether the shard can be used.

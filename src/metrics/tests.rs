@@ -19,6 +19,7 @@ fn used() -> Metrics {
     shard.op("claim", Duration::from_micros(200));
     shard.error("claim", "unavailable");
     shard.set_up(true);
+    shard.set_counted(true);
     metrics
 }
 
@@ -72,6 +73,7 @@ fn values_arrive() {
         r#"ringq_store_op_seconds_count{shard="s0",op="claim"} 1"#,
         r#"ringq_store_errors_total{shard="s0",op="claim",reason="unavailable"} 1"#,
         r#"ringq_shard_up{shard="s0"} 1"#,
+        r#"ringq_shard_counted{shard="s0"} 1"#,
         r#"ringq_rpc_seconds_count{method="Enqueue",code="OK"} 1"#,
     ] {
         assert_has(&metrics, line);
@@ -101,6 +103,39 @@ fn topics_beyond_the_maximum_share_their_series() {
     ]);
     assert_has(&metrics, r#"ringq_jobs{topic="_other",state="ready"} 5"#);
     assert_has(&metrics, r#"ringq_oldest_ready_age_seconds{topic="_other"} 9"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_takes_the_series_of_the_one_that_was_idle_longest() {
+    let metrics = Metrics::new();
+    let count = |topic: &str| metrics.enqueued(topic, "created", 1);
+    for n in 0..TOPICS_MAX {
+        count(&format!("made-up{n}"));
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+    count("orders");
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 1"#);
+    tokio::time::advance(topic::IDLE_MIN - Duration::from_secs(1)).await;
+    count("made-up0");
+    let gauges = TopicGauges { topic: "made-up1", jobs: &[("ready", 1)], oldest_ready_age: None };
+    metrics.set_topics(&[gauges]);
+    count("orders");
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="_other",outcome="created"} 2"#);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    count("orders");
+    let text = metrics.render();
+    assert_has(&metrics, r#"ringq_jobs_enqueued_total{topic="orders",outcome="created"} 1"#);
+    for (topic, stays) in [("made-up0", true), ("made-up1", true), ("made-up2", false)] {
+        assert_eq!(text.contains(&format!("topic=\"{topic}\",")), stays, "{topic}");
+    }
+    assert_eq!(metrics.topics().len(), TOPICS_MAX);
+    // Empty topics take no place from others.
+    let names: Vec<_> = (0..99).map(|n| format!("empty{n}")).collect();
+    let empty = |name| TopicGauges { topic: name, jobs: &[("ready", 0)], oldest_ready_age: None };
+    let gauges: Vec<_> = names.iter().map(|name| empty(name.as_str())).collect();
+    tokio::time::advance(2 * topic::IDLE_MIN).await;
+    metrics.set_topics(&gauges);
+    assert!(metrics.topics().iter().any(|topic| **topic == *"orders"));
 }
 
 #[test]

@@ -1,60 +1,236 @@
-//! What is counted of one topic, or of all that have no series of their own.
+//! What is counted by topic. Topics are named by clients, so only so many have series of their own; one that comes
+//! later takes the place of the one that was idle longest. The registry forgets no series, so these are kept here.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge};
+use tokio::time::Instant;
 
 use super::cache::Cache;
-use super::definitions::Metric;
-use super::registry::Registry;
+use super::definitions::{DELIVERED, ENQUEUED, JOBS, Kind, Metric, OLDEST_READY, SETTLED};
+use super::{OTHER_TOPICS, TOPICS_MAX, TopicGauges};
 
+/// A topic keeps its series for as long after its last job at least: where more topics than have room are in use,
+/// counters that begin at 0 again and again would say less than a common sum.
+pub(super) const IDLE_MIN: Duration = Duration::from_secs(600);
+
+/// The series of all topics.
+#[derive(Debug)]
+pub(super) struct Topics {
+    begin: Instant,
+    known: RwLock<HashMap<Box<str>, Arc<TopicMetrics>>>,
+    other: Arc<TopicMetrics>,
+    /// Before this (milliseconds from `begin`) no topic has been idle for long enough.
+    next_idle: AtomicU64,
+}
+
+/// The series of one topic, or of all that have none of their own.
 #[derive(Debug)]
 pub(super) struct TopicMetrics {
-    pub(super) label: Box<str>,
-    registry: Registry,
-    pub(super) enqueued: Cache<&'static str, Counter>,
-    pub(super) delivered: Cache<&'static str, Counter>,
-    pub(super) settled: Cache<&'static str, Counter>,
-    pub(super) jobs: Cache<&'static str, Gauge>,
-    pub(super) oldest_ready: Cache<(), Gauge>,
+    label: Box<str>,
+    /// When something was counted last, in milliseconds from the beginning.
+    used: AtomicU64,
+    pub(super) enqueued: Counts,
+    pub(super) delivered: Counts,
+    pub(super) settled: Counts,
+    jobs: Counts,
+    /// Bits of a number of seconds; there is one once the topic was read.
+    oldest_ready: Cache<(), Arc<AtomicU64>>,
+}
+
+/// Numbers by outcome, mode or state.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Cache<&'static str, Arc<AtomicU64>>);
+
+// === impl Topics ===
+
+impl Topics {
+    pub(super) fn new() -> Topics {
+        let other = Arc::new(TopicMetrics::new(OTHER_TOPICS));
+        let (known, next_idle) = (RwLock::default(), AtomicU64::new(0));
+        Topics { begin: Instant::now(), known, other, next_idle }
+    }
+
+    /// The series that count what happens in a topic now: its own, or those of all others.
+    pub(super) fn used(&self, topic: &str) -> Arc<TopicMetrics> {
+        let now = self.now();
+        let found = self.read().get(topic).cloned();
+        let series = found.or_else(|| self.add(topic, now));
+        let series = series.unwrap_or_else(|| Arc::clone(&self.other));
+        series.used.store(now, Ordering::Relaxed);
+        series
+    }
+
+    /// Topics that have series of their own.
+    pub(super) fn names(&self) -> Vec<Box<str>> {
+        self.read().keys().cloned().collect()
+    }
+
+    /// Replaces the gauges of all topics.
+    pub(super) fn set(&self, topics: &[TopicGauges<'_>]) {
+        let mut numbers: BTreeMap<Box<str>, (HashMap<&'static str, u64>, Duration)> =
+            BTreeMap::new();
+        for gauges in topics {
+            let in_use = gauges.jobs.iter().any(|(_, jobs)| *jobs > 0);
+            let series = if in_use { self.used(gauges.topic) } else { self.idle(gauges.topic) };
+            let (jobs, oldest) = numbers.entry(series.label.clone()).or_default();
+            for (state, n) in gauges.jobs {
+                *jobs.entry(state).or_default() += n;
+            }
+            *oldest = gauges.oldest_ready_age.unwrap_or_default().max(*oldest);
+        }
+        for series in self.all() {
+            match numbers.get(&series.label) {
+                Some((jobs, oldest)) => series.set(jobs, *oldest),
+                None => series.clear(),
+            }
+        }
+    }
+
+    /// The series of a topic in which nothing happens: those that it has, or new ones where there is room.
+    fn idle(&self, topic: &str) -> Arc<TopicMetrics> {
+        let found = self.read().get(topic).cloned();
+        let room = found.is_none() && self.read().len() < TOPICS_MAX;
+        let series = if room { self.add(topic, self.now()) } else { found };
+        series.unwrap_or_else(|| Arc::clone(&self.other))
+    }
+
+    /// New series of a topic, if there is room or one of the others was idle for long.
+    fn add(&self, topic: &str, now: u64) -> Option<Arc<TopicMetrics>> {
+        if self.read().len() >= TOPICS_MAX && now < self.next_idle.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= TOPICS_MAX && !known.contains_key(topic) {
+            let used = |series: &TopicMetrics| series.used.load(Ordering::Relaxed);
+            let (name, oldest) = known.iter().min_by_key(|(_, series)| used(series))?;
+            let idle_at = used(oldest) + millis(IDLE_MIN);
+            if now < idle_at {
+                self.next_idle.store(idle_at, Ordering::Relaxed);
+                return None;
+            }
+            let name = name.clone();
+            known.remove(&name);
+        }
+        let series =
+            known.entry(topic.into()).or_insert_with(|| Arc::new(TopicMetrics::new(topic)));
+        series.used.fetch_max(now, Ordering::Relaxed);
+        Some(Arc::clone(series))
+    }
+
+    /// Everything, in the text format of Prometheus.
+    pub(super) fn render(&self, text: &mut String) {
+        let mut all = self.all();
+        all.sort_by(|a, b| a.label.cmp(&b.label));
+        render(text, &ENQUEUED, &all, |topic| topic.enqueued.rows());
+        render(text, &DELIVERED, &all, |topic| topic.delivered.rows());
+        render(text, &SETTLED, &all, |topic| topic.settled.rows());
+        render(text, &JOBS, &all, |topic| topic.jobs.rows());
+        render(text, &OLDEST_READY, &all, |topic| {
+            let oldest = topic.oldest_ready.get(&());
+            let seconds = |bits: Arc<AtomicU64>| f64::from_bits(bits.load(Ordering::Relaxed));
+            oldest.into_iter().map(|bits| ("", seconds(bits).to_string())).collect()
+        });
+    }
+
+    fn all(&self) -> Vec<Arc<TopicMetrics>> {
+        self.read().values().chain([&self.other]).cloned().collect()
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.begin.elapsed())
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, HashMap<Box<str>, Arc<TopicMetrics>>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Adds one metric; `rows`: of a topic the values of the second label, if there is one, and what is counted there.
+fn render(
+    text: &mut String,
+    metric: &Metric,
+    topics: &[Arc<TopicMetrics>],
+    rows: impl Fn(&TopicMetrics) -> Vec<(&'static str, String)>,
+) {
+    let Metric { name, labels, help, .. } = metric;
+    let kind = if matches!(metric.kind, Kind::Counter) { "counter" } else { "gauge" };
+    let mut has_head = false;
+    for topic in topics {
+        for (second, value) in rows(topic) {
+            if !std::mem::replace(&mut has_head, true) {
+                let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            }
+            let second = labels.get(1).map(|label| format!(",{label}=\"{second}\""));
+            let (label, second) = (&topic.label, second.unwrap_or_default());
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "{name}{{topic=\"{label}\"{second}}} {value}");
+        }
+    }
+    if has_head {
+        text.push('\n');
+    }
 }
 
 // === impl TopicMetrics ===
 
 impl TopicMetrics {
-    pub(super) fn new(label: &str, registry: &Registry) -> Arc<TopicMetrics> {
-        Arc::new(TopicMetrics {
+    fn new(label: &str) -> TopicMetrics {
+        TopicMetrics {
             label: label.into(),
-            registry: registry.clone(),
-            enqueued: Cache::default(),
-            delivered: Cache::default(),
-            settled: Cache::default(),
-            jobs: Cache::default(),
+            used: AtomicU64::new(0),
+            enqueued: Counts::default(),
+            delivered: Counts::default(),
+            settled: Counts::default(),
+            jobs: Counts::default(),
             oldest_ready: Cache::default(),
-        })
-    }
-
-    pub(super) fn counter(&self, metric: &Metric, second: &str) -> Counter {
-        self.registry.counter(metric, &[&self.label, second])
-    }
-
-    pub(super) fn gauge(&self, metric: &Metric, labels: &[&str]) -> Gauge {
-        self.registry.gauge(metric, labels)
-    }
-
-    /// Sets every gauge that was ever set; what is not known any more becomes 0.
-    pub(super) fn set(
-        &self,
-        jobs: impl Fn(&'static str) -> Option<u64>,
-        ages: &BTreeMap<Box<str>, Duration>,
-    ) {
-        for (state, gauge) in self.jobs.read().iter() {
-            gauge.set(jobs(state).unwrap_or_default() as f64);
         }
-        for gauge in self.oldest_ready.read().values() {
-            gauge.set(ages.get(&self.label).copied().unwrap_or_default());
+    }
+
+    fn set(&self, jobs: &HashMap<&'static str, u64>, oldest: Duration) {
+        for (state, n) in jobs {
+            self.jobs.of(state).store(*n, Ordering::Relaxed);
         }
+        let gauge = self.oldest_ready.get_or((), Arc::default);
+        gauge.store(oldest.as_secs_f64().to_bits(), Ordering::Relaxed);
+    }
+
+    /// What is not known any more becomes 0.
+    fn clear(&self) {
+        let gauges = self.jobs.0.read();
+        gauges.values().for_each(|gauge| gauge.store(0, Ordering::Relaxed));
+        if let Some(gauge) = self.oldest_ready.get(&()) {
+            gauge.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Counts `n` more.
+    pub(super) fn add(&self, label: &'static str, n: u64) {
+        self.of(label).fetch_add(n, Ordering::Relaxed);
+    }
+
+    fn of(&self, label: &'static str) -> Arc<AtomicU64> {
+        self.0.get_or(label, Arc::default)
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let counts = self.0.read();
+        let row = |(label, n): (&&'static str, &Arc<AtomicU64>)| {
+            (*label, n.load(Ordering::Relaxed).to_string())
+        };
+        let mut rows: Vec<_> = counts.iter().map(row).collect();
+        rows.sort_unstable();
+        rows
     }
 }

@@ -1,5 +1,7 @@
 //! What producers and operators ask about jobs, topics and shards, and do to them.
 
+use std::collections::BTreeSet;
+
 use futures::future::join_all;
 use tokio::time::Instant;
 
@@ -17,8 +19,8 @@ pub struct TopicRow {
     pub topic: Topic,
     /// Its numbers, summed over shards.
     pub stats: Stats,
-    /// Enqueued, finished and failed per second over the last minute.
-    pub rates: [f64; 3],
+    /// Enqueued, finished and failed per second over the last minute, where they were counted.
+    pub rates: Option<[f64; 3]>,
     /// Shards that did not answer, or that only other replicas have.
     pub unreachable: Vec<String>,
 }
@@ -140,6 +142,27 @@ impl Scheduler {
         names.truncate(limit);
         let (rows, _) = self.stats(names).await?;
         Ok(rows.into_iter().flatten().collect())
+    }
+
+    /// The numbers of these topics, and of the first other ones if these are fewer than `limit`; and the shards that
+    /// are missing in them.
+    ///
+    /// # Errors
+    /// As the store's, when no shard answers.
+    pub async fn numbers(
+        &self,
+        mut names: Vec<TopicName>,
+        limit: usize,
+    ) -> shards::Result<(Vec<TopicRow>, Vec<ShardName>)> {
+        let read = |shard: Shard| async move { shard.topics(String::new(), None, limit).await };
+        let (pages, mut missing) = self.inner.shards.ask_all(read).await.partial()?;
+        let first: BTreeSet<_> =
+            pages.into_iter().flat_map(|(_, page)| page).map(|topic| topic.name).collect();
+        let known: BTreeSet<_> = names.iter().cloned().collect();
+        names.extend(first.difference(&known).take(limit.saturating_sub(known.len())).cloned());
+        let (rows, silent) = self.stats(names).await?;
+        missing.extend(silent);
+        Ok((rows.into_iter().flatten().collect(), missing))
     }
 
     /// One topic and its numbers.

@@ -7,7 +7,7 @@ use crate::domain::{Time, TopicName};
 
 /// Seconds that a rate looks back.
 const WINDOW: usize = 60;
-/// Topics that are counted; a server with more of them shows rates for the first ones only.
+/// Topics that are counted, which takes 15 MB. Those without an event in the window make room for others.
 const TOPICS_MAX: usize = 10_000;
 
 /// What is counted.
@@ -21,7 +21,16 @@ enum Kind {
 /// Counters of the last minute.
 #[derive(Default)]
 pub struct Rates {
-    topics: Mutex<HashMap<TopicName, [Window; 3]>>,
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    topics: HashMap<TopicName, [Window; 3]>,
+    /// The second of the last look for topics without an event in the window.
+    swept: i64,
+    /// The second of the last event that was not counted, as there was no room.
+    uncounted: Option<i64>,
 }
 
 /// One counter per second, overwritten in a circle.
@@ -50,22 +59,62 @@ impl Rates {
         self.count(topic, Kind::Failed, jobs, now);
     }
 
-    /// Enqueued, finished and failed per second over the last minute.
+    /// Enqueued, finished and failed per second over the last minute; `None` of a topic that may have had events for
+    /// which there was no room.
     #[must_use]
-    pub fn of(&self, topic: &TopicName, now: Time) -> [f64; 3] {
-        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
-        topics.get_mut(topic).map_or([0.0; 3], |windows| windows.each_mut().map(|w| w.rate(now)))
+    pub fn of(&self, topic: &TopicName, now: Time) -> Option<[f64; 3]> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = counted.uncounted.is_none_or(|at| !is_within(at, second(now)));
+        match counted.topics.get_mut(topic) {
+            Some(windows) => Some(windows.each_mut().map(|window| window.rate(now))),
+            None => known.then_some([0.0; 3]),
+        }
     }
 
     fn count(&self, topic: &TopicName, kind: Kind, jobs: u64, now: Time) {
-        let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(windows) = topics.get_mut(topic) {
-            windows[kind as usize].add(jobs, now);
-        } else if topics.len() < TOPICS_MAX {
-            let windows = topics.entry(topic.clone()).or_insert_with(|| [Window::NEW; 3]);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(windows) = counted.windows(topic, now) {
             windows[kind as usize].add(jobs, now);
         }
     }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    /// The counters of a topic; `None`: there is no room for them.
+    fn windows(&mut self, topic: &TopicName, now: Time) -> Option<&mut [Window; 3]> {
+        if !self.topics.contains_key(topic) {
+            if self.topics.len() >= TOPICS_MAX {
+                self.sweep(second(now));
+            }
+            if self.topics.len() >= TOPICS_MAX {
+                self.uncounted = Some(second(now));
+                return None;
+            }
+            self.topics.insert(topic.clone(), [Window::NEW; 3]);
+        }
+        self.topics.get_mut(topic)
+    }
+
+    /// Drops topics whose rates are 0; once a second at most, as it looks at all of them.
+    fn sweep(&mut self, now: i64) {
+        if now > self.swept {
+            self.swept = now;
+            let is_counting = |window: &Window| is_within(window.second, now);
+            self.topics.retain(|_, windows| windows.iter().any(is_counting));
+        }
+    }
+}
+
+/// The second of a time.
+fn second(now: Time) -> i64 {
+    now.0.div_euclid(1_000_000)
+}
+
+/// Whether a second is in the window that ends now.
+fn is_within(at: i64, now: i64) -> bool {
+    now - at < WINDOW as i64
 }
 
 // === impl Window ===
@@ -87,7 +136,7 @@ impl Window {
 
     /// Forgets the seconds between the last event and `now`.
     fn advance(&mut self, now: Time) {
-        let second = now.0.div_euclid(1_000_000).max(self.second);
+        let second = second(now).max(self.second);
         let first_stale = (self.second + 1).max(second - WINDOW as i64 + 1);
         for stale in first_stale..=second {
             let slot = self.slot(stale);
@@ -112,8 +161,24 @@ mod tests {
         for second in 0..120 {
             rates.enqueued(&topic, 1, at(1_000 + second));
         }
-        assert_eq!(rates.of(&topic, at(1_119)), [1.0, 0.0, 0.0]);
-        assert_eq!(rates.of(&topic, at(1_149)), [0.5, 0.0, 0.0]);
-        assert_eq!(rates.of(&topic, at(9_999)), [0.0, 0.0, 0.0]);
+        assert_eq!(rates.of(&topic, at(1_119)), Some([1.0, 0.0, 0.0]));
+        assert_eq!(rates.of(&topic, at(1_149)), Some([0.5, 0.0, 0.0]));
+        assert_eq!(rates.of(&topic, at(9_999)), Some([0.0, 0.0, 0.0]));
+    }
+
+    #[test]
+    fn idle_topics_make_room_and_one_that_found_none_has_no_rates() {
+        let (rates, late) = (Rates::new(), TopicName::stored("late"));
+        let at = |seconds: i64| Time(seconds * 1_000_000);
+        let name = |n: usize| TopicName::stored(&format!("t{n}"));
+        (0..TOPICS_MAX).for_each(|n| rates.enqueued(&name(n), 60, at(1_000)));
+        rates.enqueued(&name(0), 60, at(1_030));
+        rates.enqueued(&late, 60, at(1_059));
+        assert_eq!(rates.of(&late, at(1_059)), None);
+        assert_eq!(rates.of(&name(1), at(1_059)), Some([1.0, 0.0, 0.0]));
+        rates.enqueued(&late, 60, at(1_060));
+        assert_eq!(rates.of(&late, at(1_060)), Some([1.0, 0.0, 0.0]));
+        assert_eq!(rates.of(&name(0), at(1_060)), Some([1.0, 0.0, 0.0]), "it is in use");
+        assert_eq!(rates.of(&name(2), at(1_119)), Some([0.0; 3]), "nothing was lost for a minute");
     }
 }

@@ -89,7 +89,7 @@ pub(in crate::grpc) fn to_topic(topic: &store::Topic) -> pb::Topic {
 
 /// The numbers of a topic.
 pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &Streams) -> pb::TopicStats {
-    let (stats, [enqueue_rate, finish_rate, fail_rate]) = (row.stats, row.rates);
+    let (stats, rate) = (row.stats, |index: usize| row.rates.map(|rates| rates[index]));
     pb::TopicStats {
         scheduled: to_int64(stats.scheduled),
         ready: to_int64(stats.ready),
@@ -97,9 +97,9 @@ pub(in crate::grpc) fn to_topic_stats(row: TopicRow, streams: &Streams) -> pb::T
         backoff: to_int64(stats.backoff),
         dead: to_int64(stats.dead),
         oldest_ready_age: stats.oldest_ready.map(to_duration),
-        enqueue_rate,
-        finish_rate,
-        fail_rate,
+        enqueue_rate: rate(0),
+        finish_rate: rate(1),
+        fail_rate: rate(2),
         streams: to_int32(streams.for_topic(&row.topic.name)),
         unreachable_shards: row.unreachable,
         enqueued_total: to_int64(stats.enqueued_total),

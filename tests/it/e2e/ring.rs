@@ -191,6 +191,10 @@ async fn a_shard_that_cannot_write_hurts_only_its_own_jobs_and_recovers_by_itsel
     let (_, metrics) = http_get(server.http, "/metrics").await;
     assert!(metrics.contains("ringq_shard_breaker_open{shard=\"s2\"} 1"), "{metrics}");
     assert!(metrics.contains("ringq_shard_up{shard=\"s2\"} 0"), "{metrics}");
+    for (shard, counted) in [("s0", 1), ("s2", 0)] {
+        let gauge = format!("ringq_shard_counted{{shard=\"{shard}\"}} {counted}");
+        assert!(metrics.contains(&gauge), "{gauge}: {metrics}");
+    }
 
     holder.execute_batch("ROLLBACK").unwrap();
     eventually("it takes jobs again", async || {

@@ -90,7 +90,7 @@ async fn snapshot(client: &Client) -> String {
     for row in topics {
         let (topic, mut stats) = (row.topic.unwrap(), row.stats.unwrap());
         stats.oldest_ready_age = None;
-        (stats.enqueue_rate, stats.finish_rate, stats.fail_rate) = (0.0, 0.0, 0.0);
+        (stats.enqueue_rate, stats.finish_rate, stats.fail_rate) = (None, None, None);
         stats.streams = 0;
         writeln!(text, "{topic:?} {stats:?}").unwrap();
         for state in 1..=8 {
