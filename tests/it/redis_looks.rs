@@ -119,7 +119,9 @@ impl Script {
         let mut bytes = 0;
         for command in self.0.iter().filter(|command| command[0] != b"TIME") {
             let mut again = redis::cmd(str::from_utf8(&command[0]).unwrap());
-            command[1..].iter().for_each(|word| drop(again.arg(&word[..])));
+            for word in &command[1..] {
+                again.arg(&word[..]);
+            }
             bytes += size(&again.query_async(connection).await.unwrap());
         }
         bytes

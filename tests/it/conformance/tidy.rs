@@ -118,7 +118,7 @@ pub(crate) async fn what_deleted_jobs_left_behind_is_not_in_the_way_of_new_ones(
     // Deleted from the middle of a backlog, of an order by priority and of one by due time.
     let job = |n: u64| NewJob {
         keep: Keep::Nothing,
-        priority: (n % 3 == 0).then_some(5),
+        priority: n.is_multiple_of(3).then_some(5),
         due: after(n % 2),
         ..new_job(&format!("j{n}"))
     };
