@@ -141,8 +141,7 @@ impl Client {
         let max_in_flight = i32::try_from(BATCHES.1)?;
         let topics = vec![TOPIC.to_owned()];
         let lease_duration = Some(prost_types::Duration { seconds: 30, nanos: 0 });
-        let take =
-            StreamRequest { topics, max_in_flight, lease_duration, ..Default::default() };
+        let take = StreamRequest { topics, max_in_flight, lease_duration, ..Default::default() };
         Ok(self.queue.stream(take).await?.into_inner())
     }
 

@@ -18,8 +18,8 @@ use super::orphans::Broken;
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{
-    Config, Delivery, OpenError, StreamOptions, adoption, detach, hear, lost, orphans, returns, silence,
-    watch,
+    Config, Delivery, OpenError, StreamOptions, adoption, detach, hear, lost, orphans, returns,
+    silence, watch,
 };
 
 /// See the module.

@@ -3,7 +3,8 @@
 
 use crate::domain::{Job, JobKey, Time, TopicName};
 use crate::store::{
-    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Info, Lease, LeaseRef, List, Page, Pruned, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Stats, Tidied, Tied, Topic, Unclaim, Undone,
+    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Lease, LeaseRef, List, Page, Pruned, Reaped,
+    Redrive, Redriven, Refused, Reschedule, Rescheduled, Tidied, Tied, Topic, Unclaim, Undone,
 };
 
 use super::op::Op;

@@ -306,7 +306,7 @@ async fn fill(rig: &Rig) {
     rig.delete(&ids(DEEP)).await;
     rig.put(ids(1_000).iter().map(|id| heavy("heavy", id))).await;
     let later =
-        |id: &String| Reschedule { key: key("heavy", id), due: Some(after(3_600)), priority: None };
+        |id: &String| Reschedule { key: key("heavy", id), due: Some(after(3_600)), priority: None, until: None };
     for part in ids(400).chunks(100) {
         rig.q.store.reschedule(part.iter().map(later).collect()).await.unwrap();
     }
@@ -388,16 +388,20 @@ async fn write(rig: &mut Rig) {
         key: key("delayed", &id),
         due: Some(after(7_200)),
         priority: Some(3),
+        until: None,
     });
     rig.q.store.reschedule(moves.collect()).await.unwrap();
     rig.look("reschedule", false).await;
     let redrive = Redrive {
         topic: topic("done"),
         ids: ids(CALL).iter().map(|id| JobId::try_chosen(id).unwrap()).collect(),
+        states: State::ALL.into_iter().filter(|state| state.is_terminal()).collect(),
         spacing: std::time::Duration::ZERO,
         delay: std::time::Duration::ZERO,
         target: None,
+        ttl: None,
         dry_run: false,
+        until: None,
     };
     rig.q.store.redrive(redrive).await.unwrap();
     rig.look("redrive", false).await;

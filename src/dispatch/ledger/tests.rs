@@ -105,7 +105,7 @@ fn errors_names_and_revocations_count_for_the_size_of_a_message() {
         }
     }
     assert_eq!(sent.len(), 5_120);
-    sent.iter().for_each(|&token| ledger.revoke(Token(token), Revoked::Deleted));
+    sent.iter().for_each(|&token| ledger.revoke(0, Token(token), Revoked::Deleted));
     claim(&mut ledger, vec![job(9_999, limit::PAYLOAD_BYTES_MAX)]);
     ledger.drain();
     let mut revoked = Vec::new();

@@ -137,7 +137,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.extend(&sent).await;
         let mut second = server.open(next(by, first, with(LEASES[1])));
         server.holds(4).await;
-        server.scheduler.delete(sent[0].receipt.key.clone()).await.unwrap();
+        server.scheduler.delete(sent[0].receipt.key.clone(), None).await.unwrap();
         let batch = second.batch().await;
         assert_eq!(batch.revocations, [(sent[0].receipt.clone(), Revoked::Deleted)], "{by:?}");
         assert_eq!(batch.in_flight, 3);
@@ -149,7 +149,7 @@ async fn revocations_and_settles_reach_the_stream_that_adopted() {
         server.extend(&sent[2..]).await;
         let mut third = server.open(next(by, second_id, with(LEASES[1])));
         server.holds(2).await;
-        server.scheduler.delete(sent[2].receipt.key.clone()).await.unwrap();
+        server.scheduler.delete(sent[2].receipt.key.clone(), None).await.unwrap();
         let revoked = third.batch().await.revocations;
         assert_eq!(revoked, [(sent[2].receipt.clone(), Revoked::Deleted)], "{by:?}");
         server.ack(&sent[3..]).await;

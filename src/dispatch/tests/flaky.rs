@@ -12,7 +12,10 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::sqlite::SqliteStore;
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Tidied, Tied, Topic, Unclaim, Undone,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Events,
+    Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive,
+    Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Sign, Stats, Store, Tidied,
+    Tied, Topic, Unclaim, Undone,
 };
 
 pub(super) struct Flaky {

@@ -41,7 +41,7 @@ async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_de
         if deletes {
             let topic = TopicName::stored("t");
             let id = server.store.ids(topic.clone(), None, 9).await.unwrap().ids.remove(0);
-            server.scheduler.delete(JobKey { topic, id }).await.unwrap();
+            server.scheduler.delete(JobKey { topic, id }, None).await.unwrap();
         } else {
             server.clock.advance(30 * SECOND);
             server.reap().await;

@@ -292,7 +292,7 @@ async fn a_lease_whose_settle_a_dead_shard_refused_is_still_revoked_and_settled(
     server.ring.stores[0].set(Fault::None);
     server.ring.until_down(0, false).await;
     let key = held[0].receipt.key.clone();
-    server.ring.scheduler.delete(key).await.unwrap();
+    server.ring.scheduler.delete(key, None).await.unwrap();
     let revoked = worker.batch().await.revocations;
     assert_eq!(revoked, [(held[0].receipt.clone(), Revoked::Deleted)]);
     server.ack(held[1..].to_vec()).await;

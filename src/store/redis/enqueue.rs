@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::domain::{
     Durability, EnqueueOutcome, JobId, JobKey, State, Time, TopicName, When, limit,
 };
-use crate::store::{Enqueue, Error, NewJob, Prior, Result, codec};
+use crate::store::{Enqueue, Error, NewJob, Prior, Result, Unwritten, codec};
 
 use super::actions::{POLICIES, outcome, unwritten};
 use super::durability::Wait;
@@ -35,7 +35,7 @@ const NOT_WRITTEN: Enqueue = Enqueue {
     state: State::Ready,
     due: Time(0),
     durability: Durability::Memory,
-    unsure: true,
+    unwritten: Some(Unwritten::Forgotten),
 };
 /// The job names its priority.
 const HAS_PRIORITY: u8 = 64;

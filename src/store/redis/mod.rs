@@ -81,7 +81,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, State, StreamId, Time, TopicName};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tidied, Tied, Topic, Trouble, Unclaim, Undone, codec,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
+    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
+    Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tidied, Tied, Topic,
+    Trouble, Unclaim, Undone, codec,
 };
 
 use hints::Hints;

@@ -46,7 +46,10 @@ use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, Job, JobKey, ShardName, StreamId, Time, TopicName, limit};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend, Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tidied, Tied, Topic, Unclaim, Undone,
+    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend,
+    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
+    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tidied, Tied, Topic,
+    Unclaim, Undone,
 };
 
 use reader::Readers;

@@ -289,6 +289,7 @@ impl Life {
                     target: Some(topic("elsewhere")),
                     ttl: None,
                     dry_run: false,
+                    until: None,
                 };
                 assert_eq!(q.store.redrive(redrive).await.unwrap().redriven, 1);
             }
@@ -381,7 +382,7 @@ pub(crate) async fn a_shard_that_drains_takes_no_job_under_an_id_of_a_server(q: 
         (ShardState::Active, None),
         (ShardState::Draining, None),
     ] {
-        q.store.set_state(state).await.unwrap();
+        q.store.set_state(state, None).await.unwrap();
         assert_eq!(q.put(again(&new)).await.unwritten, expected, "{state:?}");
         assert_eq!(repeat(&q, &done).await, DONE);
         assert_eq!(repeat(&q, &there).await, (Some(EnqueueOutcome::Unchanged), State::Ready));

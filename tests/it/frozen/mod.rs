@@ -163,6 +163,7 @@ fn all_ended() -> Redrive {
         target: None,
         ttl: None,
         dry_run: false,
+        until: None,
     }
 }
 
