@@ -5,7 +5,7 @@ local function tell(...) found[#found + 1] = table.concat({ ... }, ' ') end
 
 -- The type of a key that may be left, by what stands before the first colon of its name.
 local MAY_BE = { topics = 1, claims = 1, topic = 1, jobs = 1, more = 1, line = 1, done = 1, deadlines = 1, alarms = 1,
-                 recent = 1, ['recent.old'] = 1, ['recent.since'] = 1, replicas = 1, rings = 1, state = 1, voids = 1 }
+                 recent = 1, ['recent.from'] = 1, ['recent.since'] = 1, replicas = 1, rings = 1, state = 1, voids = 1 }
 
 local function exists(topic, id) return call('HEXISTS', KEYS[1] .. 'jobs:' .. topic, id) == 1 end
 
@@ -14,7 +14,7 @@ local function is_ours(topic) return string.sub(topic, 1, 7) == 'faults.' end
 for _, key in ipairs(call('KEYS', string.gsub(KEYS[1], '[{}]', '\\%0') .. '*')) do
   local kind, rest = string.match(string.sub(key, #KEYS[1] + 1), '^([^:]+):?(.*)$')
   local topic = string.match(rest, '[^:]*$')
-  if topic ~= '' and not is_ours(topic) and kind ~= 'recent' and kind ~= 'recent.old' then
+  if topic ~= '' and not is_ours(topic) and kind ~= 'recent' then
     -- Not of the load.
   elseif not MAY_BE[kind] then
     tell('there is', key)

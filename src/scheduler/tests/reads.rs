@@ -256,7 +256,8 @@ async fn kept_jobs_go_elsewhere_however_little_there_is_of_them_and_tombstones_n
         ring.accept(vec![draft]).await;
         ring.scheduler.delete(key("a", id.as_str()), None).await.unwrap();
     }
-    let all = RedriveJobs { ids: [kept.clone(), dropped].concat(), ..redrive("a", Some("b")) };
+    let (ids, states) = ([kept.clone(), dropped].concat(), vec![State::Cancelled]);
+    let all = RedriveJobs { ids, states, ..redrive("a", Some("b")) };
     let done = ring.scheduler.redrive(all, None).await.unwrap();
     assert_eq!((done.redriven, done.skipped), (20, 20));
     for id in kept {
