@@ -61,12 +61,12 @@ async fn ids_of_requests_collide_with_no_other_id() {
     let mut ids = Vec::new();
     let named = ["import", "import:1", "import:1:1", "1", "r:import"];
     for request_id in named {
-        let jobs = (0..3).map(|n| job("t").with_text(&format!("{request_id} {n}"))).collect();
+        let jobs = (0..3).map(|n| job("t").with_text(format!("{request_id} {n}"))).collect();
         for result in batch(&client, request_id, jobs).await {
             assert_eq!(result.outcome(), EnqueueOutcome::Created, "{request_id} {result:?}");
             ids.push(result.id);
         }
-        let alone = job("t").with_text(&format!("{request_id} alone"));
+        let alone = job("t").with_text(format!("{request_id} alone"));
         let alone = client.send(with_request(alone, request_id, ConflictPolicy::Keep)).await;
         let alone = alone.unwrap();
         assert_eq!(alone.outcome(), EnqueueOutcome::Created, "{request_id} {alone:?}");
