@@ -2,10 +2,12 @@
 //! may keep what is written to it waiting.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::pauses::Pauses;
@@ -20,6 +22,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const WRITE_STALL_MAX: Duration = Duration::from_secs(40);
 /// Refused connections are logged this often at most, with the number of the others.
 const LOG_EVERY: Duration = Duration::from_secs(10);
+/// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bits of an IPv6 address that name its network: one machine has all addresses below.
 const NETWORK_BITS: u32 = 64;
 
@@ -152,8 +156,25 @@ impl Drop for Place {
     }
 }
 
+/// The socket once its first bytes are there, and whether they are those of HTTP/2. Until then a connection costs its
+/// socket and a small task.
+pub(crate) async fn preface(
+    mut socket: TcpStream,
+) -> io::Result<(impl AsyncRead + AsyncWrite + Send + Unpin + 'static, bool)> {
+    let (mut head, mut length) = ([0; PREFACE.len()], 0);
+    while length < head.len() && PREFACE.starts_with(&head[..length]) {
+        match socket.read(&mut head[length..]).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            more => length += more,
+        }
+    }
+    let (read, write) = socket.into_split();
+    let socket = join(io::Cursor::new(head).take(length as u64).chain(read), write);
+    Ok((socket, head == PREFACE))
+}
+
 /// Fails where the peer has closed the connection already.
-fn prepare(socket: &TcpStream) -> std::io::Result<()> {
+fn prepare(socket: &TcpStream) -> io::Result<()> {
     // Without it a small answer waits for the acknowledgement of the one before.
     socket.set_nodelay(true)?;
     #[cfg(target_os = "linux")]
@@ -213,12 +234,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_over_the_bound_is_closed_at_once_and_the_next_one_is_served() {
-        use tokio::io::AsyncReadExt as _;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Connections::new("grpc", 1, 1);
         let first = TcpStream::connect(address).await.unwrap();
         let accepted = connections.accept(&listener).await;
+        #[cfg(target_os = "linux")]
+        {
+            let stall = rustix::net::sockopt::tcp_user_timeout(&accepted.socket).unwrap();
+            assert_eq!(u128::from(stall), WRITE_STALL_MAX.as_millis());
+        }
         let mut second = TcpStream::connect(address).await.unwrap();
         let third = tokio::spawn(async move {
             let next = connections.accept(&listener).await;

@@ -4,7 +4,6 @@
 //! the tasks of calls: a call whose client reads nothing could not be ended.
 
 use std::future::Future;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +13,14 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
 
-use crate::connections::{Accepted, Connections};
+use crate::connections::{Accepted, Connections, preface};
 use crate::domain::limit;
 
 use super::layers::{CallLayer, Cut};
@@ -35,8 +33,6 @@ const RESETS_MAX: usize = limit::CONNECTION_CALLS_MAX as usize;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// How long it may take to answer.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The first bytes of every HTTP/2 connection (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Where hyper runs the calls of a connection: each in a task that ends with its call, or when the call asks to
 /// be cut off.
@@ -75,7 +71,7 @@ async fn connection(accepted: Accepted, routes: Routes, layer: CallLayer, stop: 
     let socket = tokio::select! {
         () = stop.cancelled() => return,
         begun = begun => match begun {
-            Ok(Ok(socket)) => socket,
+            Ok(Ok((socket, _))) => socket,
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "connection closed before its first call"),
             Err(_) => return tracing::debug!(%peer, "connection closed: it sent no HTTP/2 preface in time"),
         },
@@ -109,22 +105,6 @@ fn http() -> http2::Builder<Tasks> {
     http
 }
 
-/// The socket once its preface is there, or what is none, which hyper answers. Until then a connection costs its
-/// socket and a small task.
-async fn preface(
-    mut socket: TcpStream,
-) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
-    let (mut head, mut length) = ([0; PREFACE.len()], 0);
-    while length < head.len() && PREFACE.starts_with(&head[..length]) {
-        match socket.read(&mut head[length..]).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            more => length += more,
-        }
-    }
-    let (read, write) = socket.into_split();
-    Ok(join(io::Cursor::new(head).take(length as u64).chain(read), write))
-}
-
 // === impl Tasks ===
 
 impl<F> Executor<F> for Tasks
@@ -140,11 +120,13 @@ where
 mod tests {
     use std::future::pending;
 
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
     use tokio::time::Instant;
 
     use super::super::layers::Limits;
     use super::*;
+    use crate::connections::PREFACE;
     use crate::metrics::Metrics;
 
     /// An empty SETTINGS frame.

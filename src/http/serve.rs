@@ -7,15 +7,15 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use crate::connections::{Accepted, Connections};
+use crate::connections::{Accepted, Connections, preface};
 
 /// Connections at once: probes and scrapers are few, and each holds an open file.
 const CONNECTIONS_MAX: usize = 128;
@@ -23,8 +23,24 @@ const CONNECTIONS_MAX: usize = 128;
 const PEER_CONNECTIONS_MAX: usize = 64;
 /// How long the head of a request may take, and how long a connection may have none.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// Requests at once on one HTTP/2 connection.
+const STREAMS_MAX: u32 = 16;
 /// How long a client that does not read may hold up the end of the server.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Runs a connection until its client closes it, or until `stop` and its last answer.
+macro_rules! until {
+    ($connection:expr, $stop:expr) => {{
+        let mut connection = pin!($connection);
+        tokio::select! {
+            served = &mut connection => served,
+            () = $stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    }};
+}
 
 /// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
@@ -46,22 +62,43 @@ pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<
 
 async fn connection(accepted: Accepted, router: Router, stop: CancellationToken) {
     let Accepted { socket, peer, place: _place } = accepted;
+    let (socket, is_http2) = tokio::select! {
+        () = stop.cancelled() => return,
+        begun = tokio::time::timeout(HEAD_MAX, preface(socket)) => match begun {
+            Ok(Ok(begun)) => begun,
+            _ => return tracing::debug!(%peer, "http connection closed: it sent nothing whole in time"),
+        },
+    };
     let service = service_fn(move |request: http::Request<Incoming>| {
         router.clone().oneshot(request.map(Body::new))
     });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(socket), service));
-    let served = tokio::select! {
-        served = &mut connection => served,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+    let socket = TokioIo::new(socket);
+    let served = if is_http2 {
+        let connection = http2().serve_connection(socket, service);
+        until!(connection, stop)
+    } else {
+        let connection = http1().serve_connection(socket, service);
+        until!(connection, stop)
     };
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "http connection failed");
     }
+}
+
+fn http1() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
+    http
+}
+
+/// For gRPC clients that were given the wrong port: they see that this is no gRPC server.
+fn http2() -> http2::Builder<TokioExecutor> {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .keep_alive_interval(HEAD_MAX)
+        .keep_alive_timeout(HEAD_MAX);
+    http
 }
 
 #[cfg(test)]
@@ -94,5 +131,10 @@ mod tests {
             assert_eq!(begun.elapsed().as_secs(), HEAD_MAX.as_secs(), "{sent:?}");
             assert_eq!(answer.starts_with(b"HTTP/1.1 200"), served);
         }
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(crate::connections::PREFACE).await.unwrap();
+        let mut settings = [0; 9];
+        socket.read_exact(&mut settings).await.unwrap();
+        assert_eq!(settings[3], 4, "SETTINGS: a gRPC client is answered in its own protocol");
     }
 }

@@ -1,7 +1,6 @@
 //! `grpc-timeout`: until when the caller waits for an answer.
 //!
-//! tonic honours the header too, but answers CANCELLED, and only until the headers of the answer.
-//! So ours ends a call a little earlier.
+//! A call ends a little earlier, so that its caller sees an answer and not only its own timer.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ pub(in crate::grpc) struct Deadline(pub(super) Instant);
 /// An answer that names what makes a repeat safe leaves this long before the deadline, or a quarter
 /// of what is left before a near one, so that it arrives.
 const LAST_WORD: Duration = Duration::from_millis(100);
-/// How much earlier than tonic's timer ours rings: two of its ticks.
+/// How much earlier: two ticks of the timer.
 const MARGIN: Duration = Duration::from_millis(2);
 /// Most digits of a `grpc-timeout` (the protocol's own bound).
 const DIGITS_MAX: usize = 8;

@@ -127,3 +127,26 @@ impl Reader<'_> {
         row.job(state, blobs, topic, self.shard)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_open_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, shard) = (dir.path().join("s0.db"), ShardName::try_new("s0").unwrap());
+        let mut writer = schema::open_writer(&path).unwrap();
+        schema::prepare(&mut writer, &shard, Time(0)).unwrap();
+        let readers = Readers::open(path.clone(), shard, Clock::system()).unwrap();
+        // A file that is gone cannot be opened, as none can by a process that has no more of them.
+        std::fs::remove_file(&path).unwrap();
+        let reads = (0..2 * READS_MAX)
+            .map(|_| readers.call(TopicName::stored("t"), |reader, name| reader.topic(name)));
+        for read in join_all(reads).await {
+            assert_eq!(read.unwrap(), None);
+        }
+    }
+}
