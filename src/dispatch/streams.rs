@@ -176,7 +176,7 @@ impl Streams {
     fn closed(&self, stream: &Arc<Stream>, unsent: Vec<Loose>) {
         if stream.ledger().is_over() {
             self.registry().streams.remove(&stream.id());
-        } else {
+        } else if stream.ledger().heir.is_some() {
             (0..self.adoptions.len()).for_each(|shard| self.follow(shard, stream));
         }
         self.give_back(unsent);

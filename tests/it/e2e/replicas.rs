@@ -78,7 +78,7 @@ async fn a_job_that_is_deleted_elsewhere_is_revoked() {
 async fn jobs_follow_their_worker_to_another_replica_and_come_back_when_it_dies() {
     let Some(two) = two().await else { return };
     for (lease, drains) in [(30, false), (86_400, true)] {
-        let (lease, id) = (Duration::from_secs(lease), format!("of {lease}"));
+        let (lease, id) = (Duration::from_secs(lease), format!("of-{lease}"));
         two.there.enqueue(job("t").with_id("gone").with_lease(lease)).await;
         two.there.enqueue(job("t").with_id(&id).with_lease(lease)).await;
         let (from, to) = if drains { (&two.there, &two.here) } else { (&two.here, &two.there) };
