@@ -49,8 +49,9 @@ pub const FOLLOW_UPS_MAX: usize = 16;
 pub const STREAM_TOPICS_MAX: usize = 64;
 /// Largest `max_in_flight` of a stream; more is lowered to it. The replica keeps a book of every job in flight.
 pub const STREAM_CREDIT_MAX: u32 = 10_000;
-/// `max_in_flight` of a stream that names none: hides the way of a credit from jobs of some milliseconds.
-pub const STREAM_CREDIT_DEFAULT: u32 = 16;
+/// `max_in_flight` of a stream that names none: safe for a worker that takes one job after the other, whose next jobs
+/// would use up their leases while they wait for it.
+pub const STREAM_CREDIT_DEFAULT: u32 = 1;
 /// `max_in_flight_bytes` of a stream that names none: of the largest payloads 64.
 pub const STREAM_BYTES_DEFAULT: u64 = 64 << 20;
 /// Most deliveries of one message, whatever `max_batch` says: one call settles them all.
@@ -101,8 +102,12 @@ pub const EMPTY_TOPIC_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
 /// Longest lease: a worker that needs more extends it.
 pub const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Lease of a job when neither job, stream nor topic names one.
-pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// Lease of a job of a stream when neither job, stream nor topic names one: longer than most jobs run, so that a worker
+/// need not extend it. A worker that dies breaks its stream, which gives its jobs back in seconds; only one that hangs
+/// holds them for so long.
+pub const STREAM_LEASE_DEFAULT: Duration = Duration::from_secs(30 * 60);
+/// Lease of a job of a Pull when neither job, Pull nor topic names one: no stream shows that its worker lives.
+pub const PULL_LEASE_DEFAULT: Duration = Duration::from_secs(30);
 /// Farthest due time, and longest wait for a retry: ten years, beyond which a date is a slip.
 pub const DELAY_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Longest retention of a finished job: a year; what is kept longer belongs in a database.
@@ -119,6 +124,9 @@ pub const DEAD_RETENTION: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Give-back of a broken stream's leases when the stream names none: time for its worker to connect again and
 /// extend them.
 pub const ORPHAN_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+/// Longest wait for the worker of a lease that ran out while no server served its shard, whatever its grace: who has
+/// not come back within a minute does not, and a grace that means "never" must not hold a job for ever.
+pub const AWAY_GRACE_MAX: Duration = Duration::from_secs(60);
 /// An Extend this long before a break counts as sent for it: a worker that stops sends one Extend
 /// and then cancels, and the store may have applied the one a moment before the server sees the
 /// other. No longer than that: a worker that heartbeats and is killed must not seem to have spoken,
@@ -141,6 +149,10 @@ pub const PULL_DEADLINE_MARGIN: Duration = Duration::from_millis(200);
 pub const REPLICA_HEARTBEAT: Duration = Duration::from_secs(2);
 /// A replica that a shard has not heard of for so long is dead: its streams are broken ones.
 pub const REPLICA_SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// A shard that no server has shown itself to for so long was away: two signs of life of each are missing, and more than
+/// one that is late. To be wrong costs little: leases that ran out meanwhile end a grace later, and uncounted.
+pub const AWAY_MIN: Duration = Duration::from_secs(5);
 
 /// What one bound relies on in another.
 const _: () = {
@@ -177,6 +189,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("follow_ups_max", count(FOLLOW_UPS_MAX)),
         ("stream_topics_max", count(STREAM_TOPICS_MAX)),
         ("stream_credit_max", count(STREAM_CREDIT_MAX)),
+        ("stream_credit_default", count(STREAM_CREDIT_DEFAULT)),
         ("stream_batch_max", count(STREAM_BATCH_MAX)),
         ("stream_bytes_default", count(STREAM_BYTES_DEFAULT)),
         ("message_bytes_max", count(MESSAGE_BYTES_MAX)),
@@ -193,7 +206,8 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("confirm_ms_max", ms(CONFIRM_MAX)),
         ("lease_ms_min", ms(LEASE_MIN)),
         ("lease_ms_max", ms(LEASE_MAX)),
-        ("lease_ms_default", ms(LEASE_DEFAULT)),
+        ("stream_lease_ms_default", ms(STREAM_LEASE_DEFAULT)),
+        ("pull_lease_ms_default", ms(PULL_LEASE_DEFAULT)),
         ("delay_ms_max", ms(DELAY_MAX)),
         ("retention_ms_max", ms(RETENTION_MAX)),
         ("tombstone_ms", ms(TOMBSTONE)),
@@ -218,10 +232,9 @@ mod tests {
 
     /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
     /// a client asks for nothing.
-    const UNPUBLISHED: [&str; 18] = [
+    const UNPUBLISHED: [&str; 19] = [
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
-        "STREAM_CREDIT_DEFAULT",
         "STREAM_BATCH_DEFAULT",
         "LIST_JOBS_PAGE_DEFAULT",
         "LIST_TOPICS_PAGE_DEFAULT",
@@ -230,6 +243,7 @@ mod tests {
         "CALL_LOOKS_MAX",
         "EMPTY_TOPIC_MAX",
         "PREFETCH_BYTES_MAX",
+        "AWAY_GRACE_MAX",
         "EXTEND_BEFORE_BREAK",
         "ID_AHEAD_MAX",
         "HEARTBEAT_DEFAULT",
@@ -237,6 +251,7 @@ mod tests {
         "PULL_DEADLINE_MARGIN",
         "REPLICA_HEARTBEAT",
         "REPLICA_SILENCE_MAX",
+        "AWAY_MIN",
     ];
 
     /// A published name is that of its constant, with the unit of a duration in it.
@@ -285,7 +300,8 @@ mod tests {
             assert!((min..=max).contains(&default), "{default}");
         }
         for (min, default, max) in [
-            (LEASE_MIN, LEASE_DEFAULT, LEASE_MAX),
+            (LEASE_MIN, STREAM_LEASE_DEFAULT, LEASE_MAX),
+            (LEASE_MIN, PULL_LEASE_DEFAULT, LEASE_MAX),
             (HEARTBEAT_MIN, HEARTBEAT_DEFAULT, HEARTBEAT_MAX),
             (Duration::ZERO, PULL_WAIT_DEFAULT, PULL_WAIT_MAX),
             (Duration::ZERO, TOMBSTONE, RETENTION_MAX),

@@ -48,7 +48,7 @@ pub(super) struct SpecArgs {
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     max_retry_duration: Option<Duration>,
     /// How long an attempt may go without being settled or extended, 1s to 24h [default: what its
-    /// worker asks for, else 30s]
+    /// worker asks for, else 30m]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, allow_hyphen_values = true)]
     lease: Option<Duration>,
     /// The job expires unless it runs within this time [default: never]

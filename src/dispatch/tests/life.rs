@@ -2,6 +2,7 @@
 
 use super::harness::{AGE_MAX, STREAMS_MAX, Server, options, pull_options, settle_down};
 use super::*;
+use crate::domain::limit;
 
 #[tokio::test]
 async fn streams_and_pulls_share_a_maximum() {
@@ -184,4 +185,23 @@ async fn a_job_in_time_keeps_a_stream_from_ending_idle() {
     }
     advance(71).await;
     while !stream.ended().await {}
+}
+
+/// Credit and lease are those of a request that names none.
+#[tokio::test]
+async fn a_serial_worker_of_defaults_finishes_jobs_of_45_s_each_once_and_extends_none() {
+    for jobs in [1, 2, 3, 4, 7, 20] {
+        let server = Server::start();
+        server.enqueue("t", jobs).await;
+        let (max_in_flight, lease) = (limit::STREAM_CREDIT_DEFAULT, limit::STREAM_LEASE_DEFAULT);
+        let mut stream = server.open(StreamOptions { max_in_flight, lease, ..options(&["t"]) });
+        for _ in 0..jobs {
+            let job = stream.jobs(1).await;
+            assert_eq!((job[0].job.failures, job[0].job.deliveries), (0, 0));
+            server.clock.advance(45 * SECOND);
+            server.scheduler.reap(&server.scheduler.shards().all()[0]).await.unwrap();
+            server.ack(&job).await;
+        }
+        assert_eq!(server.stats("t").await.succeeded_total, jobs as u64);
+    }
 }

@@ -61,7 +61,7 @@ pub(in crate::grpc) fn stream(
             limit::STREAM_BATCH_DEFAULT,
             limit::STREAM_BATCH_MAX,
         ),
-        lease: lease.unwrap_or(limit::LEASE_DEFAULT),
+        lease: lease.unwrap_or(limit::STREAM_LEASE_DEFAULT),
         heartbeat: heartbeat(c, heartbeat_interval.as_ref()),
         max_jobs: or_zero(c, root.field("max_jobs"), max_jobs, "no limit"),
         idle_timeout: time::duration(c, idle, idle_timeout.as_ref(), &POSITIVE),
@@ -93,7 +93,7 @@ pub(in crate::grpc) fn pull(
     let options = PullOptions {
         topics: self::topics(c, &topics),
         max_jobs: capped(c, root.field("max_jobs"), max_jobs, 1, limit::PULL_JOBS_MAX),
-        lease: lease.unwrap_or(limit::LEASE_DEFAULT),
+        lease: lease.unwrap_or(limit::PULL_LEASE_DEFAULT),
         worker_id: self::worker_id(c, worker_id),
         wait: wait.min(left),
         peer: caller.peer,
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn defaults_and_caps_are_in_effect_and_told() {
         let (options, info) = open(request()).unwrap();
-        assert_eq!((options.max_in_flight, options.max_batch, options.max_jobs), (16, 64, None));
-        assert_eq!(options.lease, Duration::from_secs(30));
+        assert_eq!((options.max_in_flight, options.max_batch, options.max_jobs), (1, 64, None));
+        assert_eq!(options.lease, Duration::from_secs(30 * 60));
         assert_eq!(options.idle_timeout, None);
         assert_eq!(info.heartbeat_interval, span(20));
         assert_eq!(info.orphan_grace, span(5));
@@ -263,6 +263,7 @@ mod tests {
             let request = pb::PullRequest { topics: vec!["t".into()], wait, ..Default::default() };
             let options = pull(request, Caller::default(), left).unwrap();
             assert_eq!(options.wait, expected, "{wait:?} {left:?}");
+            assert_eq!(options.lease, secs(30), "no stream shows that its worker lives");
         }
     }
 

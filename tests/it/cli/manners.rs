@@ -91,7 +91,7 @@ async fn help_tells_the_defaults() {
     for default in [
         "[default: 25]",
         "[default: 1s, then twice",
-        "else 30s]",
+        "else 30m]",
         "[default: 60s",
         "[default: never]",
         "[env: RINGQ_SERVER] [default: http://127.0.0.1:7700]",

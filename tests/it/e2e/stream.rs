@@ -31,7 +31,7 @@ async fn the_settings_come_first_and_at_once_whether_or_not_there_are_jobs() {
     assert!(begin.elapsed() < millis(2_000), "{:?}", begin.elapsed());
     let info = &worker.info;
     assert!(!info.stream_id.is_empty() && !info.replica.is_empty(), "{info:?}");
-    assert_eq!((info.max_in_flight, info.max_batch), (16, 64), "the defaults");
+    assert_eq!((info.max_in_flight, info.max_batch), (1, 64), "the defaults");
     assert_eq!(info.max_in_flight_bytes, 64 << 20);
     assert_eq!(info.heartbeat_interval, Some(proto(millis(20_000))));
     assert_eq!(info.orphan_grace, Some(proto(millis(5_000))));
