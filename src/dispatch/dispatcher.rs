@@ -7,7 +7,7 @@ use crate::shards::Shard;
 
 use super::hub::Hub;
 use super::ledger::Mode;
-use super::pull::{self, PullOptions};
+use super::pull::{self, Handover, PullOptions};
 use super::stream::Home;
 use super::streams::Streams;
 use super::{Config, Delivery, OpenError, Outbox, StreamOptions, Worker};
@@ -48,12 +48,12 @@ impl Dispatcher {
         Ok(Outbox::new(Arc::clone(&self.hub), stream, place))
     }
 
-    /// Jobs that are ready now or within the wait, whatever comes first. A caller that drops this
-    /// has got nothing, and nothing is counted.
+    /// Jobs that are ready now or within the wait, whatever comes first. A caller that drops this, or the
+    /// [`Handover`] before it is done, has got nothing, and nothing is counted.
     ///
     /// # Errors
     /// [`OpenError`], when there are too many streams and pulls or the replica is leaving.
-    pub async fn pull(&self, options: PullOptions) -> Result<Vec<Delivery>, OpenError> {
+    pub async fn pull(&self, options: PullOptions) -> Result<(Vec<Delivery>, Handover), OpenError> {
         pull::pull(Arc::clone(&self.hub), options).await
     }
 

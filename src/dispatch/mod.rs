@@ -36,7 +36,8 @@
 //! # Invariants
 //! - What is held and asked for on behalf of a stream never exceeds its credit.
 //! - A claimed job is in an outbox, on its way back, or sent; nothing else forgets it.
-//! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery.
+//! - What was not polled by a transport goes back, and counts neither as a failure nor as a delivery. So does what
+//!   a pull has taken, unless the last frame of its answer was.
 
 mod adoption;
 mod alarm;
@@ -75,7 +76,7 @@ use crate::store::Leased;
 
 pub use dispatcher::Dispatcher;
 pub use outbox::Outbox;
-pub use pull::PullOptions;
+pub use pull::{Handover, PullOptions};
 
 /// Bounds of this replica's streams.
 #[derive(Clone, Debug)]

@@ -1,8 +1,10 @@
-//! Pull: a stream of one message, for callers without streaming. Its leases outlive the call.
+//! Pull: a stream of one message, for callers without streaming. Its leases outlive the call, once its answer was sent.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::domain::limit;
 
 use super::hub::Hub;
-use super::ledger::{Harvest, Mode};
+use super::ledger::{Harvest, Loose, Mode, Unsent};
 use super::stream::Stream;
 use super::{Delivery, OpenError, StreamOptions, TopicPattern};
 
@@ -40,6 +42,15 @@ pub struct PullOptions {
     pub user_agent: String,
 }
 
+/// The jobs of a pull on their way to its caller. Dropped before [`Handover::done`], they have reached no client and go
+/// back at once, not counted.
+pub struct Handover {
+    hub: Arc<Hub>,
+    stream: Arc<Stream>,
+    leases: Vec<Loose>,
+    done: AtomicBool,
+}
+
 /// A pull under way. Dropped before its end, what was claimed for it has reached nobody.
 struct Pull {
     hub: Arc<Hub>,
@@ -49,7 +60,10 @@ struct Pull {
 }
 
 /// Whatever is there, as soon as something is.
-pub(super) async fn pull(hub: Arc<Hub>, options: PullOptions) -> Result<Vec<Delivery>, OpenError> {
+pub(super) async fn pull(
+    hub: Arc<Hub>,
+    options: PullOptions,
+) -> Result<(Vec<Delivery>, Handover), OpenError> {
     let wait = options.wait;
     let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
     let mut pull = Pull { hub, stream, ended: false, _place: place };
@@ -73,9 +87,10 @@ pub(super) async fn pull(hub: Arc<Hub>, options: PullOptions) -> Result<Vec<Deli
         };
         if over { Poll::Ready(pull.take()) } else { Poll::Pending }
     });
-    let deliveries = deliveries.await;
+    let (deliveries, leases) = deliveries.await;
     pull.end();
-    Ok(deliveries)
+    let (hub, stream) = (Arc::clone(&pull.hub), Arc::clone(&pull.stream));
+    Ok((deliveries, Handover { hub, stream, leases, done: AtomicBool::new(false) }))
 }
 
 /// The stream that a pull is to the feeds.
@@ -100,14 +115,15 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 // === impl Pull ===
 
 impl Pull {
-    /// What there is.
-    fn take(&self) -> Vec<Delivery> {
+    /// What there is, and the leases of it.
+    fn take(&self) -> (Vec<Delivery>, Vec<Loose>) {
         let now = self.hub.now();
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
+        let leases = taken.jobs.iter().map(Unsent::to_loose).collect();
         let deliveries = self.stream.batch(taken, now).deliveries;
         self.hub.count(&deliveries, "pull");
-        deliveries
+        (deliveries, leases)
     }
 
     fn end(&mut self) {
@@ -121,5 +137,29 @@ impl Drop for Pull {
         if !self.ended {
             self.hub.streams.broke(&self.stream);
         }
+    }
+}
+
+// === impl Handover ===
+
+impl Handover {
+    /// The answer was sent: from here on its leases last until they are settled or over.
+    pub fn done(&self) {
+        self.done.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        if !*self.done.get_mut() {
+            self.hub.streams.undelivered(&self.stream, std::mem::take(&mut self.leases));
+        }
+    }
+}
+
+impl fmt::Debug for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Handover { leases, done, .. } = self;
+        f.debug_struct("Handover").field("leases", leases).field("done", done).finish()
     }
 }

@@ -204,6 +204,13 @@ impl Streams {
         }
     }
 
+    /// What was taken for the transport of this stream has not reached its client.
+    pub(super) fn undelivered(&self, stream: &Arc<Stream>, leases: Vec<Loose>) {
+        let tokens: Vec<Token> = leases.iter().map(|loose| loose.lease.token).collect();
+        self.ended(stream.id(), &tokens);
+        self.give_back(leases);
+    }
+
     /// Applies what became of leases of this replica on that shard, by whoever's doing.
     pub(super) fn apply(&self, shard: usize, hint: Hint) {
         match hint {

@@ -1,5 +1,7 @@
 //! `QueueService`: produce, consume, settle.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -134,10 +136,12 @@ impl QueueService for Queue {
         let left = request.extensions().get::<Deadline>().map(|deadline| deadline.left());
         let caller = caller(&request);
         let options = stream::pull(request.into_inner(), caller, left)?;
-        let deliveries = self.dispatcher.pull(options).await?;
+        let (deliveries, handover) = self.dispatcher.pull(options).await?;
         let policy = |over: &_| self.scheduler.retry_policy(over);
         let deliveries = deliveries.into_iter().map(|d| to_delivery(d, policy)).collect();
-        Ok(Response::new(pb::PullResponse { deliveries }))
+        let mut response = Response::new(pb::PullResponse { deliveries });
+        response.extensions_mut().insert(Arc::new(handover));
+        Ok(response)
     }
 
     async fn ack(&self, request: Request<pb::AckRequest>) -> Answer<pb::AckResponse> {

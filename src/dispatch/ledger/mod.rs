@@ -399,6 +399,11 @@ impl Unsent {
         self.deadline.since(now)
     }
 
+    pub(super) fn to_loose(&self) -> Loose {
+        let lease = LeaseRef { key: self.job.key.clone(), token: self.job.token };
+        Loose { shard: self.shard, lease, deadline: self.deadline }
+    }
+
     fn into_loose(self) -> Loose {
         let lease = LeaseRef { key: self.job.key, token: self.job.token };
         Loose { shard: self.shard, lease, deadline: self.deadline }

@@ -15,7 +15,11 @@ async fn unsteady(server: Arc<Server>, seed: u64, topics: [&'static str; 3]) {
         if random.random_ratio(1, 3) {
             let pull = server.dispatcher.pull(pull_options(&topics, 3, moment(10)));
             if let Ok(got) = tokio::time::timeout(wait, pull).await {
-                server.ack(&got.unwrap()).await;
+                let (got, handover) = got.unwrap();
+                if random.random() {
+                    handover.done();
+                    server.ack(&got).await;
+                }
             }
             continue;
         }

@@ -76,7 +76,9 @@ impl Server {
     }
 
     pub(super) async fn pull(&self, options: PullOptions) -> Vec<Delivery> {
-        self.dispatcher.pull(options).await.unwrap()
+        let (deliveries, handover) = self.dispatcher.pull(options).await.unwrap();
+        handover.done();
+        deliveries
     }
 
     pub(super) async fn enqueue(&self, topic: &str, jobs: usize) {

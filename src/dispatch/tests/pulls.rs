@@ -49,3 +49,21 @@ async fn a_pull_that_is_dropped_costs_nothing_whenever_that_is() {
     let got = server.pull(pull_options(&["t"], 1, SECOND)).await;
     assert_eq!(attempt(&got[0]), (0, 0));
 }
+
+#[tokio::test]
+async fn jobs_of_an_answer_that_is_not_sent_go_back_at_once_and_uncounted() {
+    for taken in [1, 2, 3, 7] {
+        let server = Server::start();
+        server.enqueue("t", taken).await;
+        let options = pull_options(&["t"], 16, SECOND);
+        let (got, handover) = server.dispatcher.pull(options).await.unwrap();
+        assert_eq!((got.len(), server.stats("t").await.running), (taken, taken as u64));
+        drop(handover);
+        server.eventually("t", |stats| stats.ready == taken as u64).await;
+        server.dispatcher.idle().await;
+        let again = server.pull(pull_options(&["t"], 16, SECOND)).await;
+        assert_eq!(again.iter().map(attempt).collect::<Vec<_>>(), vec![(0, 0); taken]);
+        assert_eq!(server.stats("t").await.running, taken as u64, "what was sent stays");
+        server.ack(&again).await;
+    }
+}

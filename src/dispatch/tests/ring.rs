@@ -67,7 +67,10 @@ impl Server {
     }
 
     async fn pull(&self, max_jobs: u32, wait: Duration) -> Vec<Delivery> {
-        self.dispatcher.pull(pull_options(&["t"], max_jobs, wait)).await.unwrap()
+        let pulled = self.dispatcher.pull(pull_options(&["t"], max_jobs, wait)).await;
+        let (deliveries, handover) = pulled.unwrap();
+        handover.done();
+        deliveries
     }
 
     async fn running(&self) -> u64 {

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use crate::dispatch::Handover;
+
 use super::super::status::Failure;
 use super::backlog::{Backlog, Room};
 use super::call::Call;
@@ -41,6 +43,9 @@ pub(in crate::grpc) struct CallBody {
     room: Option<Room>,
     /// Of a large answer.
     own: Option<Arc<Backlog>>,
+    /// The jobs in the answer of a Pull: they have reached its caller when the last frame is taken, which waits until the
+    /// others are written, and not before.
+    pulled: Option<Arc<Handover>>,
 }
 
 #[derive(Default)]
@@ -55,11 +60,16 @@ enum State {
 
 impl CallBody {
     /// The rest of an answer whose headers are out.
-    pub(super) fn new(inner: Body, call: Call, ends: Option<Ends>) -> CallBody {
+    pub(super) fn new(
+        inner: Body,
+        call: Call,
+        ends: Option<Ends>,
+        pulled: Option<Arc<Handover>>,
+    ) -> CallBody {
         let deadline = call.deadline().filter(|_| !is_unary(&call));
         let late = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
         let (state, call) = (State::New(ends), Some(call));
-        CallBody { inner, call, state, late, room: None, own: None }
+        CallBody { inner, call, state, late, room: None, own: None, pulled }
     }
 
     /// Asks the task of the call to end it at its deadline, or when the server ends it: a body that is not read is
@@ -133,6 +143,11 @@ impl CallBody {
     }
 
     fn end(&mut self, code: Code, failure: Option<&Status>) {
+        if let Some(pulled) = self.pulled.take()
+            && code == Code::Ok
+        {
+            pulled.done();
+        }
         if let Some(mut call) = self.call.take() {
             call.end(code, failure);
         }

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::Response;
@@ -10,6 +11,8 @@ use pin_project_lite::pin_project;
 use tokio::time::{Sleep, sleep_until};
 use tonic::body::Body;
 use tonic::{Code, Status};
+
+use crate::dispatch::Handover;
 
 use super::super::status::Failure;
 use super::body::{CallBody, Ends};
@@ -106,7 +109,8 @@ fn answered(mut call: Call, answer: Result<Response<Body>, Status>) -> Response<
         }
         Ok(mut answer) => {
             let ends = answer.extensions_mut().remove::<Ends>();
-            answer.map(|body| CallBody::new(body, call, ends))
+            let pulled = answer.extensions_mut().remove::<Arc<Handover>>();
+            answer.map(|body| CallBody::new(body, call, ends, pulled))
         }
     };
     response.headers_mut().insert(request_id::HEADER, id);

@@ -1,17 +1,19 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use ringq::pb::{
-    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest,
+    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest, PullResponse,
     StreamRequest,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Response, Streaming};
 
 use crate::harness::{
     Client, JobExt as _, Server, Setup, SinceEpoch as _, Worker, eventually, job, millis, nack,
-    proto, raw_queue, take,
+    proto, raw_queue, receipts, take,
 };
 
 fn with_grace(topic: &str, grace: Duration) -> StreamRequest {
@@ -379,6 +381,49 @@ async fn a_pull_that_is_cancelled_or_runs_out_of_time_costs_the_job_nothing() {
     assert_eq!(answer.deliveries, []);
     let took = begin.elapsed();
     assert!(took > millis(400) && took < millis(5_000), "answered after {took:?}");
+}
+
+/// A caller of Pull on a connection of its own that reads the headers of the answer and no more: jobs of so many bytes
+/// do not fit into its window.
+async fn pull_headers(server: &Server, topic: &str) -> Response<Streaming<PullResponse>> {
+    let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
+    let channel = endpoint.initial_stream_window_size(1_024).connect().await.unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let wait = Some(proto(millis(10_000)));
+    let (topics, max_jobs) = (vec![topic.to_owned()], 16);
+    let request = PullRequest { topics, max_jobs, wait, ..Default::default() };
+    let path = PathAndQuery::from_static("/ringq.v1.QueueService/Pull");
+    let codec = tonic_prost::ProstCodec::<PullRequest, PullResponse>::default();
+    grpc.server_streaming(Request::new(request), path, codec).await.unwrap()
+}
+
+#[tokio::test]
+async fn jobs_of_a_pull_whose_caller_goes_before_the_answer_was_written_wait_again_uncounted() {
+    let server = Server::start().await;
+    let client = server.connect().await;
+    for jobs in [1, 2, 3, 7] {
+        let topic = format!("gone.{jobs}");
+        client.enqueue_all(vec![job(&topic).with_bytes(100_000); jobs]).await;
+        let answer = pull_headers(&server, &topic).await;
+        assert_eq!(client.stats(&topic).await.running, jobs as i64);
+        drop(answer);
+        let waiting = eventually("what its caller did not get waits again", async || {
+            let waiting = client.list(&topic, JobState::Ready).await;
+            (waiting.len() == jobs).then_some(waiting)
+        })
+        .await;
+        assert!(waiting.iter().all(|job| (job.deliveries, job.failures) == (0, 0)));
+        let taken = client.pull_now(&topic, 16).await;
+        assert_eq!(taken.len(), jobs);
+        assert!(taken.iter().all(|job| job.delivery == 1));
+        assert_eq!(
+            client.stats(&topic).await.running,
+            jobs as i64,
+            "an answer that was sent stays"
+        );
+        client.ack_all(&receipts(&taken)).await;
+    }
 }
 
 #[tokio::test]
