@@ -23,6 +23,18 @@ const REST: Duration = Duration::from_secs(10);
 /// How often it is said what is waited for.
 const NEWS: Duration = Duration::from_secs(5);
 
+/// How long settles are waited for by a server that others stand in for, unless its settings say so.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// The same for a server that is alone on a shard, whose jobs nobody delivers until it is back: time for settles that
+/// are on their way and for jobs of a moment. Longer jobs lose nothing: the server that follows has the same leases.
+const GRACE_ALONE: Duration = Duration::from_secs(2);
+
+/// How long settles are waited for.
+pub(super) fn grace(are_others_there: bool) -> Duration {
+    if are_others_there { GRACE } else { GRACE_ALONE }
+}
+
 /// Tells every stream that this replica is leaving and waits until all deliveries are settled, for
 /// `grace` at most. What is not settled by then stays leased: its worker can settle it with any
 /// replica, or with this one after its restart.

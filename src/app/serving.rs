@@ -103,7 +103,9 @@ impl Serving {
         tracing::info!(delay_s, "draining: not ready any more, calls are answered until the end");
         readiness::set(Readiness::Leaving, ready, health).await;
         tokio::time::sleep(delay).await;
-        drain::streams(&self.dispatcher, self.config.shutdown_grace).await;
+        let grace = self.config.shutdown_grace;
+        let grace = grace.unwrap_or_else(|| drain::grace(shards.are_all_served_by_others()));
+        drain::streams(&self.dispatcher, grace).await;
         Ok(ready_file)
     }
 

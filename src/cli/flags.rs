@@ -71,7 +71,7 @@ pub(super) struct ServeFlags {
     /// After SIGTERM, go on serving as NOT_SERVING for this long [default: 0s]
     #[arg(long, value_name = "DURATION", help_heading = "Shutdown")]
     drain_delay: Option<String>,
-    /// After that, accept settles of running jobs for this long [default: 60s]
+    /// After that, accept settles of running jobs for this long [default: 60s; 2s if alone]
     #[arg(long, value_name = "DURATION", help_heading = "Shutdown")]
     shutdown_grace: Option<String>,
 }

@@ -67,8 +67,9 @@ pub struct Config {
     pub replica: String,
     /// The file that gets the addresses in use once the server serves. Default: none.
     pub ready_file: Option<PathBuf>,
-    /// How long settles are accepted after draining began, 0 s to 1 h. Default 60 s.
-    pub shutdown_grace: Duration,
+    /// How long settles are accepted after draining began, 0 s to 1 h. Default: 60 s, and 2 s for a server that is alone
+    /// on one of its shards.
+    pub shutdown_grace: Option<Duration>,
     /// How long the server goes on serving as `NOT_SERVING` before it drains, 0 s to 10 min.
     /// Default 0 s.
     pub drain_delay: Duration,

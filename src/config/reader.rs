@@ -44,7 +44,8 @@ impl Reader {
         let shards = self.shards(data_dir.as_deref(), &redis_tls);
         let replica = self.optional("replica", parse::replica);
         let ready_file = self.optional("ready_file", parse::path);
-        let shutdown_grace = self.duration("shutdown_grace", &bound::SHUTDOWN_GRACE);
+        let shutdown_grace = self
+            .optional("shutdown_grace", |text| duration::duration(text, &bound::SHUTDOWN_GRACE));
         let drain_delay = self.duration("drain_delay", &bound::DRAIN_DELAY);
         let stream_max_age = self.required("stream_max_age", |text| {
             duration::duration_or_zero(text, &bound::STREAM_AGE)
@@ -67,7 +68,7 @@ impl Reader {
             redis_tls,
             replica: replica.unwrap_or_else(|| machine.replica()),
             ready_file,
-            shutdown_grace: shutdown_grace?,
+            shutdown_grace,
             drain_delay: drain_delay?,
             stream_max_age: stream_max_age?,
             max_streams: max_streams?,

@@ -37,8 +37,10 @@ pub(super) fn toml(config: &Config) -> String {
         line("request_timeout", text(show_duration(config.request_timeout))),
         line("stream_max_age", text(show_duration(config.stream_max_age.unwrap_or_default()))),
         line("drain_delay", text(show_duration(config.drain_delay))),
-        line("shutdown_grace", text(show_duration(config.shutdown_grace))),
     ]);
+    let grace =
+        config.shutdown_grace.map(|grace| line("shutdown_grace", text(show_duration(grace))));
+    lines.extend(grace);
     for shard in &config.shards {
         lines.push("\n[[shard]]\n".to_owned());
         lines.push(line("name", text(shard.name.as_str())));

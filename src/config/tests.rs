@@ -34,7 +34,7 @@ fn the_default_file_gives_the_documented_defaults() {
         redis_tls: Tls::default(),
         replica: "host-1".to_owned(),
         ready_file: None,
-        shutdown_grace: secs(60),
+        shutdown_grace: None,
         drain_delay: secs(0),
         stream_max_age: Some(minutes(30)),
         max_streams: 1_000,

@@ -59,6 +59,17 @@ impl Shards {
         Ok(())
     }
 
+    /// Whether each shard that has answered is served by another replica too, as far as it was seen last.
+    #[must_use]
+    pub fn are_all_served_by_others(&self) -> bool {
+        let owner = self.inner.council.owner.get();
+        self.all().iter().filter_map(Shard::census).all(|census| {
+            // One that was only met has not shown itself.
+            let mut living = census.replicas.iter().filter(|sign| sign.is_living(census.now));
+            living.any(|sign| sign.ring != 0 && Some(&sign.owner) != owner)
+        })
+    }
+
     /// The rings as they are now.
     pub(super) fn rings(&self) -> Arc<Rings> {
         self.inner.council.rings()

@@ -357,6 +357,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn others_serve_every_shard_or_one_is_alone_there() {
+        use crate::store::Sign;
+        let shards = shards();
+        let second = 1_000_000;
+        let sees = |shard: usize, signs: &[(u32, u64, i64)]| {
+            let sign = |&(owner, ring, at): &(u32, u64, i64)| Sign { owner, ring, at: Time(at) };
+            let replicas = signs.iter().map(sign).collect();
+            let census = Census { now: Time(60 * second), replicas, ..census(Records::new()) };
+            shards.all()[shard].set_census(census);
+            shards.are_all_served_by_others()
+        };
+        shards.inner.council.owner.set(1).unwrap();
+        let (me, other) = ((1, 5, 60 * second), (2, 5, 59 * second));
+        assert!(!sees(0, &[me]));
+        assert!(!sees(0, &[me, other]), "the other shard is served here alone");
+        assert!(sees(1, &[me, other]));
+        assert!(!sees(1, &[me, (2, 5, 50 * second)]), "it is silent");
+        assert!(!sees(1, &[me, (2, 0, 60 * second)]), "only its leases were met");
+        assert!(sees(1, &[me, (2, 0, 60 * second), (3, 6, 55 * second)]));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn agreement_begins_anew_when_a_ring_is_opened() {
         let shards = shards();
         let council = &shards.inner.council;

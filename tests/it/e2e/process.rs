@@ -114,7 +114,7 @@ async fn an_idle_server_ends_at_once() {
 
 #[tokio::test]
 async fn a_second_signal_ends_a_server_that_waits_for_its_workers() {
-    let mut server = Server::start().await;
+    let mut server = Setup::new().config("shutdown_grace = \"60s\"").start().await;
     let client = server.connect().await;
     client.enqueue(job("slow")).await;
     let mut worker = client.stream(take("slow")).await;
