@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Listener, Scheduler};
 use crate::shards::Shard;
 
 use super::hub::Hub;
@@ -34,8 +34,11 @@ impl Dispatcher {
             shared: shards.iter().any(Shard::is_shared),
         };
         let streams = Arc::new(Streams::new(home));
-        let listening = Arc::clone(&streams);
-        scheduler.listen(Box::new(move |shard, hint| listening.apply(shard.index(), hint)));
+        let (hinted, asked) = (Arc::clone(&streams), Arc::clone(&streams));
+        scheduler.listen(Listener {
+            hint: Box::new(move |shard, hint| hinted.apply(shard.index(), hint)),
+            credit: Box::new(move |stream| asked.credit(stream)),
+        });
         Dispatcher { hub: Arc::new(Hub::spawn(scheduler, config, streams)) }
     }
 

@@ -100,16 +100,21 @@ impl Orphans<'_> {
     pub(super) async fn release(&self, leases: Vec<Lease>, mut silence: Option<&mut Silence>) {
         let clock = self.scheduler.clock();
         let read = clock.now();
+        // The break on the store's clock, as far as the time since can be told.
+        let broke = |lease: &Lease| lease.now.minus(read.since(self.broke));
         let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<Lease>>::new(), Vec::new());
         for lease in leases {
-            // The break on the store's clock, as far as the time since can be told.
             let there = |at: Time| lease.now.minus(read.since(at));
-            let broke = there(self.broke);
+            let broke = broke(&lease);
             let alive = silence.as_ref().and_then(|silence| silence.last_sign(lease.owner));
             let alive = alive.unwrap_or(there(self.alive));
             match lease.grace {
                 Some(grace) if is_orphan(&lease, alive, broke, grace) => {
                     by_grace.entry(grace).or_default().push(lease);
+                }
+                // It may have run out while no server was there, and its grace says how long it waits then.
+                Some(grace) if ends_in(&lease, broke, grace.min(limit::AWAY_GRACE_MAX)) => {
+                    by_grace.entry(grace.min(limit::AWAY_GRACE_MAX)).or_default().push(lease);
                 }
                 Some(_) => kept.push(lease),
                 None => {}
@@ -121,7 +126,10 @@ impl Orphans<'_> {
                 () = self.stop.cancelled() => return,
             }
             let Some(leases) = self.confirm(leases, silence.as_deref_mut()).await else { return };
-            kept.extend(self.end(leases, read).await);
+            let (over, orphans): (Vec<_>, Vec<_>) =
+                leases.into_iter().partition(|lease| ends_in(lease, broke(lease), grace));
+            kept.extend(over);
+            kept.extend(self.end(orphans, read).await);
         }
         let Some(kept) = self.confirm(kept, silence).await else { return };
         self.detach(&kept, read).await;
@@ -200,13 +208,18 @@ fn last_deadline(leases: &[Lease], read: Time) -> Time {
     read.plus(left.unwrap_or_default())
 }
 
+/// Whether the lease ends within the grace of its stream, which broke then.
+fn ends_in(lease: &Lease, broke: Time, grace: Duration) -> bool {
+    lease.deadline <= broke.plus(grace)
+}
+
 /// Whether nobody has spoken for the lease since its stream was last `alive`, and the grace, which
 /// begins at the break, ends before the lease does: a longer one means that the lease outlives its
 /// stream.
 fn is_orphan(lease: &Lease, alive: Time, broke: Time, grace: Duration) -> bool {
     let spoken_for = alive.minus(limit::EXTEND_BEFORE_BREAK);
     let extended = lease.extend_time.is_some_and(|at| at >= spoken_for);
-    !extended && broke.plus(grace) < lease.deadline
+    !extended && !ends_in(lease, broke, grace)
 }
 
 #[cfg(test)]
@@ -230,6 +243,8 @@ mod tests {
             key,
             token: Token(1),
             deadline: at(30),
+            start_time: at(0),
+            worker: String::new(),
             extend_time: extended.map(|ms| Time(ms * 1_000)),
             owner: 1,
             stream: 1,

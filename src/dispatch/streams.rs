@@ -405,6 +405,11 @@ impl Streams {
         wants.iter().filter_map(|s| s.ledger().want()).map(|want| want.jobs as usize).sum()
     }
 
+    /// The credit of a stream or pull that is open or holds leases.
+    pub(super) fn credit(&self, id: u32) -> Option<u32> {
+        self.get(id).map(|stream| stream.options().max_in_flight)
+    }
+
     fn open_streams(&self) -> Vec<Arc<Stream>> {
         let mut streams = self.all();
         streams.retain(|stream| stream.mode() == Mode::Stream && !stream.is_closed());

@@ -127,6 +127,8 @@ pub enum Cause {
     Expired,
     /// The stream that held it broke and nobody spoke for it within its orphan grace.
     Broken,
+    /// The deadline passed while no server served the shard, and nobody spoke for it since.
+    Unserved,
 }
 
 /// How a job stands while its lease runs: what a decision about its end needs to know, as the store counts.
@@ -185,6 +187,10 @@ pub fn lease_end(
         }
         Cause::Broken => {
             let error = "the stream that held the job broke".to_owned();
+            (AttemptOutcome::Released, false, None, error)
+        }
+        Cause::Unserved => {
+            let error = "the lease ran out while no server served its shard".to_owned();
             (AttemptOutcome::Released, false, None, error)
         }
         Cause::DeadLettered { error } => {
@@ -313,6 +319,13 @@ mod tests {
         assert!(!end(&ignores).counted);
         assert_eq!(end(&ignores).outcome, AttemptOutcome::LeaseExpired);
         assert_eq!(end(&ignores).step, Step::Wait(None));
+    }
+
+    #[test]
+    fn a_lease_that_ran_out_unserved_is_no_failure_even_of_the_last_attempt() {
+        let policy = RetryPolicy { max_attempts: Some(1), ..Default::default() };
+        let end = lease_end(Cause::Unserved, &standing(0, 0), &policy, Time(0), 0.0);
+        assert_eq!((end.step, end.counted), (Step::Wait(None), false));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! - [`job`]: what a job is; [`name`] and [`id`]: how it is named; [`receipt`]: how a lease is proved
 //! - [`lifecycle`]: the table of state transitions, and what follows when a lease ends: [`lifecycle::Cause`] is where a new
 //!   way of settling begins
+//! - [`away`]: what becomes of a lease that ran out while no server served its shard
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
 //! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes
@@ -12,6 +13,7 @@
 //! - [`stream_id`]: how streams are named
 //! - [`time`]: instants in microseconds
 
+pub mod away;
 pub mod conflict;
 pub mod credit;
 pub mod id;
@@ -26,6 +28,7 @@ pub mod rings;
 pub mod stream_id;
 pub mod time;
 
+pub use away::Away;
 pub use conflict::{EnqueueOutcome, OnConflict};
 pub use id::{JobId, JobKey};
 pub use job::{Attempt, AttemptOutcome, Durability, Job, Keep, Payload, Spec, State};

@@ -42,6 +42,9 @@ impl Scheduler {
             if let Ok(settled) = result {
                 ended.over += 1;
                 ended.here += usize::from(!settled.repeated);
+                if *cause == Cause::Expired && !settled.repeated {
+                    self.notice_lapse(shard, lease);
+                }
                 self.count_end(lease, cause, is_failure, settled);
                 let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
                 let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
@@ -80,8 +83,11 @@ impl Scheduler {
             (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
             (_, Cause::Released { .. }) => "released",
             (_, Cause::Expired) => "lease_expired",
-            (_, Cause::Broken) => "orphaned",
+            (_, Cause::Broken | Cause::Unserved) => "orphaned",
         };
+        if settled.state == State::Dead {
+            self.notice_death(lease, cause, is_failure);
+        }
         let topic = &lease.key.topic;
         self.inner.metrics.settled(topic.as_str(), outcome, 1);
         if is_failure {

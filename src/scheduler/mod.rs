@@ -8,6 +8,7 @@
 //! - `end`: how a lease ends otherwise than by an ack, and without its worker
 //! - `fate`: what became of leases that this replica has not heard of
 //! - `upkeep`: reap and prune, called by the timers
+//! - `notice`: what the log says of leases that ran out and of dead letters
 //! - `admin`, `list`, `redrive`: get, delete, reschedule, redrive and the lists
 
 mod admin;
@@ -16,6 +17,7 @@ mod enqueue;
 mod fate;
 mod list;
 mod locate;
+mod notice;
 mod rates;
 mod redrive;
 mod repeat;
@@ -36,6 +38,8 @@ use crate::domain::{Durability, RetryOverrides, RetryPolicy, ShardName, Time};
 use crate::metrics::Metrics;
 use crate::shards::{self, Shard, Shards};
 use crate::store::Hint;
+
+use notice::Notices;
 
 pub use crate::shards::ShardError;
 pub use crate::store::Revoked;
@@ -62,6 +66,7 @@ struct Inner {
     rates: Rates,
     replica: Replica,
     listener: OnceLock<Listener>,
+    notices: Notices,
 }
 
 /// Who this server process is.
@@ -73,9 +78,14 @@ pub struct Replica {
     pub nonce: u32,
 }
 
-/// Hears what this replica has done to its own leases on a shard, synchronously and without blocking. What
-/// others did to them comes as [`Event::Lease`](crate::store::Event::Lease).
-pub type Listener = Box<dyn Fn(&Shard, Hint) + Send + Sync>;
+/// The streams of this replica, as the verbs know them. Both are called synchronously and do not block.
+pub struct Listener {
+    /// Hears what this replica has done to its own leases on a shard. What others did to them comes as
+    /// [`Event::Lease`](crate::store::Event::Lease).
+    pub hint: Box<dyn Fn(&Shard, Hint) + Send + Sync>,
+    /// The credit of a stream, as long as it is known.
+    pub credit: Box<dyn Fn(u32) -> Option<u32> + Send + Sync>,
+}
 
 // === impl Scheduler ===
 
@@ -84,7 +94,8 @@ impl Scheduler {
     #[must_use]
     pub fn new(shards: Shards, clock: Clock, metrics: Metrics, replica: Replica) -> Scheduler {
         let (rates, listener) = (Rates::new(), OnceLock::new());
-        let inner = Inner { shards, clock, metrics, rates, replica, listener };
+        let notices = Notices::new();
+        let inner = Inner { shards, clock, metrics, rates, replica, listener, notices };
         Scheduler { inner: Arc::new(inner) }
     }
 
@@ -174,7 +185,7 @@ impl Scheduler {
         if owner == self.inner.replica.nonce
             && let Some(listener) = self.inner.listener.get()
         {
-            listener(shard, hint);
+            (listener.hint)(shard, hint);
         }
     }
 

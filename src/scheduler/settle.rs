@@ -308,6 +308,7 @@ impl Scheduler {
             lease: lease_ref(&item.receipt),
             duration: item.duration,
             progress: item.progress.clone(),
+            lapsed: None,
         };
         let extends = items.iter().map(extend).collect();
         let extended = shard.extend(extends).await?;

@@ -1,9 +1,11 @@
 //! Upkeep: what the timers call. Each verb does a bounded piece and says when there is more.
 
 use crate::clock::Skew;
+use crate::domain::away::{Lapse, Term};
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
+use crate::store::{Extend, Hint, Lapsed, Lease, LeaseRef, Reaped};
 
 use super::Scheduler;
 
@@ -16,10 +18,43 @@ pub struct Due {
     pub skew: Skew,
 }
 
+/// Leases whose deadline has passed, by what follows.
+#[derive(Default)]
+struct Lapses {
+    expired: Vec<Lease>,
+    unserved: Vec<Lease>,
+    /// With the time at which they end unless their workers speak for them.
+    waiting: Vec<(Lease, Lapsed, Time)>,
+}
+
+// === impl Lapses ===
+
+impl Lapses {
+    fn of(reaped: Reaped) -> Lapses {
+        let Some(away) = reaped.away else {
+            return Lapses { expired: reaped.leases, ..Lapses::default() };
+        };
+        let mut lapses = Lapses::default();
+        for lease in reaped.leases {
+            let Lease { start_time: started, extend_time: extended, deadline, grace, .. } = lease;
+            match away.lapse(&Term { started, extended, deadline, grace }, reaped.now) {
+                Lapse::Expired => lapses.expired.push(lease),
+                Lapse::Unserved => lapses.unserved.push(lease),
+                Lapse::Waits(end) => {
+                    let lapsed = Lapsed { deadline, served: away.until };
+                    lapses.waiting.push((lease, lapsed, end));
+                }
+            }
+        }
+        lapses
+    }
+}
+
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Ends leases whose deadline has passed; answers when the next one passes.
+    /// Ends leases whose deadline has passed, but those whose workers could not extend them because no server served the
+    /// shard: these wait for a while. Answers when the next one is to be looked at.
     ///
     /// # Errors
     /// As the store's.
@@ -27,13 +62,49 @@ impl Scheduler {
         let before = self.now();
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
         let skew = Skew::measured(before, reaped.now, self.now());
-        if !reaped.leases.is_empty() {
-            let ended = self.end_leases(shard, &reaped.leases, &Cause::Expired).await?.here;
-            if ended > 0 {
-                tracing::info!(shard = %shard.name(), ended, "leases expired");
+        let next = reaped.next;
+        let Lapses { expired, unserved, waiting } = Lapses::of(reaped);
+        let waits = self.put_off(shard, waiting).await?;
+        for (leases, cause) in [(expired, Cause::Expired), (unserved, Cause::Unserved)] {
+            if !leases.is_empty() {
+                let ended = self.end_leases(shard, &leases, &cause).await?.here;
+                tracing::debug!(shard = %shard.name(), ended, ?cause, "leases ended");
             }
         }
-        Ok(Due { next: reaped.next, skew })
+        Ok(Due { next: next.into_iter().chain(waits).min(), skew })
+    }
+
+    /// Moves the ends of leases to where their workers have had time to speak for them; the first of these.
+    async fn put_off(
+        &self,
+        shard: &Shard,
+        waiting: Vec<(Lease, Lapsed, Time)>,
+    ) -> shards::Result<Option<Time>> {
+        if waiting.is_empty() {
+            return Ok(None);
+        }
+        let extend = |(lease, lapsed, end): &(Lease, Lapsed, Time)| Extend {
+            lease: LeaseRef { key: lease.key.clone(), token: lease.token },
+            duration: Some(end.since(lapsed.served)),
+            progress: None,
+            lapsed: Some(*lapsed),
+        };
+        let moved = shard.extend(waiting.iter().map(extend).collect()).await?;
+        let moved = waiting.into_iter().zip(moved);
+        // What did not move was settled or extended by its worker meanwhile.
+        let moved: Vec<(Lease, Time)> =
+            moved.filter_map(|((lease, ..), moved)| Some((lease, moved.ok()?))).collect();
+        for (lease, deadline) in &moved {
+            let (stream, tokens, deadline) = (lease.stream, vec![lease.token], *deadline);
+            self.hint(shard, lease.owner, Hint::Extended { stream, tokens, deadline });
+        }
+        tracing::info!(
+            shard = %shard.name(),
+            leases = moved.len(),
+            "leases ran out while no server served the shard: their workers have the grace of their streams to extend \
+             or settle them, then the jobs are READY again, not counted as failed"
+        );
+        Ok(moved.iter().map(|(_, deadline)| *deadline).min())
     }
 
     /// Expires and forgets what has passed its time; answers when there is more.

@@ -294,7 +294,7 @@ mod tests {
         // One that is new does not compile here: if workers can ask for it, it belongs above.
         let _all = |cause: &Cause| match cause {
             Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-            Cause::Expired | Cause::Broken => (),
+            Cause::Expired | Cause::Broken | Cause::Unserved => (),
         };
         let standing = Standing {
             failures: 0,

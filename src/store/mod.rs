@@ -36,10 +36,7 @@ pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted,
-    End, Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob,
-    Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest,
-    Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue, Extend, Ids, Info, Lapsed, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
 };
 
 /// What a call answers.
@@ -92,7 +89,7 @@ pub trait Store: Send + Sync {
     /// its place, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>>;
 
-    /// Moves deadlines of running leases.
+    /// Moves deadlines of running leases; of one that lapsed while its shard was away, only if that is still the one.
     fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<std::result::Result<Time, Refused>>>;
 
     /// Reads jobs; with `full`, payload, result and attempts too.
@@ -118,7 +115,9 @@ pub trait Store: Send + Sync {
     /// nothing and answers the same. The replica whose stream it came from is notified by [`Hint::Adopted`].
     fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>>;
 
-    /// Reads leases whose deadline has passed, at most `limit`, and when the next one passes.
+    /// Reads leases whose deadline has passed, at most `limit`, when the next one passes, and when no server served the
+    /// shard: where it is shared, since nobody had called [`Store::beat`] for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN),
+    /// else before the first look since it was opened.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 
     /// Reads leases that carry a grace and belong to streams of other replicas than these.

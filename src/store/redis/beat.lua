@@ -1,12 +1,15 @@
 -- flags: allow-oom
--- beat: note that a replica lives, take in what it brings along, and read what all replicas share. It also
--- bounds what `again.lua` recalls.
+-- beat: note that a replica lives, and how long none did, take in what it brings along, and read what all replicas
+-- share. It also bounds what `again.lua` recalls.
 -- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many replicas
 --       were met, how many are gone, those, then per ring: members, version, open (0 or 1).
 -- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,
 --        `<last sign> <fingerprint>`.
 --#include clock
 --#include recall
+--#include away
+local _, away_since, away_till = away()
+note_sign(away_since, away_till)
 local replicas, rings, state, met, gone = P .. 'replicas', P .. 'rings', P .. 'state', ARGV[5], ARGV[6]
 call('SETNX', state, ARGV[4])
 call('HSET', replicas, ARGV[2], now_text .. ' ' .. ARGV[3])

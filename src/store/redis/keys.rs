@@ -21,6 +21,7 @@
 //! | `P recent.from` | string | the number of the last second of which lines were dropped because they were too many |
 //! | `P recent.since` | string | when that was looked at last |
 //! | `P replicas` | hash | nonce of each replica (8 hex digits) → its last sign of life and the fingerprint of its ring |
+//! | `P away` | string | the last sign of life of any replica, and since when and until when there was none (0 and 0: never): `<time> <time> <time>` |
 //! | `P rings` | hash | members of each ring that a replica has served → version, and whether it is open (0 or 1) |
 //! | `P state` | string | `active` or `draining` |
 //! | `P voids` | zset | claims that were given up, by when: the next one removes those older than ten minutes |

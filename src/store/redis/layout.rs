@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::domain::AttemptOutcome;
 use crate::domain::limit::{
-    ATTEMPTS_KEPT, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, REPEAT_MAX,
+    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, REPEAT_MAX,
 };
 use crate::store::codec::outcome_code;
 
@@ -136,7 +136,7 @@ const LAYOUTS: [(&str, &[&[Field]]); 12] = [
 ];
 
 /// Numbers that scripts name.
-const NUMBERS: [(&str, i64); 29] = [
+const NUMBERS: [(&str, i64); 30] = [
     ("running", RUNS as i64),
     ("unusual", UNUSUAL as i64),
     ("time.max", TIME_MAX),
@@ -157,6 +157,7 @@ const NUMBERS: [(&str, i64); 29] = [
     ("limit.ahead", ID_AHEAD_MAX.as_micros() as i64),
     ("limit.recalled", RECALLED_BYTES_MAX),
     ("limit.look", RECALL_LOOK.as_micros() as i64),
+    ("limit.away", AWAY_MIN.as_micros() as i64),
     ("outcome.succeeded", outcome_code(AttemptOutcome::Succeeded) as i64),
     ("outcome.revoked", outcome_code(AttemptOutcome::Revoked) as i64),
     ("phase.succeeded", 2),

@@ -35,10 +35,13 @@ impl RedisStore {
         let mut extended = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
             let mut call = self.call(Verb::Extend);
-            for Extend { lease, duration, progress } in part {
+            for Extend { lease, duration, progress, lapsed } in part {
                 add_lease(&mut call, lease);
                 call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
                 call.arg(progress.as_ref().map_or(String::new(), |note| format!("+{note}")));
+                let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();
+                call.arg(deadline.map_or(String::new(), |time| time.to_string()));
+                call.arg(served.map_or(String::new(), |time| time.to_string()));
             }
             let answer = self.run(Lane::Write, &call).await;
             let mut reply = answer.map_err(|error| super::after(error, !extended.is_empty()))?;
@@ -111,7 +114,9 @@ pub(super) fn lease_of(
         key,
         token: held.token,
         deadline: held.deadline,
+        start_time: held.started,
         extend_time: held.extended,
+        worker: held.worker,
         owner: held.owner,
         stream: held.stream,
         grace: held.grace,

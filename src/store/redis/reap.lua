@@ -1,9 +1,13 @@
 -- flags: allow-oom
 -- reap: read leases whose deadline has passed. It ends nothing: that is decided outside.
 -- ARGV: now, limit.
--- Reply: now, when the next deadline passes (0: there is none), then per lease: topic, id, what lies under it.
+-- Reply: now, when the next deadline passes (0: there is none), since when and until when no server served the shard
+--        last (0: that was never), then per lease: topic, id, what lies under it.
 --#include clock
-local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0 }
+--#include away
+local _, since, till, is_back = away()
+if is_back then note_sign(since, till) end
+local deadlines, limit, reply = P .. 'deadlines', ARGV[2] + 0, { now, 0, since + 0, till + 0 }
 
 -- When the first lease of a topic ends; claims and settles leave a time behind that may be too early.
 local function refresh(name, noted)

@@ -64,6 +64,7 @@ pub(super) struct Record {
 #[derive(Clone, Debug)]
 pub(super) struct StoredLease {
     pub(super) token: Token,
+    pub(super) started: Time,
     pub(super) deadline: Time,
     pub(super) first_start: Time,
     pub(super) owner: u32,
@@ -202,6 +203,7 @@ impl StoredLease {
         fields.skip(7)?;
         Ok(StoredLease {
             token,
+            started,
             deadline,
             first_start: first_start.unwrap_or(started),
             owner,

@@ -68,8 +68,9 @@ scripts! {
 }
 
 /// What scripts include; `actions` is made of [`actions::table`].
-pub(super) const SOURCES: [(&str, &str); 8] = [
+pub(super) const SOURCES: [(&str, &str); 9] = [
     ("clock", include_str!("lib/clock.lua")),
+    ("away", include_str!("lib/away.lua")),
     ("tell", include_str!("lib/tell.lua")),
     ("recall", include_str!("lib/recall.lua")),
     ("line", include_str!("lib/line.lua")),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::domain::{JobId, JobKey, StreamId, Time, TopicName, limit};
+use crate::domain::{Away, JobId, JobKey, StreamId, Time, TopicName, limit};
 use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result, Tidied};
 
 use super::leases::lease_of;
@@ -48,6 +48,8 @@ impl RedisStore {
         call.arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(Lane::Read, &call).await?;
         let (now, next) = (reply.time()?, reply.maybe_time()?);
+        let (since, until) = (reply.maybe_time()?, reply.maybe_time()?);
+        let away = since.zip(until).map(|(since, until)| Away { since, until });
         let mut leases = Vec::new();
         while !reply.is_empty() {
             let topic = TopicName::stored(&reply.text()?);
@@ -56,7 +58,7 @@ impl RedisStore {
             leases.push(lease_of(key, held, &Record::read(record)?, now)?);
         }
         self.hints.looked(&self.hints.reap, look, next);
-        Ok(Reaped { now, leases, next })
+        Ok(Reaped { now, leases, next, away })
     }
 
     /// [`Store::prune`](crate::store::Store::prune).

@@ -32,13 +32,17 @@ fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
     let Some(topic) = session.topic(&key.topic)? else { return Ok(Err(Refused::NotFound)) };
     let mut lease = session.prepare(LEASE)?;
     let arguments = params![topic, key.id.as_str(), signed(item.lease.token.0)];
-    let found = lease.query_row(arguments, |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)));
-    match found.optional()? {
-        Some((row, lease)) => {
+    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?));
+    match lease.query_row(arguments, read).optional()? {
+        Some((_, _, alarm)) if item.lapsed.is_some_and(|lapsed| lapsed.deadline != Time(alarm)) => {
+            Ok(Err(Refused::Stale))
+        }
+        Some((row, lease, _)) => {
             let duration = item.duration.unwrap_or_else(|| row::duration(lease));
-            let deadline = session.now.plus(duration);
+            let extended = item.lapsed.map_or(session.now, |lapsed| lapsed.served);
+            let deadline = extended.plus(duration);
             let mut extend = session.prepare(EXTEND)?;
-            extend.execute(params![row, deadline.0, session.now.0, item.progress])?;
+            extend.execute(params![row, deadline.0, extended.0, item.progress])?;
             session.reap_at(deadline);
             Ok(Ok(deadline))
         }
@@ -125,7 +129,9 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
         key: JobKey { topic, id: JobId::stored(&row.id) },
         token: row.token.unwrap_or(Token(0)),
         deadline: row.alarm.unwrap_or(session.now),
+        start_time: row.started,
         extend_time: row.extended,
+        worker: row.worker,
         owner: row.owner,
         stream: row.stream,
         grace: row.grace,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{self, JobId, ShardName, Time, TopicName};
+use crate::domain::{Away, JobId, ShardName, Time, TopicName, self};
 use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;
@@ -35,6 +35,8 @@ pub(super) struct State {
     /// Forgotten by the transaction under way.
     forgotten: Vec<TopicName>,
     configured: bool,
+    /// When leases were first looked at since it was opened: before, no server served it.
+    served: Option<Time>,
     recall: Recall,
     alarms: Alarms,
     events: Events,
@@ -113,6 +115,7 @@ impl State {
             empty: HashMap::new(),
             forgotten: Vec::new(),
             configured: false,
+            served: None,
             recall: Recall::new(opened),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
@@ -274,6 +277,13 @@ impl<'c> Session<'c> {
     /// Why a job with that id must not be written, see [`Recall::refusal`].
     pub(super) fn refusal(&self, id: &JobId) -> Option<Unwritten> {
         self.state.recall.refusal(id, self.now)
+    }
+
+    /// When no server served the shard: until now, if that was never asked since it was opened. What ran out while the
+    /// server before this one lived has ended then.
+    pub(super) fn away(&mut self) -> Away {
+        let until = *self.state.served.get_or_insert(self.now);
+        Away { since: Time(i64::MIN), until }
     }
 
     /// The shard's state was set.

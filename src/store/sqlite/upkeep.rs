@@ -37,7 +37,8 @@ pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
         next.query_row(params![session.now.0], |row| row.get::<_, Option<i64>>(0))?.map(Time)
     };
     session.reaped_until(next);
-    Ok(Reaped { now: session.now, leases: leases(session, rows)?, next })
+    let away = Some(session.away());
+    Ok(Reaped { now: session.now, leases: leases(session, rows)?, next, away })
 }
 
 /// [`Store::orphans`](crate::store::Store::orphans).

@@ -25,8 +25,12 @@ pub struct Lease {
     pub token: Token,
     /// When it ends.
     pub deadline: Time,
+    /// When it began.
+    pub start_time: Time,
     /// When it was last extended.
     pub extend_time: Option<Time>,
+    /// The worker that holds it; may be empty.
+    pub worker: String,
     /// Nonce of the replica whose stream answers for it.
     pub owner: u32,
     /// That stream: the one that got it, or the last one that adopted it.
@@ -134,6 +138,17 @@ pub struct Extend {
     pub duration: Option<Duration>,
     /// Note for people; absent keeps the last one.
     pub progress: Option<String>,
+    /// It ran out while no server served its shard, and waits for its worker.
+    pub lapsed: Option<Lapsed>,
+}
+
+/// A lease that ran out while no server served its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// Only while its deadline is still this one.
+    pub deadline: Time,
+    /// When the shard was served again: as if it had been extended then.
+    pub served: Time,
 }
 
 // === impl Lease ===

@@ -1,6 +1,6 @@
 //! What a look at deadlines finds.
 
-use crate::domain::{Time, TopicName};
+use crate::domain::{Away, Time, TopicName};
 
 use super::Lease;
 
@@ -13,6 +13,8 @@ pub struct Reaped {
     pub leases: Vec<Lease>,
     /// When the next deadline passes that is not among them; now or earlier: there are more.
     pub next: Option<Time>,
+    /// When no server served the shard last.
+    pub away: Option<Away>,
 }
 
 /// What a prune did.

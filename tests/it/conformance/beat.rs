@@ -13,7 +13,7 @@ use super::fixture::Fixture;
 const RING: u64 = 0xfedc_ba98_7654_3210;
 
 /// A sign of life of `owner` that brings nothing along.
-fn beat(owner: u32) -> Beat {
+pub(super) fn beat(owner: u32) -> Beat {
     Beat {
         owner,
         ring: RING,

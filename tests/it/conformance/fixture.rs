@@ -337,7 +337,7 @@ impl Fixture {
         progress: Option<&str>,
     ) -> Result<Time, Refused> {
         let progress = progress.map(str::to_owned);
-        let extend = Extend { lease: lease_ref(leased), duration, progress };
+        let extend = Extend { lease: lease_ref(leased), duration, progress, lapsed: None };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 

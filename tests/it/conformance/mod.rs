@@ -5,6 +5,7 @@
 mod adopt;
 mod again;
 mod attempts;
+mod away;
 mod backlog;
 mod beat;
 mod claim;
@@ -163,6 +164,14 @@ macro_rules! conformance {
                 a_job_that_leaves_and_comes_back_at_once_is_there_once
                 a_new_job_waits_for_no_clock_that_went_back
                 a_backlog_waits_for_no_clock_that_went_back
+            }
+            away {
+                a_time_without_servers_is_known_whichever_call_ends_it
+                what_ran_out_meanwhile_is_told_from_what_ran_out_since
+                a_lease_that_waits_lasts_from_when_its_shard_was_served_again
+                a_worker_that_extends_first_keeps_what_it_asked_for
+                one_server_that_goes_changes_nothing_while_others_are_there
+                a_heartbeat_that_is_late_is_no_time_without_servers
             }
             unclaim {
                 a_nonce_undoes_its_whole_claim_and_no_other

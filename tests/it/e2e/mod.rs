@@ -10,6 +10,8 @@
 
 /// The operator's view: lists, redrive, workers, shards, the server itself, topics.
 mod admin;
+/// A server that is away for longer than leases last.
+mod away;
 /// Streams that break, servers that die, callers that leave.
 mod broken;
 /// Credit when every Ack goes to another replica, and hints are lost.
@@ -32,6 +34,8 @@ mod health;
 mod jobs;
 /// Writes that reach Redis late.
 mod late;
+/// Workers of a few lines that know only defaults, and what the log says when that goes wrong.
+mod naive;
 /// What a server says of a Redis that dies: in its log, to probes and of itself.
 mod outage;
 /// The life of the process: SIGTERM, bad starts, a full disk.

@@ -338,12 +338,13 @@ impl Dice {
         // One that is new does not compile here: it belongs below.
         let _all = |cause: &Cause| match cause {
             Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
-            Cause::Expired | Cause::Broken => (),
+            Cause::Expired | Cause::Broken | Cause::Unserved => (),
         };
         match self.rng.random_range(0..10) {
             0..3 => Cause::Failed { delay, error },
             3 | 4 => Cause::Released { delay, error },
             5 | 6 => Cause::Expired,
+            7 if self.rng.random() => Cause::Unserved,
             7 => Cause::Broken,
             _ => Cause::DeadLettered { error },
         }
@@ -354,6 +355,7 @@ impl Dice {
             lease: self.lease(running),
             duration: self.maybe(0.5, |dice| dice.seconds(9)),
             progress: self.maybe(0.5, |dice| dice.pick(&["", "half", "done"]).to_owned()),
+            lapsed: None,
         }
     }
 

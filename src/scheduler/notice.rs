@@ -1,0 +1,77 @@
+//! Log lines about jobs that need a person: leases that ran out, and dead letters. Each names the job and never what is
+//! in it; of each topic one in a while, with the number of those that were left out.
+
+use std::time::Duration;
+
+use crate::domain::State;
+use crate::domain::lifecycle::Cause;
+use crate::said::Said;
+use crate::shards::Shard;
+use crate::store::Lease;
+
+use super::Scheduler;
+
+/// How often such a line is logged for one topic at most.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// What was logged lately, by topic.
+#[derive(Debug)]
+pub(super) struct Notices(Said);
+
+// === impl Notices ===
+
+impl Notices {
+    pub(super) fn new() -> Notices {
+        Notices(Said::new(SAY_EVERY))
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// The worker of this lease neither settled nor extended it in time.
+    pub(super) fn notice_lapse(&self, shard: &Shard, lease: &Lease) {
+        let topic = lease.key.topic.as_str();
+        let Some(news) = self.inner.notices.0.news(&["lapse", topic]) else { return };
+        tracing::warn!(
+            shard = %shard.name(),
+            topic,
+            job = %lease.key.id,
+            worker = lease.worker,
+            credit = self.credit_of(lease),
+            age_s = lease.now.since(lease.start_time).as_secs_f64(),
+            suppressed = news.suppressed(),
+            "a lease expired before its job was settled: the worker must extend it in time, or ask for less credit \
+             (max_in_flight), as jobs that wait in a worker use up their leases"
+        );
+    }
+
+    /// The job of this lease is dead.
+    pub(super) fn notice_death(&self, lease: &Lease, cause: &Cause, is_failure: bool) {
+        let topic = lease.key.topic.as_str();
+        let cause = match cause {
+            Cause::Failed { .. } => "FAILED",
+            Cause::DeadLettered { .. } => "DEAD_LETTERED",
+            Cause::Expired => "LEASE_EXPIRED",
+            Cause::Released { .. } | Cause::Broken | Cause::Unserved => "RELEASED",
+        };
+        let Some(news) = self.inner.notices.0.news(&["death", topic, cause]) else { return };
+        tracing::warn!(
+            topic,
+            job = %lease.key.id,
+            attempts = lease.standing.failures + u32::from(is_failure),
+            deliveries = lease.standing.deliveries + 1,
+            cause,
+            worker = lease.worker,
+            suppressed = news.suppressed(),
+            state = State::Dead.name(),
+            "a job became a dead letter: it does not run again unless it is redriven"
+        );
+    }
+
+    /// The credit of the stream that has the lease, if that is one of this server.
+    fn credit_of(&self, lease: &Lease) -> Option<u32> {
+        let listener = self.inner.listener.get().filter(|_| lease.owner == self.replica().nonce)?;
+        (listener.credit)(lease.stream)
+    }
+}

@@ -1,0 +1,136 @@
+//! Away: a shard that no server served for a while, and the leases that ran out meanwhile.
+
+use std::time::Duration;
+
+use ringq::domain::away::{Lapse, Term};
+use ringq::domain::{Away, Spec, Time, limit};
+use ringq::store::{Extend, Lapsed, Lease, Leased, NewJob, Refused};
+
+use super::beat::beat;
+use super::fixture::Fixture;
+use super::values::{lease_ref, new_job, one};
+
+/// A job with a lease of 4 s.
+fn short(id: &str) -> NewJob {
+    let spec = Spec { lease: Some(Duration::from_secs(4)), ..Spec::default() };
+    NewJob { spec, ..new_job(id) }
+}
+
+/// No server serves the shard for so many seconds: none shows itself, or the only one is started again.
+async fn go_away(q: &mut Fixture, seconds: u64) -> Away {
+    q.store.beat(beat(1)).await.unwrap();
+    let since = if q.store.is_shared() { q.now() } else { Time(i64::MIN) };
+    q.sleep(seconds);
+    if !q.store.is_shared() {
+        q.reopen().await;
+        q.store.reap(1).await.unwrap();
+    }
+    Away { since, until: q.now() }
+}
+
+async fn move_to(q: &Fixture, leased: &Leased, lapsed: Lapsed) -> Result<Time, Refused> {
+    let duration = Some(Duration::from_secs(5));
+    let lapsed = Some(lapsed);
+    let extend = Extend { lease: lease_ref(leased), duration, progress: None, lapsed };
+    one(q.store.extend(vec![extend]).await.unwrap())
+}
+
+fn lapse(lease: &Lease, away: Away) -> Lapse {
+    let Lease { start_time: started, extend_time: extended, deadline, grace, now, .. } = *lease;
+    away.lapse(&Term { started, extended, deadline, grace }, now)
+}
+
+pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    for seconds in [12, 7, 3_600] {
+        for is_beat_first in [false, true] {
+            let away = go_away(&mut q, seconds).await;
+            if is_beat_first {
+                q.store.beat(beat(2)).await.unwrap();
+            }
+            // Later signs of life change nothing about it.
+            for _ in 0..3 {
+                assert_eq!(q.store.reap(10).await.unwrap().away, Some(away), "{seconds} s");
+                q.sleep(2);
+                q.store.beat(beat(2)).await.unwrap();
+            }
+        }
+    }
+}
+
+pub(crate) async fn what_ran_out_meanwhile_is_told_from_what_ran_out_since(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    q.store.beat(beat(1)).await.unwrap();
+    q.sleep(1);
+    let before = q.run(short("before")).await;
+    let away = go_away(&mut q, 7).await;
+    let since = q.run(short("since")).await;
+    q.sleep(4);
+    let leases = q.store.reap(10).await.unwrap().leases;
+    let found: Vec<_> = leases.iter().map(|lease| (lease.token, lapse(lease, away))).collect();
+    let end = away.until.plus(limit::ORPHAN_GRACE_DEFAULT);
+    assert_eq!(found, [(before.token, Lapse::Waits(end)), (since.token, Lapse::Expired)]);
+    let names = leases.iter().map(|lease| (lease.worker.as_str(), lease.start_time));
+    let started = Time(before.deadline.0 - 4_000_000);
+    assert_eq!(names.collect::<Vec<_>>(), [("worker-1", started), ("worker-1", away.until)]);
+}
+
+pub(crate) async fn a_lease_that_waits_lasts_from_when_its_shard_was_served_again(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let leased = q.run(short("a")).await;
+    let away = go_away(&mut q, 9).await;
+    let lapsed = Lapsed { deadline: leased.deadline, served: away.until };
+    q.sleep(1);
+    let moved = move_to(&q, &leased, lapsed).await.unwrap();
+    assert_eq!(moved, away.until.plus(Duration::from_secs(5)));
+    let reaped = q.store.reap(10).await.unwrap();
+    assert_eq!((reaped.leases, reaped.next), (Vec::new(), Some(moved)));
+    // Whoever looked at the same time comes too late.
+    assert_eq!(move_to(&q, &leased, lapsed).await, Err(Refused::Stale));
+    q.until(moved);
+    let lease = one(q.store.reap(10).await.unwrap().leases);
+    assert_eq!((lease.extend_time, lapse(&lease, away)), (Some(away.until), Lapse::Unserved));
+}
+
+pub(crate) async fn a_worker_that_extends_first_keeps_what_it_asked_for(q: Fixture) {
+    let Some(mut q) = q.lasting() else { return };
+    let leased = q.run(short("a")).await;
+    let away = go_away(&mut q, 9).await;
+    q.sleep(1);
+    let asked = q.extend(&leased, Some(Duration::from_secs(90)), None).await.unwrap();
+    let lapsed = Lapsed { deadline: leased.deadline, served: away.until };
+    assert_eq!(move_to(&q, &leased, lapsed).await, Err(Refused::Stale));
+    assert_eq!(q.lease(&leased).await.unwrap().deadline, asked);
+    q.until(asked);
+    let lease = one(q.store.reap(10).await.unwrap().leases);
+    assert_eq!(lapse(&lease, away), Lapse::Expired, "it was spoken for since");
+}
+
+pub(crate) async fn one_server_that_goes_changes_nothing_while_others_are_there(q: Fixture) {
+    if !q.store.is_shared() {
+        return;
+    }
+    for others in [1, 2, 3] {
+        q.store.beat(beat(99)).await.unwrap();
+        q.run(short(&others.to_string())).await;
+        for n in 0..8 {
+            q.sleep(2);
+            q.store.beat(beat(n % others)).await.unwrap();
+        }
+        assert_eq!(q.store.reap(10).await.unwrap().away, None);
+    }
+}
+
+pub(crate) async fn a_heartbeat_that_is_late_is_no_time_without_servers(q: Fixture) {
+    if !q.store.is_shared() {
+        return;
+    }
+    assert_eq!(q.store.reap(10).await.unwrap().away, None, "nothing was ever heard");
+    q.store.beat(beat(1)).await.unwrap();
+    let since = q.now();
+    let until = since.plus(limit::AWAY_MIN);
+    q.until_just_before(until);
+    assert_eq!(q.store.reap(10).await.unwrap().away, None);
+    q.until(until);
+    assert_eq!(q.store.reap(10).await.unwrap().away, Some(Away { since, until }));
+}

@@ -1,0 +1,51 @@
+use ringq::pb::{AttemptOutcome, JobState, StreamRequest};
+use tokio::time::Instant;
+
+use crate::harness::{JobExt as _, Setup, job, millis, proto, take};
+
+/// Kills the only server for longer than leases last: `held` jobs at their last attempt, which nobody can extend.
+async fn killed_for_longer_than_a_lease(held: usize) {
+    let mut server = Setup::new().restartable().start().await;
+    let client = server.connect().await;
+    let ids: Vec<_> = (0..held).map(|n| n.to_string()).collect();
+    for id in &ids {
+        let spec = job("mail").with_id(id).with_max_attempts(1).with_lease(millis(1_000));
+        client.enqueue(spec.with_retention(millis(60_000))).await;
+    }
+    let request = StreamRequest { orphan_grace: Some(proto(millis(2_500))), ..take("mail") };
+    let mut worker = client.stream(request).await;
+    let jobs = worker.next_many(held).await;
+    server.kill().await;
+    tokio::time::sleep(millis(1_200)).await;
+    let began = Instant::now();
+    server.restart().await;
+    // Of every three one is acked, one extended, and of one nothing is heard.
+    let client = server.connect().await;
+    for (n, job) in jobs.iter().enumerate() {
+        match n % 3 {
+            1 => client.ack(&job.receipt).await,
+            2 => client.extend(&job.receipt, millis(30_000)).await,
+            _ => {}
+        }
+    }
+    for (n, held) in jobs.iter().enumerate() {
+        let wanted = [JobState::Ready, JobState::Succeeded, JobState::Running][n % 3];
+        let job = client.until("mail", &held.id, wanted).await;
+        assert_eq!((job.failures, job.deliveries), (0, 1), "{held:?}");
+        if n % 3 == 0 {
+            assert!(began.elapsed() >= millis(2_400), "back after {:?}", began.elapsed());
+            assert_eq!(job.attempts[0].outcome(), AttemptOutcome::Released);
+        }
+    }
+    assert!(server.log().contains("leases ran out while no server served the shard"));
+    for kept in jobs.iter().skip(2).step_by(3) {
+        client.ack(&kept.receipt).await;
+    }
+    assert_eq!(client.list("mail", JobState::Dead).await, []);
+}
+
+#[tokio::test]
+async fn what_ran_out_while_the_only_server_was_away_waits_for_its_workers_and_is_no_failure() {
+    let counts = [1, 2, 3, 4, 7].map(killed_for_longer_than_a_lease);
+    futures::future::join_all(counts).await;
+}
