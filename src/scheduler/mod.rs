@@ -82,10 +82,15 @@ pub struct Replica {
 pub struct Listener {
     /// Hears what this replica has done to its own leases on a shard. What others did to them comes as
     /// [`Event::Lease`](crate::store::Event::Lease).
-    pub hint: Box<dyn Fn(&Shard, Hint) + Send + Sync>,
+    pub hint: HintListener,
     /// The credit of a stream, as long as it is known.
-    pub credit: Box<dyn Fn(u32) -> Option<u32> + Send + Sync>,
+    pub credit: CreditLookup,
 }
+
+/// Takes a hint about leases of this replica on a shard.
+pub type HintListener = Box<dyn Fn(&Shard, Hint) + Send + Sync>;
+/// Answers the credit of a stream.
+pub type CreditLookup = Box<dyn Fn(u32) -> Option<u32> + Send + Sync>;
 
 // === impl Scheduler ===
 

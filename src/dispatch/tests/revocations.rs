@@ -22,6 +22,8 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
 #[tokio::test]
 async fn an_expired_lease_is_revoked() {
     let server = Server::start();
+    // As the timer does at the start: from here on the shard is served.
+    server.reap().await;
     server.enqueue("t", 1).await;
     let mut stream = server.open(options(&["t"]));
     let sent = stream.jobs(1).await.remove(0);
