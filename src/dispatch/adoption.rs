@@ -319,9 +319,10 @@ impl Adopter<'_> {
             Over::Ended => detach::run(self.shard.clone(), heir.stream_id(), leases).await,
             Over::Broken => {
                 let now = self.scheduler.clock().now();
+                let alive = heir.ledger().broke.unwrap_or(now);
                 let (scheduler, shard) = (self.scheduler.clone(), self.shard.clone());
                 let (from, stop) = (
-                    orphans::Broken { stream: heir.stream_id(), at: now, alive: now },
+                    orphans::Broken { stream: heir.stream_id(), at: now, alive },
                     self.stop.clone(),
                 );
                 orphans::of_stream(scheduler, shard, leases, from, stop).await;

@@ -104,7 +104,7 @@ impl Orphans<'_> {
         let broke = |lease: &Lease| lease.now.minus(read.since(self.broke));
         let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<Lease>>::new(), Vec::new());
         for lease in leases {
-            let there = |at: Time| lease.now.minus(read.since(at));
+            let there = |at: Time| lease.now.minus(read.since(at)).plus(at.since(read));
             let broke = broke(&lease);
             let alive = silence.as_ref().and_then(|silence| silence.last_sign(lease.owner));
             let alive = alive.unwrap_or(there(self.alive));

@@ -49,6 +49,8 @@ pub struct Handover {
     stream: Arc<Stream>,
     leases: Vec<Loose>,
     done: AtomicBool,
+    /// The place of the pull among streams and pulls: it is free when the answer was read or dropped.
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 /// A pull under way. Dropped before its end, what was claimed for it has reached nobody.
@@ -56,7 +58,7 @@ struct Pull {
     hub: Arc<Hub>,
     stream: Arc<Stream>,
     ended: bool,
-    _place: OwnedSemaphorePermit,
+    place: Option<OwnedSemaphorePermit>,
 }
 
 /// Whatever is there, as soon as something is.
@@ -66,7 +68,7 @@ pub(super) async fn pull(
 ) -> Result<(Vec<Delivery>, Handover), OpenError> {
     let wait = options.wait;
     let (stream, place) = hub.open(stream_options(options), Mode::Pull)?;
-    let mut pull = Pull { hub, stream, ended: false, _place: place };
+    let mut pull = Pull { hub, stream, ended: false, place: Some(place) };
     let mut patience = pin!(tokio::time::sleep(if wait.is_zero() { ANSWER_MAX } else { wait }));
     let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
@@ -90,7 +92,8 @@ pub(super) async fn pull(
     let (deliveries, leases) = deliveries.await;
     pull.end();
     let (hub, stream) = (Arc::clone(&pull.hub), Arc::clone(&pull.stream));
-    Ok((deliveries, Handover { hub, stream, leases, done: AtomicBool::new(false) }))
+    let (done, place) = (AtomicBool::new(false), pull.place.take());
+    Ok((deliveries, Handover { hub, stream, leases, done, _place: place }))
 }
 
 /// The stream that a pull is to the feeds.

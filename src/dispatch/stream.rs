@@ -12,7 +12,8 @@ use crate::scheduler::Revoked;
 use crate::store::Leased;
 
 use super::ledger::{
-    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Share, Taken, Want,
+    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Revocation, Share,
+    Taken, Want,
 };
 use super::{Batch, Delivery, StreamOptions, Worker};
 
@@ -187,6 +188,12 @@ impl Stream {
         let mut ledger = self.ledger();
         adopted.into_iter().for_each(|adopted| ledger.adopt(adopted));
         (ledger.over(), ledger.look_at())
+    }
+
+    /// See [`Ledger::inherit`].
+    pub(super) fn inherit(&self, revocations: Vec<Revocation>) {
+        self.ledger().inherit(revocations);
+        self.transport.wake();
     }
 
     /// Makes `heir` the stream that adopts what is left of this one, unless it has one that `is_open`. A stream of

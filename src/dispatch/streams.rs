@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::{LastSkew, Skew};
-use crate::domain::{StreamId, Time, Token};
+use crate::domain::{StreamId, Time, Token, limit};
 use crate::store::{Hint, Revoked};
 
 use super::adoption::{Adoptions, Search};
@@ -163,12 +163,14 @@ impl Streams {
 
     /// The stream broke; answers what it was sent and has not settled.
     pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
-        // A worker that has opened its next stream had lost this one before, and has extended its leases since.
+        // A worker that has opened its next stream had lost this one before, and has extended its leases since. And what
+        // it extended before it opened this one was meant for the one before.
         let heir = stream.ledger().heir;
         let reopened = heir.and_then(|heir| self.get(heir));
         let reopened = reopened.map(|heir| heir.opened().minus(stream.options().orphan_grace));
         let now = self.home.clock.now();
-        let remains = stream.fail(reopened.unwrap_or(now).min(now));
+        let first = stream.opened().plus(limit::EXTEND_BEFORE_BREAK);
+        let remains = stream.fail(reopened.unwrap_or(now).min(now).max(first));
         self.closed(stream, remains.unsent);
         remains.sent
     }
@@ -270,7 +272,23 @@ impl Streams {
     pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: Revoked) {
         self.each(stream, tokens, true, |stream, tokens| {
             self.freed(stream, stream.revoke(shard, tokens, reason));
+            self.bequeath_revocations(stream);
         });
+    }
+
+    /// The next stream of the worker sends what was revoked between the two.
+    fn bequeath_revocations(&self, stream: &Stream) {
+        let bequests = stream.ledger().bequests();
+        if let Some((heir, mut revocations)) = bequests
+            && !revocations.is_empty()
+            && let Some(heir) = self.get(heir)
+        {
+            let origin = stream.stream_id();
+            for revocation in &mut revocations {
+                revocation.held.origin.get_or_insert(origin);
+            }
+            heir.inherit(revocations);
+        }
     }
 
     /// These leases last until then, on the clock of this replica.

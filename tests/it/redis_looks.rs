@@ -305,8 +305,12 @@ async fn fill(rig: &Rig) {
     rig.put(ids(3 * DEEP).iter().map(|id| nothing("holes", id))).await;
     rig.delete(&ids(DEEP)).await;
     rig.put(ids(1_000).iter().map(|id| heavy("heavy", id))).await;
-    let later =
-        |id: &String| Reschedule { key: key("heavy", id), due: Some(after(3_600)), priority: None, until: None };
+    let later = |id: &String| Reschedule {
+        key: key("heavy", id),
+        due: Some(after(3_600)),
+        priority: None,
+        until: None,
+    };
     for part in ids(400).chunks(100) {
         rig.q.store.reschedule(part.iter().map(later).collect()).await.unwrap();
     }

@@ -3,7 +3,7 @@
 use crate::domain::Token;
 
 use super::transport::OVERDUE;
-use super::{Held, Ledger, Phase};
+use super::{Held, Ledger, Phase, Revocation};
 
 /// A lease on its way from one stream to another.
 pub(in crate::dispatch) struct Adopted {
@@ -50,6 +50,19 @@ impl Ledger {
             }
         }
         handed
+    }
+
+    /// What was revoked since the stream is over, and the heir that is to send it.
+    pub(in crate::dispatch) fn bequests(&mut self) -> Option<(u32, Vec<Revocation>)> {
+        let heir = self.heir.filter(|_| self.phase == Phase::Closed)?;
+        Some((heir, std::mem::take(&mut self.revocations)))
+    }
+
+    /// Takes in revocations of a former stream.
+    pub(in crate::dispatch) fn inherit(&mut self, revocations: Vec<Revocation>) {
+        if self.phase != Phase::Closed {
+            self.revocations.extend(revocations);
+        }
     }
 
     /// How the stream has ended.

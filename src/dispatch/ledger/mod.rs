@@ -304,11 +304,11 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The lease on that shard was taken away: its credit is free, and a worker that has the job is told. One that
-    /// the stream does not hold may be part of an answer that is still on its way.
+    /// The lease on that shard was taken away: its credit is free, and a worker that has the job is told, on its next stream
+    /// if this one is over. One that the stream does not hold may be part of an answer that is still on its way.
     pub(super) fn revoke(&mut self, shard: usize, token: Token, reason: Revoked) {
         match self.release(token) {
-            Some(held) if held.sent && self.phase != Phase::Closed => {
+            Some(held) if held.sent && (self.phase != Phase::Closed || self.heir.is_some()) => {
                 self.revocations.push(Revocation { token, held, reason });
             }
             Some(_) => {}

@@ -305,3 +305,23 @@ async fn a_stream_of_a_former_life_is_continued() {
         server.eventually("t", |stats| stats.ready == 2).await;
     }
 }
+
+/// The worker dies a moment after it has extended and reopened: that Extend was for the former stream.
+#[tokio::test]
+async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
+    for by in [By::Name, By::Connection] {
+        let server = Server::start();
+        server.enqueue("t", 1).await;
+        let (first, sent) = broken(&server, with(LEASES[1]), 1).await;
+        server.clock.advance(SECOND);
+        server.extend(&sent).await;
+        server.clock.advance(Duration::from_millis(1));
+        let second = server.open(next(by, first, with(LEASES[1])));
+        server.holds(1).await;
+        server.clock.advance(Duration::from_millis(1));
+        drop(second);
+        settle_down().await;
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 1).await;
+    }
+}

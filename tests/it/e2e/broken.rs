@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use ringq::pb::{
-    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest, PullResponse,
-    StreamRequest,
+    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest,
+    PullResponse, StreamRequest,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
