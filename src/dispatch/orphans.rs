@@ -249,7 +249,6 @@ mod tests {
             owner: 1,
             stream: 1,
             grace: Some(5 * SECOND),
-            worker: String::new(),
             bytes: 0,
             standing,
             now: at(10),

@@ -36,7 +36,11 @@ pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted, End, Enqueue, Extend, Ids, Info, Lapsed, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule, Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted,
+    End, Enqueue, Extend, Ids, Info, Lapsed, Lease, LeaseRef, Leased, List, Listed, LostClaim,
+    NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule,
+    Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim,
+    Undone, Unwritten,
 };
 
 /// What a call answers.

@@ -383,6 +383,7 @@ async fn write(rig: &mut Rig) {
         lease: lease_ref(leased),
         duration: None,
         progress: None,
+        lapsed: None,
     });
     rig.q.store.extend(extends.collect()).await.unwrap();
     rig.look("extend", false).await;

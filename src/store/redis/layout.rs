@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use crate::domain::AttemptOutcome;
 use crate::domain::limit::{
-    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, REPEAT_MAX,
+    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX,
+    REPEAT_MAX,
 };
 use crate::store::codec::outcome_code;
 

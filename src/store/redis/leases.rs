@@ -120,7 +120,6 @@ pub(super) fn lease_of(
         owner: held.owner,
         stream: held.stream,
         grace: held.grace,
-        worker: held.worker,
         bytes: record.bytes.into(),
         standing: Standing {
             failures: record.failures,

@@ -135,7 +135,6 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
         owner: row.owner,
         stream: row.stream,
         grace: row.grace,
-        worker: row.worker,
         bytes: row.bytes.unsigned_abs(),
         now: session.now,
     })

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{Away, JobId, ShardName, Time, TopicName, self};
+use crate::domain::{self, Away, JobId, ShardName, Time, TopicName};
 use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;

@@ -29,8 +29,6 @@ pub struct Lease {
     pub start_time: Time,
     /// When it was last extended.
     pub extend_time: Option<Time>,
-    /// The worker that holds it; may be empty.
-    pub worker: String,
     /// Nonce of the replica whose stream answers for it.
     pub owner: u32,
     /// That stream: the one that got it, or the last one that adopted it.

@@ -129,7 +129,6 @@ impl Held {
             owner: lease.owner,
             stream: lease.stream,
             grace: lease.grace,
-            worker: self.job.worker_id.clone(),
             bytes: self.job.spec.bytes() as u64,
             standing,
             now,
