@@ -268,7 +268,7 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
     server.enqueue("t", 3).await;
     let mut worker: Worker = server.open(with(LEASES[1]));
     for mut delivery in worker.jobs(3).await {
-        delivery.receipt.stream ^= 1 << delivery.receipt.token.0 % 32;
+        delivery.receipt.stream ^= 1 << (delivery.receipt.token.0 % 32);
         delivery.receipt.owner ^= (delivery.receipt.token.0 >> 8) as u32 & 1;
         server.ack(&[delivery]).await;
     }

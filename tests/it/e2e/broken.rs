@@ -514,8 +514,11 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
     let client = server.connect().await;
     for (lease, names_it) in [(30, false), (86_400, false), (30, true), (86_400, true)] {
         let lease = Duration::from_secs(lease);
-        client.enqueue(job("mail").with_id("a").with_lease(lease)).await;
-        client.enqueue(job("mail").with_id("b").with_lease(lease)).await;
+        // A deleted id stays taken for a while.
+        let (gone, kept) =
+            (format!("gone-{lease:?}-{names_it}"), format!("kept-{lease:?}-{names_it}"));
+        client.enqueue(job("mail").with_id(&gone).with_lease(lease)).await;
+        client.enqueue(job("mail").with_id(&kept).with_lease(lease)).await;
         let request = StreamRequest { worker_id: "w".into(), ..with_grace("mail", millis(500)) };
         let mut worker = client.stream(request.clone()).await;
         let sent = worker.next_many(2).await;
@@ -530,15 +533,16 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
         } else {
             client.stream(request).await
         };
-        let request = DeleteRequest { topic: "mail".into(), id: "a".into(), ..Default::default() };
+        let request =
+            DeleteRequest { topic: "mail".into(), id: gone.clone(), ..Default::default() };
         client.queue.clone().delete(request).await.unwrap();
         let revoked = next.revocation().await;
-        assert!(sent.iter().any(|sent| sent.id == "a" && sent.receipt == revoked.receipt));
+        assert!(sent.iter().any(|sent| sent.id == gone && sent.receipt == revoked.receipt));
         // An Extend up to 500 ms before a break speaks for its lease.
         tokio::time::sleep(millis(600)).await;
         drop(next);
         let again = client.pull_one("mail").await;
-        assert_eq!((again.id.as_str(), again.attempt, again.delivery), ("b", 1, 2));
+        assert_eq!((again.id, again.attempt, again.delivery), (kept, 1, 2));
         client.ack(&again.receipt).await;
     }
 }
