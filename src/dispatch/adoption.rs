@@ -3,13 +3,11 @@
 //! looked up.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +17,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::Shard;
 use crate::store::{Adopt, Adoptee, Lease, LeaseRef, Tied};
 
+use super::adoptions::{FirstLook, From, Search};
 use super::ledger::{Adopted, Held, Loose, Over};
 use super::stream::Stream;
 use super::streams::Streams;
@@ -29,39 +28,6 @@ use super::{detach, orphans, watch};
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
 /// How long those are asked for: until a replica that was killed is noticed, and its leases are released or detached.
 const ELSEWHERE_MAX: Duration = limit::REPLICA_SILENCE_MAX.saturating_mul(2);
-/// How long a stream waits for the leases that it adopts before it gets new jobs: they count against its credit. No
-/// longer, because a shard may not answer.
-pub(super) const FIRST_LOOK_MAX: Duration = Duration::from_secs(1);
-
-/// What waits to be adopted on one shard. Streams that open bring it, one or a few each.
-#[derive(Default)]
-pub(super) struct Adoptions {
-    waiting: Mutex<Vec<Search>>,
-    added: Notify,
-}
-
-/// Leases that a stream is to adopt.
-pub(super) struct Search {
-    heir: Arc<Stream>,
-    from: From,
-    first_look: Option<Arc<FirstLook>>,
-}
-
-/// Where they come from.
-enum From {
-    /// What is left of this stream.
-    Here(Arc<Stream>),
-    /// What the store knows of this one.
-    Elsewhere(StreamId),
-}
-
-/// Announces a stream to the feeds when all its searches have looked once.
-pub(super) struct FirstLook {
-    streams: Arc<Streams>,
-    stream: Arc<Stream>,
-    is_over: AtomicBool,
-}
-
 /// What the searches of one shard share.
 struct Adopter<'a> {
     scheduler: &'a Scheduler,
@@ -71,19 +37,6 @@ struct Adopter<'a> {
     /// Searches for leases of other replicas: one look at all leases serves those that wait.
     elsewhere: Mutex<Vec<(Search, StreamId)>>,
     looking: tokio::sync::Mutex<()>,
-}
-
-// === impl Adoptions ===
-
-impl Adoptions {
-    pub(super) fn add(&self, search: Search) {
-        lock(&self.waiting).push(search);
-        self.added.notify_one();
-    }
-
-    fn take(&self) -> Vec<Search> {
-        std::mem::take(&mut *lock(&self.waiting))
-    }
 }
 
 /// Serves the searches of one shard until `stop`.
@@ -106,7 +59,7 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            () = adoptions.added.notified() => {}
+            () = adoptions.added() => {}
             Some(()) = under_way.next() => continue,
         }
         for search in adoptions.take() {
@@ -117,49 +70,6 @@ pub(super) async fn run(
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-// === impl Search ===
-
-impl Search {
-    /// For what is left of `from`, a stream of this replica.
-    pub(super) fn here(
-        heir: Arc<Stream>,
-        from: Arc<Stream>,
-        first_look: Option<Arc<FirstLook>>,
-    ) -> Search {
-        Search { heir, from: From::Here(from), first_look }
-    }
-
-    /// For what the store knows of `from`, a stream of another replica or of a former life of this one.
-    pub(super) fn elsewhere(
-        heir: Arc<Stream>,
-        from: StreamId,
-        first_look: Option<Arc<FirstLook>>,
-    ) -> Search {
-        Search { heir, from: From::Elsewhere(from), first_look }
-    }
-}
-
-// === impl FirstLook ===
-
-impl FirstLook {
-    pub(super) fn new(streams: Arc<Streams>, stream: Arc<Stream>) -> Arc<FirstLook> {
-        Arc::new(FirstLook { streams, stream, is_over: AtomicBool::new(false) })
-    }
-
-    /// Announces the stream, once.
-    pub(super) fn end(&self) {
-        if !self.is_over.swap(true, Ordering::AcqRel) {
-            self.streams.announce(&self.stream);
-        }
-    }
-}
-
-impl Drop for FirstLook {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 // === impl Adopter ===

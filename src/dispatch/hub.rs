@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 use crate::domain::{StreamId, Time};
 use crate::scheduler::Scheduler;
 
-use super::adoption::{FIRST_LOOK_MAX, FirstLook, Search};
+use super::adoptions::{FIRST_LOOK_MAX, FirstLook, Search};
 use super::feed::Feed;
 use super::ledger::{Loose, Mode};
 use super::orphans::Broken;
@@ -88,7 +88,8 @@ impl Hub {
 
     /// The stream adopts the leases of those that it continues. The feeds get to know it when that was tried once.
     fn adopt(&self, stream: &Arc<Stream>) {
-        let look = FirstLook::new(Arc::clone(&self.streams), Arc::clone(stream));
+        let (streams, opened) = (Arc::clone(&self.streams), Arc::clone(stream));
+        let look = FirstLook::new(move || streams.announce(&opened));
         if stream.mode() == Mode::Pull {
             return;
         }

@@ -19,7 +19,7 @@
 //! - `silence`, `silent`: whose streams are broken because their replica is silent
 //! - `dispatcher`, `hub`: the handle to all of it, and what its parts share
 //! - `detach`: what outlives its stream, because the server has ended it
-//! - `adoption`: how the worker's next stream comes to answer for it
+//! - `adoption`, `adoptions`: how the worker's next stream comes to answer for it
 //!
 //! # How leases go from stream to stream
 //! A stream that is over, ended by the server or broken, stays in the books with what its worker holds. The worker's
@@ -40,6 +40,7 @@
 //!   a pull has taken, unless the last frame of its answer was.
 
 mod adoption;
+mod adoptions;
 mod alarm;
 mod ask;
 mod board;

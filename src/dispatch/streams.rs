@@ -12,7 +12,7 @@ use crate::clock::{LastSkew, Skew};
 use crate::domain::{StreamId, Time, Token, limit};
 use crate::store::{Hint, Revoked};
 
-use super::adoption::{Adoptions, Search};
+use super::adoptions::{Adoptions, Search};
 use super::alarm::Alarm;
 use super::board::Awake;
 use super::ledger::{Adopted, Loose, Mode, Over};
