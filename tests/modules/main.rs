@@ -26,7 +26,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
     // The layers, from below.
     ("store", &["clock", "domain", "pauses"]),
     ("shards", &["clock", "domain", "metrics", "pauses", "said", "store"]),
-    ("scheduler", &["clock", "domain", "metrics", "pauses", "shards", "store"]),
+    ("scheduler", &["clock", "domain", "metrics", "pauses", "said", "shards", "store"]),
     ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
     ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
