@@ -129,7 +129,8 @@ async fn a_batch_lives_by_a_few_commands() {
 /// A list gives nothing back from its middle: what is cancelled behind a job that nobody takes would stay for ever.
 #[tokio::test]
 async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
-    const JOBS: usize = 20_000;
+    // However many they are, what stays is what a few scripts may look at.
+    const JOBS: usize = 40_000;
     let Some(redis) = Redis::start().await else { return };
     let store = life::open(&redis.url()).await.unwrap();
     let job = |n| NewJob { keep: Keep::Nothing, ..life::job(n as u128, When::Now) };
@@ -147,7 +148,7 @@ async fn what_is_cancelled_behind_a_job_that_waits_leaves_no_memory_behind() {
     };
     let (line, others) = (count("LLEN", "line").await, count("ZCARD", "wait:0").await);
     println!("{line} stand in the line, {others} wait beside it");
-    assert!(line + others <= 2 * limit::CALL_JOBS_MAX, "{line} and {others} of {JOBS} are left");
+    assert!(line + others <= 3 * limit::CALL_JOBS_MAX, "{line} and {others} of {JOBS} are left");
 }
 
 /// What an enqueue of a delayed job takes, `batch` per call, in empty scripts: the median of some samples.
