@@ -5,7 +5,8 @@ local function tell(...) found[#found + 1] = table.concat({ ... }, ' ') end
 
 -- The type of a key that may be left, by what stands before the first colon of its name.
 local MAY_BE = { topics = 1, claims = 1, topic = 1, jobs = 1, more = 1, line = 1, done = 1, deadlines = 1, alarms = 1,
-                 recent = 1, ['recent.from'] = 1, ['recent.since'] = 1, replicas = 1, rings = 1, state = 1, voids = 1 }
+                 recent = 1, ['recent.from'] = 1, ['recent.since'] = 1, replicas = 1, rings = 1, state = 1, voids = 1,
+                 away = 1 }
 
 local function exists(topic, id) return call('HEXISTS', KEYS[1] .. 'jobs:' .. topic, id) == 1 end
 
