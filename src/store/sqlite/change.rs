@@ -12,7 +12,8 @@ use super::fault::Done;
 use super::finish;
 use super::generation::{Schedule, rank_of};
 use super::lifecycle;
-use super::row::{BY_ID, BY_KEY, Phase, Row};
+use super::phase::Phase;
+use super::row::{BY_ID, BY_KEY, Row};
 use super::session::Session;
 use super::sql::statement;
 

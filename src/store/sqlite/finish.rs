@@ -6,7 +6,8 @@ use crate::domain::{Attempt, AttemptOutcome, Keep, Payload, Time};
 use crate::store::codec;
 
 use super::fault::Done;
-use super::row::{BY_KEY, Phase, Row, with_attempt};
+use super::phase::Phase;
+use super::row::{BY_KEY, Row, with_attempt};
 use super::session::Session;
 use super::sql::statement;
 

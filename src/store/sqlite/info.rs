@@ -8,8 +8,8 @@ use crate::store::Content;
 
 use super::beat;
 use super::fault::Done;
+use super::phase::Phase;
 use super::reader::Reader;
-use super::row::Phase;
 use super::sql::statement;
 
 const FILE: &str = include_str!("info.sql");

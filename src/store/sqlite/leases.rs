@@ -8,7 +8,8 @@ use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Tied};
 
 use super::fault::Done;
 use super::lifecycle;
-use super::row::{self, BY_ID, Phase, Row, micros, past_end, signed};
+use super::phase::Phase;
+use super::row::{self, BY_ID, Row, micros, past_end, signed};
 use super::session::Session;
 use super::sql::statement;
 

@@ -8,7 +8,8 @@ use crate::domain::{AttemptOutcome, Payload, State, Time};
 use super::fault::Done;
 use super::finish::{Ended, conclude, expire, forget, forget_kept, history_with};
 use super::generation::{self, Schedule, begin_next};
-use super::row::{Phase, Row, signed};
+use super::phase::Phase;
+use super::row::{Row, signed};
 use super::session::Session;
 use super::sql::statement;
 

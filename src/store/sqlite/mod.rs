@@ -21,6 +21,7 @@ mod info;
 mod leases;
 mod lifecycle;
 mod open;
+mod phase;
 mod query;
 mod reader;
 mod recall;

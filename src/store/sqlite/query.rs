@@ -8,8 +8,9 @@ use crate::domain::{JobId, State, Time, TopicName, limit};
 use crate::store::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 
 use super::fault::Done;
+use super::phase::Phase;
 use super::reader::Reader;
-use super::row::{Blobs, Phase, Row};
+use super::row::{Blobs, Row};
 use super::sql::statement;
 
 const FILE: &str = include_str!("query.sql");

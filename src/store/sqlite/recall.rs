@@ -12,7 +12,7 @@ use crate::domain::id::made_at;
 use crate::domain::{JobId, State, Time, limit};
 use crate::store::Unwritten;
 
-use super::row::Phase;
+use super::phase::Phase;
 
 /// Ids that are recalled at most, in some 64 MB: those of ten minutes at 6,600 a second.
 const RECALLED_MAX: usize = 4_000_000;

@@ -13,6 +13,7 @@ use crate::domain::{
 use crate::store::codec;
 
 use super::fault::Done;
+use super::phase::Phase;
 use super::session::Session;
 use super::sql::statement;
 
@@ -28,18 +29,6 @@ pub(super) const INLINE_BYTES_MAX: usize = 2_048;
 const PAST_CHARS: usize = 18;
 /// As many former leases are recognized as attempts are kept.
 pub(super) const PAST_CHARS_MAX: usize = PAST_CHARS * limit::ATTEMPTS_KEPT;
-
-/// What is stored of a job's state. Waiting has three names outside; see
-/// [`crate::domain::lifecycle`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Waiting = 0,
-    Running = 1,
-    Succeeded = 2,
-    Dead = 3,
-    Cancelled = 4,
-    Expired = 5,
-}
 
 /// The small columns of a job; payload, result and history are read on demand.
 #[derive(Clone, Debug)]
@@ -84,37 +73,6 @@ pub(super) struct Blobs {
     history: Option<Vec<u8>>,
     result: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
-}
-
-// === impl Phase ===
-
-impl Phase {
-    pub(super) fn code(self) -> i64 {
-        self as i64
-    }
-
-    fn of(code: i64) -> Phase {
-        match code {
-            0 => Phase::Waiting,
-            1 => Phase::Running,
-            2 => Phase::Succeeded,
-            3 => Phase::Dead,
-            4 => Phase::Cancelled,
-            _ => Phase::Expired,
-        }
-    }
-
-    /// The phase in which jobs of `state` lie.
-    pub(super) fn holding(state: State) -> Phase {
-        match state {
-            State::Scheduled | State::Ready | State::Backoff => Phase::Waiting,
-            State::Running => Phase::Running,
-            State::Succeeded => Phase::Succeeded,
-            State::Dead => Phase::Dead,
-            State::Cancelled => Phase::Cancelled,
-            State::Expired => Phase::Expired,
-        }
-    }
 }
 
 // === impl Row ===

@@ -11,8 +11,8 @@ use crate::domain::{self, Away, JobId, ShardName, Time, TopicName};
 use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;
+use super::phase::Phase;
 use super::recall::Recall;
-use super::row::Phase;
 use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");

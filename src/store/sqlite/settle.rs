@@ -14,7 +14,8 @@ use super::fault::Done;
 use super::finish::Ended;
 use super::leases::{Instead, leased};
 use super::lifecycle;
-use super::row::{BY_KEY, Phase, Row, signed};
+use super::phase::Phase;
+use super::row::{BY_KEY, Row, signed};
 use super::session::{Session, Total};
 use super::sql::statement;
 

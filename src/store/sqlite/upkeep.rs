@@ -8,7 +8,8 @@ use crate::store::{Lease, Pruned, Reaped, Tidied};
 use super::fault::Done;
 use super::finish;
 use super::leases::lease_of;
-use super::row::{Phase, Row};
+use super::phase::Phase;
+use super::row::Row;
 use super::session::Session;
 use super::sql::statement;
 

@@ -10,7 +10,7 @@ local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
 local PAST_BYTES, PAST_BYTES_MAX = 9, 9 * ($limit.attempts + 1)
 -- The mark of a line with gaps, how many are a few, how many members leave it for each gap that is too many, and how
 -- many for all gaps of one script.
-local GAPS, GAPS_MIN, GAPS_STEP, GAPS_LOOKS = '-', 512, 16, 480
+local GAPS, GAPS_MIN, GAPS_STEP, GAPS_LOOKS = '-', 512, 16, 512
 -- The earliest time at which something happens by itself because of this call; 0: none.
 local upkeep = 0
 
