@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use crate::cluster::Shape;
 use crate::load::Habits;
-use crate::proxy::Proxy;
 use crate::trial::{Trial, harm_time};
 
 /// How long a connection is held: longer than a replica waits for an answer.
@@ -66,27 +65,4 @@ async fn packets_are_lost_and_repeated_by_the_kernel() {
         trial.run(some(&mut random, WELL_MS)).await;
     }
     trial.finish().await;
-}
-
-/// Where scripts look at the time until which a call may be executed.
-const WINDOW_CHECK: &str = "if latest and now > latest then";
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_without_a_window_are_found() {
-    let broken = Some((WINDOW_CHECK, "if false then"));
-    let shape = Shape { proxied: true, broken, ..Shape::default() };
-    let Some(trial) = Trial::start("no_window", shape, habits()).await else { return };
-    assert!(
-        include_str!("../../src/store/redis/lib/clock.lua").contains(WINDOW_CHECK),
-        "it is done in another way"
-    );
-    trial.may_wait();
-    trial.run(Duration::from_millis(500)).await;
-    trial.cluster.proxy.iter().for_each(Proxy::hold);
-    // So long that what is repeated on other connections is done meanwhile.
-    trial.run(Duration::from_secs(7)).await;
-    trial.cluster.proxy.iter().for_each(Proxy::release);
-    let verdict = trial.judge(Duration::from_secs(30)).await.verdict;
-    let seen = [&verdict.after_ack, &verdict.overlap, &verdict.after_delete, &verdict.lost];
-    assert!(seen.iter().any(|jobs| !jobs.is_empty()), "{verdict}");
 }
