@@ -5,7 +5,7 @@
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
 
 # Tests wait more than they compute: for time to pass, for processes to start and to end.
-TEST_THREADS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+TEST_THREADS ?= $(shell echo $$((4 * $$(getconf _NPROCESSORS_ONLN))))
 
 help: ## Print this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS='	' read -r name text; do \
@@ -63,11 +63,11 @@ credit: ## Settle 1,000,000 jobs through the other of two replicas while hints g
 
 durability: ## Kill a server on files 50 times under load, cut its power and that of Redis 10 times, as root
 	RINGQ_KILLS=$${RINGQ_KILLS:-50} RINGQ_CUTS=$${RINGQ_CUTS:-10} \
-		cargo test --locked --test faults -- power image files::killed --nocapture --test-threads 1
+		cargo test --locked --test faults -- power image files::killed --include-ignored --nocapture --test-threads 1
 
 faults: build ## Kill, stop, fill and cut off servers and Redis under load, each for 22 seconds
 	RINGQ_BIN=$${RINGQ_BIN:-$(CURDIR)/target/release/ringq} RINGQ_FAULT_SECONDS=$${RINGQ_FAULT_SECONDS:-22} RINGQ_MIXED_SECONDS=$${RINGQ_MIXED_SECONDS:-120} \
-		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --nocapture --test-threads 1
+		RINGQ_DROPS=$${RINGQ_DROPS:-1000} cargo test --locked --test faults -- --include-ignored --nocapture --test-threads 1
 
 example: ## Hash a tree of files with Python workers while the server is killed; ARGS=DIR
 	examples/hash_tree/run $(ARGS)

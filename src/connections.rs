@@ -2,13 +2,17 @@
 //! may keep what is written to it waiting.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, join};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::pauses::Pauses;
 use crate::said::Said;
@@ -77,7 +81,7 @@ impl Connections {
 
     /// The next connection that finds a place. An error of the listener is waited out: a process without files
     /// would spin otherwise.
-    pub(crate) async fn accept(self: &Arc<Self>, listener: &TcpListener) -> Accepted {
+    async fn accept(self: &Arc<Self>, listener: &TcpListener) -> Accepted {
         let mut pauses = Pauses::new(PAUSE_MIN, PAUSE_MAX);
         loop {
             match listener.accept().await {
@@ -94,6 +98,32 @@ impl Connections {
                 }
             }
         }
+    }
+
+    /// Runs `serve` for each connection, in a task of its own, until `shutdown` ends; then `stop` is cancelled. Answers
+    /// the tasks that are left.
+    pub(crate) async fn serve<F>(
+        self: Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+        stop: &CancellationToken,
+        mut serve: impl FnMut(Accepted) -> F,
+    ) -> TaskTracker
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let tasks = TaskTracker::new();
+        let mut shutdown = pin!(shutdown);
+        loop {
+            let accepted = tokio::select! {
+                () = &mut shutdown => break,
+                accepted = self.accept(&listener) => accepted,
+            };
+            tasks.spawn(serve(accepted));
+        }
+        stop.cancel();
+        tasks.close();
+        tasks
     }
 
     fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {

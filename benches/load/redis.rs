@@ -72,9 +72,19 @@ impl Redis {
         Ok(String::from_utf8_lossy(&info).into_owned())
     }
 
+    /// The port on which it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Sends a command as one would type it; the first line of the answer.
     pub(crate) fn ask(&self, command: &str) -> Result<(BufReader<TcpStream>, String)> {
-        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", self.port))?);
+        Redis::ask_at(self.port, command)
+    }
+
+    /// The same to the one that listens there.
+    pub(crate) fn ask_at(port: u16, command: &str) -> Result<(BufReader<TcpStream>, String)> {
+        let mut stream = BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         stream.get_mut().write_all(format!("{command}\r\n").as_bytes())?;
         let mut head = String::new();
         stream.read_line(&mut head)?;

@@ -40,7 +40,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         request: None,
         durability: None,
         until: None,
-        prior: Prior::Nothing,
+        prior: Prior::Anything,
     }
 }
 

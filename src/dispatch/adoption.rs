@@ -26,7 +26,8 @@ use super::{detach, orphans, watch};
 /// First and longest pause after a failed call, and between two questions for leases of another replica that it may
 /// detach yet.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
-/// How long those are asked for: until a replica that was killed is noticed, and its leases are released or detached.
+/// How long those are asked for while the shard answers: until a replica that was killed is noticed, and its leases are
+/// released or detached.
 const ELSEWHERE_MAX: Duration = limit::REPLICA_SILENCE_MAX.saturating_mul(2);
 /// What the searches of one shard share.
 struct Adopter<'a> {
@@ -174,7 +175,7 @@ impl Adopter<'_> {
         mut first_look: Option<Arc<FirstLook>>,
     ) {
         let read = self.scheduler.clock().now();
-        let until = Instant::now() + ELSEWHERE_MAX;
+        let mut until = Instant::now() + ELSEWHERE_MAX;
         let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         while !leases.is_empty() && Instant::now() < until {
             let items = leases.iter().map(adoptee).collect();
@@ -191,6 +192,9 @@ impl Adopter<'_> {
                     Adopted { token: lease.token, bytes: Some(lease.bytes), held }
                 });
                 self.take_in(&heir, taken.collect()).await;
+            } else {
+                // They may be the heir's by now: only an answer tells.
+                until = Instant::now() + ELSEWHERE_MAX;
             }
             drop(first_look.take());
             if !leases.is_empty() && !self.pause(&mut pauses).await {

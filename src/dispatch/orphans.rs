@@ -13,7 +13,7 @@ use crate::domain::{StreamId, Time, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
-use crate::store::{Lease, LeaseRef, Tied};
+use crate::store::{Lease, LeaseRef, Refused, Tied};
 
 use super::ledger::Loose;
 use super::silent::Silence;
@@ -126,6 +126,7 @@ impl Orphans<'_> {
                 () = self.stop.cancelled() => return,
             }
             let Some(leases) = self.confirm(leases, silence.as_deref_mut()).await else { return };
+            let leases = self.unadopted(leases).await;
             let (over, orphans): (Vec<_>, Vec<_>) =
                 leases.into_iter().partition(|lease| ends_in(lease, broke(lease), grace));
             kept.extend(over);
@@ -133,6 +134,21 @@ impl Orphans<'_> {
         }
         let Some(kept) = self.confirm(kept, silence).await else { return };
         self.detach(&kept, read).await;
+    }
+
+    /// Those that no other stream has adopted since they were read: an adoption moves no deadline.
+    async fn unadopted(&self, leases: Vec<Lease>) -> Vec<Lease> {
+        let mut left = Vec::with_capacity(leases.len());
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+            let refs: Vec<LeaseRef> = part.iter().map(|lease| lease.tied().lease).collect();
+            let read = self.repeat(Time::MAX, || self.shard.leases(refs.clone()));
+            let now = read.await.unwrap_or_default();
+            let same = |(lease, now): &(&Lease, Result<Lease, Refused>)| {
+                now.as_ref().is_ok_and(|now| now.stream_id() == lease.stream_id())
+            };
+            left.extend(part.iter().zip(now).filter(same).map(|(lease, _)| lease.clone()));
+        }
+        left
     }
 
     /// Those whose streams are broken ones still; `None` when it is to stop.

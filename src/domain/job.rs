@@ -204,6 +204,19 @@ impl Spec {
     }
 }
 
+// === impl Keep ===
+
+impl Keep {
+    /// For how long a finished job is found by its id, at least.
+    #[must_use]
+    pub fn lasts(self) -> Duration {
+        match self {
+            Keep::Nothing => Duration::ZERO,
+            Keep::Tombstone(time) | Keep::Record(time) => time,
+        }
+    }
+}
+
 // === impl State ===
 
 impl State {

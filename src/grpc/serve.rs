@@ -15,7 +15,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 use tonic::transport::server::Connected as _;
 use tower::Service as _;
@@ -48,19 +47,9 @@ pub(super) async fn serve(
     layer: CallLayer,
     shutdown: impl Future<Output = ()>,
 ) {
-    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let accepted = tokio::select! {
-            () = &mut shutdown => break,
-            accepted = connections.accept(&listener) => accepted,
-        };
-        tracker.spawn(connection(accepted, routes.clone(), layer.clone(), stop.clone()));
-    }
-    drop(listener);
-    stop.cancel();
-    tracker.close();
-    tracker.wait().await;
+    let stop = CancellationToken::new();
+    let serve = |accepted| connection(accepted, routes.clone(), layer.clone(), stop.clone());
+    connections.serve(listener, shutdown, &stop, serve).await.wait().await;
 }
 
 /// Serves one connection until its client closes it, or until `stop` and its last call.

@@ -12,7 +12,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use crate::connections::{Accepted, Connections, preface};
@@ -45,19 +44,10 @@ macro_rules! until {
 /// Serves until `shutdown` ends, and finishes the answers under way then, for 2 s at most.
 pub async fn serve(listener: TcpListener, router: Router, shutdown: impl Future<Output = ()>) {
     let connections = Connections::new("http", CONNECTIONS_MAX, PEER_CONNECTIONS_MAX);
-    let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let accepted = tokio::select! {
-            () = &mut shutdown => break,
-            accepted = connections.accept(&listener) => accepted,
-        };
-        tracker.spawn(connection(accepted, router.clone(), stop.clone()));
-    }
-    drop(listener);
-    stop.cancel();
-    tracker.close();
-    let _ = tokio::time::timeout(LINGER, tracker.wait()).await;
+    let stop = CancellationToken::new();
+    let serve = |accepted| connection(accepted, router.clone(), stop.clone());
+    let tasks = connections.serve(listener, shutdown, &stop, serve).await;
+    let _ = tokio::time::timeout(LINGER, tasks.wait()).await;
 }
 
 async fn connection(accepted: Accepted, router: Router, stop: CancellationToken) {

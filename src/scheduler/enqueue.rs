@@ -162,7 +162,7 @@ impl Scheduler {
 
     /// Makes a job without an id one of `shard`.
     pub(super) fn place_on(&self, shard: &Shard, draft: Draft) -> NewJob {
-        new_job(draft, self.new_id(shard), Prior::Nothing)
+        new_job(draft, self.new_id(shard), Prior::Anything)
     }
 
     /// Gives drafts their ids and shards: those with ids in one run per shard, the others in runs of

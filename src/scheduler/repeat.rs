@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 
 use crate::domain::{Job, JobKey, OnConflict, ShardName};
-use crate::shards::Shard;
+use crate::shards::{self, Shard};
 
 use super::enqueue::Results;
 use super::request::traceless;
@@ -33,9 +33,6 @@ impl Scheduler {
                 keys.push(key);
             }
         }
-        let look = async |(shard, indexes, keys): (Shard, Vec<usize>, Vec<JobKey>)| {
-            (indexes, shard.get(keys, true).await)
-        };
         for (indexes, jobs) in join_all(asked.into_values().map(look)).await {
             let jobs = match jobs {
                 Ok(jobs) => jobs,
@@ -54,6 +51,13 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// The jobs that lie under these keys, with the indexes of their drafts.
+async fn look(
+    (shard, indexes, keys): (Shard, Vec<usize>, Vec<JobKey>),
+) -> (Vec<usize>, shards::Result<Vec<Option<Job>>>) {
+    (indexes, shard.get(keys, true).await)
 }
 
 fn may_change(draft: &Draft) -> bool {

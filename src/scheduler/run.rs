@@ -55,11 +55,12 @@ impl Run {
         self.jobs.push(job);
     }
 
-    /// Whether writing it a second time changes nothing that the first time has written. Where the ids are the
-    /// server's own, what lies under them is what it has written.
-    fn is_repeatable(&self) -> bool {
+    /// Whether writing it a second time, at most `within` later, changes nothing that the first time has written, also
+    /// where that has ended meanwhile. Where the ids are the server's own, what lies under them is what it has written.
+    fn is_repeatable(&self, within: Duration) -> bool {
         let keeps = |job: &NewJob| job.on_conflict == OnConflict::Keep || job.request.is_some();
-        self.moves || self.jobs.iter().all(keeps)
+        let is_found = |job: &NewJob| job.prior == Prior::Itself || job.keep.lasts() >= within;
+        self.moves || self.jobs.iter().all(|job| keeps(job) && is_found(job))
     }
 
     /// What is written; `again`: that may have been done before. Ids of its clients are remembered by their
@@ -141,7 +142,8 @@ impl Scheduler {
             return Err(Refusal::Unsupported { shard, asked, reached: reach.most });
         }
         let awaited = asked.filter(|&asked| asked > reach.plain);
-        let repeat_until = until.filter(|_| run.is_repeatable());
+        let repeats = self.inner.shards.patience().repeats;
+        let repeat_until = until.filter(|_| run.is_repeatable(repeats));
         let (mut pauses, mut unknown) = (Pauses::new(PAUSES.0, PAUSES.1), None);
         loop {
             let jobs = run.attempt(unknown.is_some());

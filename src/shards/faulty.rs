@@ -1,10 +1,11 @@
 //! For tests: a store that fails or hangs on demand.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
 use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
@@ -40,6 +41,8 @@ pub(crate) struct Faulty {
     fault: watch::Sender<Fault>,
     calls: AtomicUsize,
     enqueues: AtomicUsize,
+    /// Until when the first of the jobs that were enqueued last may be written.
+    until: Mutex<Option<Instant>>,
 }
 
 impl Faulty {
@@ -49,7 +52,8 @@ impl Faulty {
         let config = Config { name, database: Database::Memory, clock: clock.clone() };
         let store = SqliteStore::open(config).unwrap();
         let (calls, enqueues) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Arc::new(Faulty { store, fault: watch::Sender::new(Fault::None), calls, enqueues })
+        let (fault, until) = (watch::Sender::new(Fault::None), Mutex::default());
+        Arc::new(Faulty { store, fault, calls, enqueues, until })
     }
 
     /// From now on it is so.
@@ -65,6 +69,11 @@ impl Faulty {
     /// Those among them that enqueue: nobody probes by them.
     pub(crate) fn enqueues(&self) -> usize {
         self.enqueues.load(Ordering::Relaxed)
+    }
+
+    /// Until when the first of the jobs of the last one may be written.
+    pub(crate) fn until(&self) -> Option<Instant> {
+        *self.until.lock().unwrap()
     }
 
     /// The store itself, which always works.
@@ -123,6 +132,7 @@ impl Store for Faulty {
             return Box::pin(async { Err(Error::Full("no room".into())) });
         }
         self.enqueues.fetch_add(1, Ordering::Relaxed);
+        *self.until.lock().unwrap() = jobs.iter().filter_map(|job| job.until).min();
         self.pass(|store| store.enqueue(jobs))
     }
 
@@ -227,7 +237,7 @@ impl Store for Faulty {
         self.pass(move |store| store.beat(beat))
     }
 
-    fn set_state(&self, state: ShardState, until: Option<tokio::time::Instant>) -> Reply<'_, ()> {
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()> {
         self.pass(move |store| store.set_state(state, until))
     }
 

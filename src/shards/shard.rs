@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
+use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, TopicName, limit};
@@ -87,8 +88,12 @@ impl Shard {
         let confirmed = limit::CONFIRMED_CALLS_MAX;
         let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| {
             let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
-            Batcher::spawn(calls, job_bytes, move |jobs| {
+            Batcher::spawn(calls, job_bytes, move |mut jobs: Vec<NewJob>| {
                 let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
+                // When the guard gives up nothing may be written any more.
+                let end = Instant::now() + answer;
+                jobs.iter_mut()
+                    .for_each(|job| job.until = job.until.into_iter().chain([end]).min());
                 Box::pin(async move {
                     guard.call(Op::Enqueue, answer, async { store.enqueue(jobs).await }).await
                 })

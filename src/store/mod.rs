@@ -120,8 +120,8 @@ pub trait Store: Send + Sync {
     fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>>;
 
     /// Reads leases whose deadline has passed, at most `limit`, when the next one passes, and when no server served the
-    /// shard: where it is shared, since nobody had called [`Store::beat`] for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN),
-    /// else before the first look since it was opened.
+    /// shard: while nobody had called [`Store::beat`] for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), and, where no
+    /// other server can serve it, before it was opened.
     fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
 
     /// Reads leases that carry a grace and belong to streams of other replicas than these.

@@ -26,6 +26,7 @@ const MORE: usize = 8;
 const NO_LIMIT: &str = "10000";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn run_out() {
     let habits = Habits { cancelled: 0.1, ..Habits::default() };
     let Some(trial) = Trial::start("connections_run_out", Shape::default(), habits).await else {

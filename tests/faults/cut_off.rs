@@ -37,6 +37,7 @@ async fn nothing_arrives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn connections_are_reset() {
     let Some(outcome) = cut_off("cut_off_reset", Way::Reset).await else { return };
     // Who is refused a connection knows that nothing was written: another shard takes the job.
@@ -44,6 +45,7 @@ async fn connections_are_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn answers_do_not_arrive() {
     let Some(outcome) = cut_off("cut_off_one_way", Way::Unanswered).await else { return };
     assert!(outcome.troubles("") > 0, "nobody noticed");
@@ -51,6 +53,7 @@ async fn answers_do_not_arrive() {
 
 /// What the promise about repeats is for, with one job, looked at from all sides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn a_job_that_was_written_without_an_answer_is_not_doubled_by_repeats() {
     let Some(trial) = proxied("written_unanswered").await else { return };
     let client = Client::connect(trial.cluster.replica[0].grpc).await;
@@ -105,6 +108,7 @@ pub(crate) async fn id_on(client: &Client, shard: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn connections_break_now_and_then() {
     let Some(trial) = proxied("connections_break").await else { return };
     let proxies = &trial.cluster.proxy;

@@ -5,7 +5,8 @@
 //! undoes it, and calls `finish`: everything drains within a bound, the checker finds nothing, the
 //! server's books fit the history.
 //!
-//! The short form runs with `cargo test`; `make faults` runs the long one, `make durability` a part of it at length.
+//! The short form runs with `cargo test`, of each kind of harm one scenario; `make faults` runs all in the long one, `make
+//! durability` a part of it at length.
 //! `RINGQ_FAULT_SECONDS` is how long a scenario does its harm, `RINGQ_MIXED_SECONDS` how long the mixed one,
 //! `RINGQ_DROPS` how many replies are lost, `RINGQ_KILLS` how often a server on files is killed at least, `RINGQ_CUTS`
 //! how often the power is cut, which takes root and loop mounts; `RINGQ_SEED` repeats the random choices of a run (not

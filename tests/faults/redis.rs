@@ -32,6 +32,7 @@ async fn killed_with_aof_everysec() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn killed_with_aof_always() {
     killed("redis_killed_always", "always").await;
 }
@@ -57,6 +58,7 @@ async fn killed(name: &'static str, fsync: &'static str) {
 
 /// A Redis holds back what it has answered while a sync is under way, and this one is killed then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn killed_while_it_syncs() {
     let dir = tempfile::tempdir().unwrap();
     let Some(library) = compile("slowsync.c", dir.path()) else { return };
@@ -94,6 +96,7 @@ const SLOW: &[&str] =
 const KEYS: &str = "for i = 1, 1500 do redis.call('SET', 'filler:' .. i, ('x'):rep(200)) end";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn takes_long_to_load() {
     let name = "redis_loads";
     let shape = Shape { redis_args: SLOW, ..Shape::default() };
@@ -203,6 +206,7 @@ async fn forgets_its_scripts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn throws_its_clients_out() {
     let name = "clients_killed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
@@ -213,6 +217,7 @@ async fn throws_its_clients_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn throws_its_listeners_out() {
     let name = "listeners_killed";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;

@@ -34,7 +34,7 @@ const MEMORY_BYTES: u64 = 24 << 20;
 const WINDOW_BYTES: u32 = 1 << 30;
 const LEASE: Duration = Duration::from_secs(2);
 /// For a fast worker to have all jobs, after those of the slow one have run out.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A socket that can stop reading: then its window fills and stays full.
 struct Socket {
@@ -159,6 +159,7 @@ impl Trial {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn reads_a_message_a_second() {
     let name = "reads_slowly";
     let Some(trial) = Trial::start(name, Shape::default(), Habits::default()).await else { return };

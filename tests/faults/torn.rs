@@ -25,6 +25,7 @@ const TORN: &str =
 const TEAR: std::ops::RangeInclusive<usize> = 1..=50;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn at_its_end() {
     let name = "log_torn";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;
@@ -56,6 +57,7 @@ fn append(log: &Path, torn: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn in_the_middle() {
     let name = "log_damaged";
     let trial = Trial::start(name, Shape::default(), Habits::default()).await;

@@ -150,6 +150,7 @@ fn large() -> JobSpec {
 
 /// Its connection is as good as any: nobody sees that it stands still but by its leases and by what it does not read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn stands_still() {
     let Some(scene) = Scene::set("worker_stands_still", LEASE).await else { return };
     let replica = &scene.trial.cluster.replica[0];

@@ -1,83 +1,112 @@
-//! Does a read of a deep shard hold up deliveries? Two servers, an empty and a deep one, are measured in turns: a job
-//! goes from its enqueue to a worker every few milliseconds while one kind of read is repeated beside it. What counts
-//! is the longest gap.
+//! Does work on a deep shard hold up deliveries? Two servers, an empty and a deep one, are measured in turns: jobs are
+//! enqueued every few milliseconds for a worker while one kind of work is repeated beside it. What counts is the
+//! longest time between two messages of the worker's stream.
+//!
+//! `--scale 10` is as deep as is promised: 10 million jobs, and 1 million each of topics, leases and holes.
 
+use std::io::{Write as _, stderr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use ringq::client::Client;
 use ringq::pb;
 use tokio::runtime::Builder;
-use tokio::time::sleep;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout_at};
 
 use super::{Rig, Setting};
 use crate::percentile::percentile;
+use crate::redis::Redis;
 use crate::report::{Figure, Target};
 use crate::server::Server;
 
-/// The topic whose deliveries are timed, and the deep one.
-const TOPIC: &str = "load";
+/// The deep topic, that with holes, and the one whose jobs are leased.
 const DEEP: &str = "deep";
+const HOLED: &str = "holes";
+const LEASED: &str = "leased";
+/// One can be drained then.
+const SHARDS: usize = 2;
 /// Jobs that wait in one topic.
 const DEEP_JOBS: u32 = 1_000_000;
 /// Topics with a job each.
-const TOPICS: u32 = 200_000;
+const TOPICS: u32 = 100_000;
 /// Jobs that are leased.
-const LEASES: u32 = 10_000;
+const LEASES: u32 = 100_000;
 /// Jobs that are deleted from the middle of a topic that has twice as many.
-const HOLES: u32 = 50_000;
-/// Jobs of one call when a server is filled.
-const CALL: u32 = 1_000;
-/// Jobs that are timed in one turn, and the pause between two.
-const JOBS: u32 = 200;
+const HOLES: u32 = 100_000;
+/// Jobs of one call when a server is filled, calls under way then, and the credit of one stream.
+const CALL: usize = 1_000;
+const CALLS: usize = 64;
+const CREDIT: u32 = 10_000;
+/// How long a turn is, and the pause between two enqueues.
+const TURN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(5);
 const TURNS: u32 = 5;
+/// Jobs that wait while a shard is drained: enough for a turn of one after the other.
+const BACKLOG: usize = 20_000;
+/// How often it is tried to drain a shard or to take it back.
+const SET_STATE_TRIES: u32 = 4;
+/// Between two moments at which the answers of claims are lost.
+const LOSSES: Duration = Duration::from_millis(400);
 
 /// What is repeated beside the deliveries.
-#[derive(Clone, Copy, Debug)]
-enum Read {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
     ListJobs(pb::JobState, &'static str),
     ListTopics,
     TopicStats,
     ListShards,
     GlobStream,
+    /// A shard is to become empty, and somebody waits for that.
+    Drain,
+    /// The connections of the server to its Redis end, and claims are undone whose answers were lost so.
+    Unclaim,
 }
 
 /// Each with the names of its figures: on the empty server, on the deep one, and how many times as long.
-const READS: [([&str; 3], Read); 7] = [
+const WORKS: [([&str; 3], Work); 9] = [
     (
         ["list ready, empty", "list ready, deep", "list ready, ratio"],
-        Read::ListJobs(pb::JobState::Ready, DEEP),
+        Work::ListJobs(pb::JobState::Ready, DEEP),
     ),
     (
         ["list holes, empty", "list holes, deep", "list holes, ratio"],
-        Read::ListJobs(pb::JobState::Ready, "holes"),
+        Work::ListJobs(pb::JobState::Ready, HOLED),
     ),
     (
         ["list running, empty", "list running, deep", "list running, ratio"],
-        Read::ListJobs(pb::JobState::Running, "running"),
+        Work::ListJobs(pb::JobState::Running, LEASED),
     ),
-    (["list topics, empty", "list topics, deep", "list topics, ratio"], Read::ListTopics),
-    (["topic stats, empty", "topic stats, deep", "topic stats, ratio"], Read::TopicStats),
-    (["list shards, empty", "list shards, deep", "list shards, ratio"], Read::ListShards),
-    (["glob stream, empty", "glob stream, deep", "glob stream, ratio"], Read::GlobStream),
+    (["list topics, empty", "list topics, deep", "list topics, ratio"], Work::ListTopics),
+    (["topic stats, empty", "topic stats, deep", "topic stats, ratio"], Work::TopicStats),
+    (["list shards, empty", "list shards, deep", "list shards, ratio"], Work::ListShards),
+    (["glob stream, empty", "glob stream, deep", "glob stream, ratio"], Work::GlobStream),
+    (["drain, empty", "drain, deep", "drain, ratio"], Work::Drain),
+    (["unclaim, empty", "unclaim, deep", "unclaim, ratio"], Work::Unclaim),
 ];
 
 pub(super) fn gaps(setting: &Setting) -> Result<Vec<Figure>> {
-    let (empty, deep) = (setting.rig()?, setting.rig()?);
+    let (empty, deep) = (setting.rig_of_shards(SHARDS)?, setting.rig_of_shards(SHARDS)?);
     let jobs = setting.jobs(DEEP_JOBS);
     deep.bench(&format!("bulk --phases fill --topic {DEEP} --jobs {jobs}"))?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    // As long as it is there its jobs are leased.
-    let _holder = runtime.block_on(fill(setting, &deep.server))?;
+    // As long as they are there their jobs are leased.
+    let _holders = runtime.block_on(fill(setting, &deep.server))?;
     let mut figures = Vec::new();
-    for (names, read) in READS {
+    // No answer of a claim is lost in a file.
+    for (names, work) in
+        WORKS.into_iter().filter(|(_, work)| *work != Work::Unclaim || setting.redis > 0)
+    {
         let (mut shallow, mut far) = (Vec::new(), Vec::new());
-        for _ in 0..TURNS {
-            shallow.push(runtime.block_on(turn(&empty, read))?);
-            far.push(runtime.block_on(turn(&deep, read))?);
+        for n in 0..TURNS {
+            // A topic that no other turn has left anything in.
+            let topic = format!("{}, {n}", names[2]).replace([' ', ','], "-");
+            shallow.push(runtime.block_on(turn(&empty, work, &topic))?);
+            far.push(runtime.block_on(turn(&deep, work, &topic))?);
         }
         let (shallow, far) = (percentile(&mut shallow, 0.5), percentile(&mut far, 0.5));
+        writeln!(stderr(), "{}: {far:.1} ms, empty {shallow:.1} ms", names[1])?;
         let [at_empty, at_deep, ratio] = names;
         figures.push(Figure::new(at_empty, "ms", shallow));
         figures.push(Figure::new(at_deep, "ms", far));
@@ -86,32 +115,37 @@ pub(super) fn gaps(setting: &Setting) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Makes a server deep, and answers the stream that holds leases there.
-async fn fill(setting: &Setting, server: &Server) -> Result<tonic::Streaming<pb::StreamResponse>> {
+// === A deep server ===
+
+/// Makes a server deep, and answers the streams that hold leases there.
+async fn fill(
+    setting: &Setting,
+    server: &Server,
+) -> Result<Vec<tonic::Streaming<pb::StreamResponse>>> {
     let client = client(server)?;
-    let topics = (0..setting.jobs(TOPICS)).map(|n| job(&format!("topic.{n}"), None));
-    enqueue(&client, topics).await?;
+    enqueue(&client, (0..setting.jobs(TOPICS)).map(|n| job(&format!("topic.{n}"), None))).await?;
     let holes = setting.jobs(HOLES);
-    let id = |n: u32| format!("h{n}");
-    enqueue(&client, (0..2 * holes).map(|n| job("holes", Some(id(n))))).await?;
-    for n in holes / 2..holes / 2 + holes {
-        let (topic, id) = ("holes".to_owned(), id(n));
-        let request = pb::DeleteRequest { topic, id, allow_missing: true };
-        client.queue().delete(request).await?;
-    }
+    enqueue(&client, (0..2 * holes).map(|n| job(HOLED, Some(hole(n))))).await?;
+    delete(&client, (holes / 2..holes / 2 + holes).map(hole)).await?;
     let leases = setting.jobs(LEASES);
-    enqueue(&client, (0..leases).map(|_| job("running", None))).await?;
-    let mut holder = open(&client, "running", leases).await?;
-    let mut held = 0;
-    while held < leases as usize {
-        held += holder.message().await?.context("the stream has ended")?.deliveries.len();
+    enqueue(&client, (0..leases).map(|_| job(LEASED, None))).await?;
+    let mut holders = Vec::new();
+    let mut left = leases;
+    while left > 0 {
+        let credit = left.min(CREDIT);
+        holders.push(hold(&client, credit).await?);
+        left -= credit;
     }
-    Ok(holder)
+    Ok(holders)
+}
+
+fn hole(n: u32) -> String {
+    format!("h{n}")
 }
 
 async fn enqueue(client: &Client, jobs: impl Iterator<Item = pb::JobSpec>) -> Result<()> {
     let jobs: Vec<_> = jobs.collect();
-    for part in jobs.chunks(CALL as usize) {
+    for part in jobs.chunks(CALL) {
         let request = pb::BatchEnqueueRequest { jobs: part.to_vec(), ..Default::default() };
         let answer = client.queue().batch_enqueue(request).await?.into_inner();
         ensure!(answer.results.len() == part.len(), "some jobs have no result");
@@ -119,85 +153,162 @@ async fn enqueue(client: &Client, jobs: impl Iterator<Item = pb::JobSpec>) -> Re
     Ok(())
 }
 
-fn job(topic: &str, id: Option<String>) -> pb::JobSpec {
-    pb::JobSpec { topic: topic.to_owned(), id: id.unwrap_or_default(), ..Default::default() }
+async fn delete(client: &Client, ids: impl Iterator<Item = String>) -> Result<()> {
+    let calls = ids.map(|id| async move {
+        let request = pb::DeleteRequest { topic: HOLED.to_owned(), id, allow_missing: true };
+        client.queue().delete(request).await.map(drop)
+    });
+    Ok(stream::iter(calls).buffer_unordered(CALLS).try_collect().await?)
+}
+
+/// A stream that has leased so many jobs.
+async fn hold(client: &Client, jobs: u32) -> Result<tonic::Streaming<pb::StreamResponse>> {
+    let mut holder = open(client, &[LEASED], jobs).await?;
+    let mut held = 0;
+    while held < jobs as usize {
+        held += holder.message().await?.context("the stream has ended")?.deliveries.len();
+    }
+    Ok(holder)
+}
+
+// === A turn ===
+
+/// The longest time in milliseconds between two messages of a stream of this topic, while the work is repeated.
+async fn turn(rig: &Rig, work: Work, topic: &str) -> Result<f64> {
+    let client = client(&rig.server)?;
+    let mut beside = JoinSet::new();
+    if work == Work::Drain {
+        enqueue(&client, (0..BACKLOG).map(|_| job(topic, None))).await?;
+        set_state(&client, pb::ShardState::Draining).await?;
+    } else {
+        beside.spawn(produce(client.clone(), topic.to_owned()));
+    }
+    if work == Work::Unclaim {
+        beside.spawn(lose_answers(rig.redis.iter().map(Redis::port).collect()));
+    } else {
+        beside.spawn(read(client.clone(), work));
+    }
+    let longest = longest(&client, work, topic).await;
+    beside.shutdown().await;
+    if work == Work::Drain {
+        set_state(&client, pb::ShardState::Active).await?;
+    }
+    longest
+}
+
+/// See [`turn`].
+async fn longest(client: &Client, work: Work, topic: &str) -> Result<f64> {
+    // What an answer of a claim that was lost has leased is searched among these, too.
+    let topics: &[&str] = if work == Work::Unclaim { &[topic, LEASED] } else { &[topic] };
+    // Where there is a backlog the next one comes when this one is settled.
+    let credit = if work == Work::Drain { 1 } else { CREDIT };
+    let mut stream = open(client, topics, credit).await?;
+    stream.message().await?.context("the stream has ended")?;
+    let (begin, mut longest, mut acks) = (Instant::now(), Duration::ZERO, JoinSet::new());
+    let mut last = begin;
+    while let Ok(message) = timeout_at((begin + TURN).into(), stream.message()).await {
+        let deliveries = message?.context("the stream has ended")?.deliveries;
+        if deliveries.is_empty() {
+            continue;
+        }
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        let ack = |delivery: pb::Delivery| pb::AckItem {
+            receipt: delivery.receipt,
+            ..Default::default()
+        };
+        let items = deliveries.into_iter().map(ack).collect();
+        let client = client.clone();
+        acks.spawn(async move { client.queue().ack(pb::AckRequest { items }).await });
+    }
+    acks.join_all().await;
+    Ok(longest.max(last.elapsed()).as_secs_f64() * 1e3)
+}
+
+/// Enqueues for as long as it is let.
+async fn produce(client: Client, topic: String) {
+    loop {
+        let request = pb::EnqueueRequest { job: Some(job(&topic, None)), ..Default::default() };
+        // What a lost connection has answered for is of no interest: the next one comes at once.
+        drop(client.queue().enqueue(request).await);
+        sleep(PAUSE).await;
+    }
+}
+
+/// Reads for as long as it is let; what is answered is of no interest, and there may be nothing to find.
+async fn read(client: Client, work: Work) {
+    loop {
+        drop(read_once(&client, work).await);
+    }
+}
+
+async fn read_once(client: &Client, work: Work) -> Result<()> {
+    match work {
+        Work::ListJobs(state, topic) => {
+            let (topic, state) = (topic.to_owned(), state.into());
+            let request = pb::ListJobsRequest { topic, state, ..Default::default() };
+            client.admin().list_jobs(request).await?;
+        }
+        Work::ListTopics => {
+            let request = pb::ListTopicsRequest { page_size: 1_000, ..Default::default() };
+            client.topics().list_topics(request).await?;
+        }
+        Work::TopicStats => {
+            let request = pb::GetTopicStatsRequest { name: DEEP.to_owned() };
+            client.topics().get_topic_stats(request).await?;
+        }
+        Work::ListShards | Work::Drain => {
+            client.admin().list_shards(pb::ListShardsRequest {}).await?;
+        }
+        Work::GlobStream => {
+            let mut stream = open(client, &["nothing.*"], 1).await?;
+            sleep(Duration::from_secs(1)).await;
+            drop(stream.message().await?);
+        }
+        Work::Unclaim => {}
+    }
+    Ok(())
+}
+
+/// Ends connections to the Redis at these ports now and then, whatever is under way on them.
+async fn lose_answers(ports: Vec<u16>) {
+    loop {
+        sleep(LOSSES).await;
+        for port in &ports {
+            drop(Redis::ask_at(*port, "CLIENT KILL TYPE normal"));
+        }
+    }
+}
+
+/// Of the first shard. The answer tells how many jobs it has: of a deep one, where others ask the same, that may take
+/// longer than a call.
+async fn set_state(client: &Client, state: pb::ShardState) -> Result<()> {
+    for _ in 0..SET_STATE_TRIES {
+        let request = pb::SetShardStateRequest { name: "s0".to_owned(), state: state.into() };
+        match client.admin().set_shard_state(request).await {
+            Err(status) if status.code() == tonic::Code::DeadlineExceeded => {}
+            answer => return Ok(answer.map(drop)?),
+        }
+    }
+    bail!("the state of a shard cannot be set")
 }
 
 async fn open(
     client: &Client,
-    topic: &str,
-    max_in_flight: u32,
+    topics: &[&str],
+    credit: u32,
 ) -> Result<tonic::Streaming<pb::StreamResponse>> {
     let request = pb::StreamRequest {
-        topics: vec![topic.to_owned()],
-        max_in_flight: i32::try_from(max_in_flight)?,
+        topics: topics.iter().copied().map(str::to_owned).collect(),
+        max_in_flight: i32::try_from(credit)?,
         lease_duration: Some(prost_types::Duration { seconds: 24 * 3_600, nanos: 0 }),
         ..Default::default()
     };
     Ok(client.queue().stream(request).await?.into_inner())
 }
 
-/// The longest time in milliseconds from an enqueue to its delivery, while the read is repeated.
-async fn turn(rig: &Rig, read: Read) -> Result<f64> {
-    let reader = client(&rig.server)?;
-    let reads = tokio::spawn(async move {
-        loop {
-            let _ = repeat(&reader, read).await;
-        }
-    });
-    let longest = longest(&rig.server).await;
-    reads.abort();
-    longest
-}
-
-/// One read; what it answers is of no interest, and it may find nothing.
-async fn repeat(client: &Client, read: Read) -> Result<()> {
-    match read {
-        Read::ListJobs(state, topic) => {
-            let (topic, state) = (topic.to_owned(), state.into());
-            let request = pb::ListJobsRequest { topic, state, ..Default::default() };
-            client.admin().list_jobs(request).await?;
-        }
-        Read::ListTopics => {
-            let request = pb::ListTopicsRequest { page_size: 1_000, ..Default::default() };
-            client.topics().list_topics(request).await?;
-        }
-        Read::TopicStats => {
-            let request = pb::GetTopicStatsRequest { name: DEEP.to_owned() };
-            client.topics().get_topic_stats(request).await?;
-        }
-        Read::ListShards => {
-            client.admin().list_shards(pb::ListShardsRequest {}).await?;
-        }
-        Read::GlobStream => {
-            let mut stream = open(client, "nothing.*", 1).await?;
-            sleep(Duration::from_secs(1)).await;
-            drop(stream.message().await?);
-        }
-    }
-    Ok(())
-}
-
-async fn longest(server: &Server) -> Result<f64> {
-    let client = client(server)?;
-    let mut stream = open(&client, TOPIC, 16).await?;
-    let mut longest = Duration::ZERO;
-    for _ in 0..JOBS {
-        let begin = Instant::now();
-        let request = pb::EnqueueRequest { job: Some(job(TOPIC, None)), ..Default::default() };
-        client.queue().enqueue(request).await?;
-        let delivery = loop {
-            let message = stream.message().await?.context("the stream has ended")?;
-            if let Some(delivery) = message.deliveries.into_iter().next() {
-                break delivery;
-            }
-        };
-        longest = longest.max(begin.elapsed());
-        let items = vec![pb::AckItem { receipt: delivery.receipt, ..Default::default() }];
-        client.queue().ack(pb::AckRequest { items }).await?;
-        sleep(PAUSE).await;
-    }
-    Ok(longest.as_secs_f64() * 1e3)
+fn job(topic: &str, id: Option<String>) -> pb::JobSpec {
+    pb::JobSpec { topic: topic.to_owned(), id: id.unwrap_or_default(), ..Default::default() }
 }
 
 fn client(server: &Server) -> Result<Client> {

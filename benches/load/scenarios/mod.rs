@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::bench::{self, Measured};
 use crate::redis::Redis;
 use crate::report::Figure;
-use crate::server::{Launch, Server};
+use crate::server::{Launch, Server, sqlite};
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -133,9 +133,21 @@ impl Setting {
 
     /// A fresh server on so many Redis; none: on a SQLite file.
     fn rig_on(&self, redis: usize) -> Result<Rig> {
+        self.rig_with(redis, 1)
+    }
+
+    /// A fresh server on so many shards.
+    fn rig_of_shards(&self, count: usize) -> Result<Rig> {
+        if self.redis > 0 { self.rig_on(count) } else { self.rig_with(0, count) }
+    }
+
+    /// A fresh server on so many Redis; none: on so many SQLite files.
+    fn rig_with(&self, redis: usize, files: usize) -> Result<Rig> {
         let dir = tempfile::Builder::new().prefix("ringq-load-").tempdir_in(&self.dir)?;
         let redis = (0..redis).map(|_| Redis::start(dir.path())).collect::<Result<Vec<_>>>()?;
         let mut launch = Launch::in_dir(dir.path());
+        let file = |n| sqlite(&dir.path().join(format!("ringq-{n}.db")));
+        launch.shards = (0..files).map(file).collect();
         if !redis.is_empty() {
             launch.shards = redis.iter().map(Redis::url).collect();
         }

@@ -127,11 +127,16 @@ impl Board {
         }
     }
 
-    /// There is no such topic any more: it is dropped, unless a stream names it or it has become awake since.
+    /// There is no such topic any more: it is dropped, unless a stream names it or it has become awake since for one
+    /// that means it.
     pub(in crate::dispatch) fn forget(&mut self, name: &TopicName) {
         let named = self.by_pattern.contains_key(&TopicPattern::Exact(name.clone()));
-        let asleep = |topic: &Topic| topic.status == Status::Asleep(None);
-        if !named && self.topics.get(name).is_some_and(asleep) {
+        let Some(topic) = self.topics.get(name).filter(|_| !named) else { return };
+        // No stream asks for it, so no claim would find it empty.
+        if topic.groups.is_empty() {
+            self.set(name, Status::Asleep(None));
+        }
+        if self.topics.get(name).is_some_and(|topic| topic.status == Status::Asleep(None)) {
             self.topics.remove(name);
         }
     }

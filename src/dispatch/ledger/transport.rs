@@ -108,7 +108,7 @@ impl Ledger {
     pub(in crate::dispatch) fn close(&mut self) -> Remains {
         let remains = self.drain();
         self.phase = Phase::Closed;
-        self.revocations = Vec::new();
+        self.drop_revocations();
         remains
     }
 
@@ -119,8 +119,15 @@ impl Ledger {
         let sent = self.all_sent().map(|(token, held)| held.to_loose(token)).collect();
         self.broke = Some(at);
         self.phase = Phase::Closed;
-        self.revocations = Vec::new();
+        self.drop_revocations();
         Remains { unsent, sent }
+    }
+
+    /// Drops what was not sent, unless the worker's next stream sends it.
+    fn drop_revocations(&mut self) {
+        if self.heir.is_none() {
+            self.revocations = Vec::new();
+        }
     }
 
     /// Takes no more jobs and gives up those that wait.

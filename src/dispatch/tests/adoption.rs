@@ -325,3 +325,49 @@ async fn an_extend_before_a_stream_was_opened_does_not_outlive_it() {
         server.eventually("t", |stats| stats.ready == 1).await;
     }
 }
+
+/// Its stream died with the server, and its next one adopts what the start is about to give back.
+#[tokio::test]
+async fn what_was_adopted_from_a_former_life_is_not_given_back() {
+    for lease in LEASES {
+        let server = Server::start();
+        server.enqueue("t", 1).await;
+        let (first, sent) = {
+            let mut worker = server.open(with(lease));
+            (worker.id(), worker.jobs(1).await)
+        };
+        server.extend(&sent).await;
+        server.dispatcher.kill();
+        server.clock.advance(8 * SECOND);
+        let server = server.restart();
+        settle_down().await;
+        server.clock.advance(2 * SECOND);
+        let next = server.open(next(By::Name, first, with(lease)));
+        server.holds(1).await;
+        server.clock.advance(4 * SECOND);
+        settle_down().await;
+        assert_eq!((server.stats("t").await.running, server.last_in_flight()), (1, 1), "{lease:?}");
+        drop(next);
+    }
+}
+
+/// The next stream comes by the same connection before it is seen that the one before broke.
+#[tokio::test]
+async fn a_stream_that_was_opened_before_its_predecessor_was_seen_to_break_adopts_too() {
+    for lease in LEASES {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let mut first = server.open(StreamOptions { max_in_flight: 2, ..with(lease) });
+        let sent = first.jobs(2).await;
+        let second = server.open(with(lease));
+        server.extend(&sent).await;
+        drop(first);
+        server.holds(2).await;
+        server.clock.advance(6 * SECOND);
+        settle_down().await;
+        assert_eq!(server.stats("t").await.running, 2, "{lease:?}");
+        drop(second);
+        server.clock.advance(6 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}

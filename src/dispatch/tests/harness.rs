@@ -9,7 +9,7 @@ use crate::dispatch::{
     Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
 };
 use crate::domain::{
-    OnConflict, Payload, Receipt, ShardName, Spec, StreamId, Time, TopicName, When,
+    OnConflict, Payload, Receipt, ShardName, Spec, StreamId, Time, TopicName, When, limit,
 };
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
@@ -69,6 +69,27 @@ impl Server {
         let config = Config { streams_max: STREAMS_MAX, age_max: AGE_MAX };
         let dispatcher = Dispatcher::spawn(scheduler.clone(), config);
         Server { clock, store, scheduler, dispatcher }
+    }
+
+    /// Time goes by, during which this replica, which has joined, and these others show themselves.
+    pub(super) async fn live(&self, time: Duration, others: &[u32]) {
+        let end = self.clock.now().plus(time);
+        while self.clock.now() < end {
+            let left = end.since(self.clock.now());
+            self.clock.advance(left.min(limit::REPLICA_HEARTBEAT));
+            others.iter().for_each(|&other| self.store.show(other, self.clock.now()));
+            self.beat().await;
+        }
+        settle_down().await;
+    }
+
+    /// This replica shows itself.
+    pub(super) async fn beat(&self) {
+        let shard = &self.scheduler.shards().all()[0];
+        let mut censuses = shard.watch_census();
+        censuses.borrow_and_update();
+        shard.meet(&[]);
+        tokio::time::timeout(SOON, censuses.changed()).await.expect("an answer").unwrap();
     }
 
     pub(super) fn open(&self, options: StreamOptions) -> Worker {

@@ -22,12 +22,11 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
 #[tokio::test]
 async fn an_expired_lease_is_revoked() {
     let server = Server::start();
-    // As the timer does at the start: from here on the shard is served.
-    server.reap().await;
+    server.scheduler.shards().join(1).await;
     server.enqueue("t", 1).await;
     let mut stream = server.open(options(&["t"]));
     let sent = stream.jobs(1).await.remove(0);
-    server.clock.advance(30 * SECOND);
+    server.live(30 * SECOND, &[]).await;
     server.reap().await;
     assert_eq!(stream.batch().await.revocations, [(sent.receipt, Revoked::LeaseExpired)]);
 }
@@ -36,6 +35,7 @@ async fn an_expired_lease_is_revoked() {
 async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_delivered() {
     for deletes in [true, false] {
         let server = Server::start();
+        server.scheduler.shards().join(1).await;
         server.enqueue("t", 1).await;
         let held = server.store.hold_claims();
         let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
@@ -45,7 +45,7 @@ async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_de
             let id = server.store.ids(topic.clone(), None, 9).await.unwrap().ids.remove(0);
             server.scheduler.delete(JobKey { topic, id }, None).await.unwrap();
         } else {
-            server.clock.advance(30 * SECOND);
+            server.live(30 * SECOND, &[]).await;
             server.reap().await;
         }
         drop(held);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::harness::{SOON, Server, attempt, options, settle_down, store};
 use super::*;
 use crate::clock::{Clock, ManualClock};
-use crate::domain::{Receipt, limit};
+use crate::domain::Receipt;
 use crate::scheduler::{AckItem, SettleError};
 use crate::store::{Ask, Claim, Store as _, Taker};
 
@@ -30,27 +30,6 @@ async fn start_among(others: &[u32]) -> Server {
 }
 
 impl Server {
-    /// Time goes by, during which this replica and these others show themselves.
-    async fn live(&self, time: Duration, others: &[u32]) {
-        let end = self.clock.now().plus(time);
-        while self.clock.now() < end {
-            let left = end.since(self.clock.now());
-            self.clock.advance(left.min(limit::REPLICA_HEARTBEAT));
-            others.iter().for_each(|&other| self.store.show(other, self.clock.now()));
-            self.beat().await;
-        }
-        settle_down().await;
-    }
-
-    /// This replica shows itself.
-    pub(super) async fn beat(&self) {
-        let shard = &self.scheduler.shards().all()[0];
-        let mut censuses = shard.watch_census();
-        censuses.borrow_and_update();
-        shard.meet(&[]);
-        tokio::time::timeout(SOON, censuses.changed()).await.expect("an answer").unwrap();
-    }
-
     /// A job that another replica has given to a worker for a day, with a grace of 5 s.
     async fn held_by(&self, owner: u32, topic: &str) -> Receipt {
         self.enqueue(topic, 1).await;

@@ -3,8 +3,6 @@
 //! A receipt that is none is no fault of the request: it comes back among the failures and the
 //! other items are applied. Anything else that is wrong refuses the whole call.
 
-use std::collections::HashSet;
-
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobKey, Receipt, limit};
 use crate::pb;
@@ -33,7 +31,6 @@ pub(in crate::grpc) fn ack(
     context: Context<'_>,
 ) -> Result<Items<AckItem>, Invalid> {
     let pb::AckRequest { items } = request;
-    let completed = completed(&items);
     self::items(items, |checks, path, item| {
         let pb::AckItem { receipt, result, enqueue } = item;
         let result = payload(checks, path.field("result"), result);
@@ -41,35 +38,21 @@ pub(in crate::grpc) fn ack(
         let follow_ups = follow_ups(checks, path, enqueue, context);
         for (index, follow_up) in &follow_ups {
             let path = path.item("enqueue", *index);
-            check_id(checks, path.field("id"), follow_up, own.as_ref(), &completed);
+            check_id(checks, path.field("id"), follow_up, own.as_ref());
         }
         let follow_ups = follow_ups.into_iter().map(|(_, follow_up)| follow_up).collect();
         (receipt, move |receipt| AckItem { receipt, result, follow_ups })
     })
 }
 
-/// The jobs that a call completes; none if it has no follow-ups with ids.
-fn completed(items: &[pb::AckItem]) -> HashSet<JobKey> {
-    let names = |item: &pb::AckItem| item.enqueue.iter().any(|spec| !spec.id.is_empty());
-    if !items.iter().any(names) {
-        return HashSet::new();
-    }
-    items.iter().filter_map(|item| Receipt::decode(&item.receipt)).map(|own| own.key).collect()
-}
-
-/// Refuses a follow-up that would be lost, as its id is taken until the job of that id is completed by the same call,
-/// and one under an id that a server made for another job than its own.
-fn check_id(
-    checks: &mut Checks,
-    path: Path<'_>,
-    follow_up: &Draft,
-    own: Option<&JobKey>,
-    completed: &HashSet<JobKey>,
-) {
+/// Refuses a follow-up that would be lost, as its id is that of the job which its item completes, and one under an id
+/// that a server made for another job. Jobs of other items count for nothing: a repeat may complete a job together with
+/// the follow-up that it has written the first time.
+fn check_id(checks: &mut Checks, path: Path<'_>, follow_up: &Draft, own: Option<&JobKey>) {
     let Some(id) = &follow_up.id else { return };
     let key = JobKey { topic: follow_up.topic.clone(), id: id.clone() };
-    if completed.contains(&key) {
-        let text = "names a job that this call completes, so KEEP would drop it; choose another id, or \
+    if own == Some(&key) {
+        let text = "names the job that this item completes, so KEEP would drop it; choose another id, or \
                     before the Ack enqueue it with REPLACE, which defers it until the job ends";
         checks.invalid(path, text);
     } else if id.shard().is_some() && own.is_some_and(|own| own.id != *id) {

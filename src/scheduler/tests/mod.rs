@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::*;
 use crate::domain::ring::ShardState;
-use crate::domain::{EnqueueOutcome, Receipt};
+use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec};
 use crate::shards::faulty::Fault;
 use crate::shards::{RUN_MAX, ShardError};
 use crate::store::{self, Ask, Claim, Store as _, Taker};
@@ -271,14 +271,24 @@ fn named_by_server(id: &crate::domain::JobId) -> Draft {
 
 #[tokio::test]
 async fn what_a_repeat_could_double_is_not_repeated() {
-    let ring = Ring::new(1);
     let replace = crate::domain::OnConflict::Replace;
     let job = Draft { on_conflict: replace, ..named("t", "a") };
-    ring.stores[0].set(Fault::Loses);
-    let begin = Instant::now();
-    let result = ring.enqueue_for(Duration::from_secs(9), job.clone()).await;
-    assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
-    assert_eq!(ring.stores[0].enqueues(), 1);
+    // What stays for a shorter time than is repeated may have run and be gone.
+    let kept = |retention| {
+        let spec = Spec { retention: Some(retention), ..Spec::default() };
+        let (id, request_id) = (Some(JobId::of_request("r", None)), Some("r".to_owned()));
+        let of_request = Draft { id, request_id, spec: spec.clone(), ..draft("t") };
+        [Draft { spec, ..named("t", "a") }, of_request]
+    };
+    let short = [Duration::ZERO, patience().repeats / 2].map(kept).into_iter().flatten();
+    for job in short.chain([job.clone()]) {
+        let ring = Ring::new(1);
+        ring.stores[0].set(Fault::Loses);
+        let begin = Instant::now();
+        let result = ring.enqueue_for(Duration::from_secs(9), job).await;
+        assert!(result.is_err() && begin.elapsed() < Duration::from_secs(5), "{result:?}");
+        assert_eq!(ring.stores[0].enqueues(), 1);
+    }
     // Another ring: the breaker of this one may be open by now, and what it refuses was surely not written.
     let ring = Ring::new(1);
     ring.stores[0].set(Fault::Loses);
@@ -293,6 +303,18 @@ async fn what_a_repeat_could_double_is_not_repeated() {
             panic!("the request id makes a repeat safe: {result:?}");
         }
         () = repeated => {}
+    }
+}
+
+#[tokio::test]
+async fn nothing_may_be_written_after_the_call_of_a_shard_was_given_up() {
+    for patient in [Duration::from_millis(50), Duration::from_secs(60)] {
+        let ring = Ring::new(1);
+        let begin = Instant::now();
+        ring.enqueue_for(patient, named("t", "a")).await.unwrap();
+        let until = ring.stores[0].until().expect("a bound");
+        let took = begin.elapsed();
+        assert!(until <= begin + took + patience().answer.min(patient), "{patient:?}");
     }
 }
 

@@ -45,7 +45,6 @@ local since = tonumber(call('GET', P .. 'recent.since') or 0)
 if math.abs(now - since) >= $limit.look then
   call('SET', P .. 'recent.since', now_text)
   drop_between('-inf', '(' .. math.floor((now - REPEATS) / SECOND))
-  drop_between('(' .. math.floor((now + AHEAD) / SECOND), '+inf')
   drop_what_is_too_much()
 end
 local a = 7

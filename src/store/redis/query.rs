@@ -1,5 +1,6 @@
 //! Reads of many: lists, topics and their numbers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use deadpool_redis::redis::Value;
@@ -10,6 +11,7 @@ use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
 use super::member::{arrival_of, id_of};
 use super::reply::Reply;
 use super::script::Verb;
+use super::upkeep::Run;
 use super::{Lane, RedisStore};
 
 /// Steps of a list that find nothing, as all that they look at are gaps: with [`limit::CALL_LOOKS_MAX`] for each one
@@ -63,15 +65,22 @@ impl RedisStore {
         Ok(Ids { ids, next })
     }
 
+    /// Of all that runs only the first ones behind the cursor are kept while it is read.
     async fn list_running(&self, list: &List) -> Result<Found> {
-        let (now, runs) = self.running_in(&list.topic).await?;
-        let places =
-            runs.into_iter().map(|run| (Cursor { due: run.due, sequence: run.sequence }, run.key));
-        let after = |(cursor, _): &Spot| {
-            list.after.is_none_or(|a| (a.due, a.sequence) < (cursor.due, cursor.sequence))
+        let after = list.after.map(|after| (after.due, after.sequence));
+        let mut first = BTreeMap::new();
+        let visit = |run: Run| {
+            let place = (run.due, run.sequence);
+            if after.is_none_or(|after| after < place) {
+                first.insert(place, run.key);
+            }
+            if first.len() > list.limit + 1 {
+                first.pop_last();
+            }
         };
-        let places = places.filter(after).take(list.limit + 1).collect();
-        Ok(Found { now, places, stop: None })
+        let now = self.visit_running(&list.topic, visit).await?;
+        let spot = |((due, sequence), key)| (Cursor { due, sequence }, key);
+        Ok(Found { now, places: first.into_iter().map(spot).collect(), stop: None })
     }
 
     /// What is listed of the topic, in as many steps as it takes to find something; or where that stopped.

@@ -284,17 +284,17 @@ impl Verb {
     }
 
     /// Whether it changes what others see and no lease token guards it: it is executed within a window only
-    /// (`window.rs`). What else writes is guarded by a token (settle, extend, detach, unclaim, and a claim by its nonce),
-    /// or changes nothing when it is executed again.
+    /// (`window.rs`). What else writes is guarded by a token (settle, detach, adopt, unclaim, and a claim by its nonce), or
+    /// changes nothing when it is executed again. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
-        use Verb::{Again, Beat, Delete, Enqueue, Redrive, Reschedule, SetState};
-        matches!(self, Again | Beat | Delete | Enqueue | Redrive | Reschedule | SetState)
+        use Verb::{Again, Beat, Delete, Enqueue, Extend, Redrive, Reschedule, SetState};
+        matches!(self, Again | Beat | Delete | Enqueue | Extend | Redrive | Reschedule | SetState)
     }
 
     /// Whether its answer begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
-        use Verb::{Again, Beat, Enqueue, Reschedule, SetState};
-        matches!(self, Again | Beat | Enqueue | Reschedule | SetState)
+        use Verb::{Again, Beat, Enqueue, Extend, Reschedule, SetState};
+        matches!(self, Again | Beat | Enqueue | Extend | Reschedule | SetState)
     }
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).

@@ -1,5 +1,7 @@
 //! What happens by itself: leases that ran out, jobs that expire or were kept long enough.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use crate::domain::{Away, JobId, JobKey, StreamId, Time, TopicName, limit};
@@ -98,45 +100,41 @@ impl RedisStore {
         self.leases_where(|lease| streams.contains(&id(lease))).await
     }
 
-    /// The running leases that `is_wanted`.
+    /// The running leases that `is_wanted`. Long, and seldom: all leases are read, in portions.
     async fn leases_where(&self, is_wanted: impl Fn(&StoredLease) -> bool) -> Result<Vec<Lease>> {
-        let running = self.running().await?;
-        let wanted = running.into_iter().filter(|run| is_wanted(&run.lease));
-        let refs = wanted.map(|run| LeaseRef { key: run.key, token: run.lease.token });
+        let topics = {
+            let _permit = self.permit().await?;
+            self.shard.all_topics().await?
+        };
+        let mut wanted = BTreeMap::new();
+        for topic in topics {
+            let visit = |run: Run| {
+                if is_wanted(&run.lease) {
+                    wanted.insert(run.key, run.lease.token);
+                }
+            };
+            self.visit_running(&topic, visit).await?;
+        }
+        let refs = wanted.into_iter().map(|(key, token)| LeaseRef { key, token });
         // One that has ended meanwhile is none any more.
         let leases = self.leases(refs.collect()).await?;
         Ok(leases.into_iter().flatten().collect())
     }
 
-    /// Everything that runs on the shard. Long, and seldom: it goes through all leases in portions.
-    pub(super) async fn running(&self) -> Result<Vec<Run>> {
-        let mut all = Vec::new();
-        let topics = {
-            let _permit = self.permit().await?;
-            self.shard.all_topics().await?
-        };
-        for topic in topics {
-            all.extend(self.running_in(&topic).await?.1);
-        }
-        Ok(all)
-    }
-
-    /// Everything that runs of a topic, and the store's time before the look.
-    pub(super) async fn running_in(&self, topic: &TopicName) -> Result<(Time, Vec<Run>)> {
-        let (mut began, mut runs, mut cursor) =
-            (None, Vec::new(), Bytes::from_static(FIRST.as_bytes()));
+    /// Shows everything that runs of a topic, some of it twice; answers the store's time before that.
+    pub(super) async fn visit_running(
+        &self,
+        topic: &TopicName,
+        mut visit: impl FnMut(Run),
+    ) -> Result<Time> {
+        let (mut began, mut cursor) = (None, Bytes::from_static(FIRST.as_bytes()));
         loop {
             let part = self.running_part(topic, &cursor).await?;
             let began = *began.get_or_insert(part.now);
-            runs.extend(part.runs);
+            part.runs.into_iter().for_each(&mut visit);
             match part.next {
                 Some(next) => cursor = next,
-                None => {
-                    // A part may come twice.
-                    runs.sort_by_key(|run| (run.due, run.sequence));
-                    runs.dedup_by(|a, b| a.key == b.key);
-                    return Ok((began, runs));
-                }
+                None => return Ok(began),
             }
         }
     }

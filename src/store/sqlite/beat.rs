@@ -19,6 +19,7 @@ const RINGS: &str = statement(FILE, "rings");
 
 /// [`Store::beat`](crate::store::Store::beat).
 pub(super) fn beat(session: &mut Session<'_>, beat: &Beat) -> Done<Census> {
+    session.sign();
     session.prepare(FIRST_STATE)?.execute([code(beat.state)])?;
     let mut known = records(session)?;
     let news = rings::news_for(&known, &beat.rings);

@@ -39,7 +39,8 @@ impl Recall {
     /// The job with that id has ended so and left nothing.
     pub(super) fn add(&mut self, topic: i64, id: &str, ended: Phase, now: Time) {
         let Some(made) = made_at(id) else { return };
-        if refusal_by_age(made, now).is_some() {
+        // One that is ahead was made before the clock went back.
+        if refusal_by_age(made, now) == Some(Unwritten::TooOld) {
             return;
         }
         self.drop_old(now);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::{CachedStatement, Connection, OptionalExtension as _, params};
 
-use crate::domain::{self, Away, JobId, ShardName, Time, TopicName};
+use crate::domain::{self, Away, JobId, ShardName, Time, TopicName, limit};
 use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;
@@ -35,8 +35,8 @@ pub(super) struct State {
     /// Forgotten by the transaction under way.
     forgotten: Vec<TopicName>,
     configured: bool,
-    /// When leases were first looked at since it was opened: before, no server served it.
-    served: Option<Time>,
+    /// `None`: there was no sign of its server since it was opened.
+    signs: Option<Signs>,
     recall: Recall,
     alarms: Alarms,
     events: Events,
@@ -47,6 +47,14 @@ pub(super) struct State {
 struct Empty {
     since: Time,
     enqueued: i64,
+}
+
+/// Signs of life of the server. In memory: while the file is closed there are none.
+#[derive(Clone, Copy)]
+struct Signs {
+    last: Time,
+    /// When there were none before.
+    away: Away,
 }
 
 /// The next time at which something happens by itself, by kind.
@@ -115,11 +123,27 @@ impl State {
             empty: HashMap::new(),
             forgotten: Vec::new(),
             configured: false,
-            served: None,
+            signs: None,
             recall: Recall::new(opened),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
         }
+    }
+
+    /// The server of this shard lives. Whoever comes first after a silence, a sign or a look, notes when nobody served
+    /// it: from the last sign on, or until the first one since the file was opened. What ran out while the server before
+    /// this one lived has ended then.
+    pub(super) fn sign(&mut self, now: Time) {
+        self.signs(now).last = now;
+    }
+
+    fn signs(&mut self, now: Time) -> &mut Signs {
+        let opened = || Signs { last: now, away: Away { since: Time(i64::MIN), until: now } };
+        let signs = self.signs.get_or_insert_with(opened);
+        if now.since(signs.last) >= limit::AWAY_MIN {
+            *signs = Signs { last: now, away: Away { since: signs.last, until: now } };
+        }
+        signs
     }
 
     /// After a rollback nothing that the transaction taught is true.
@@ -258,9 +282,15 @@ impl<'c> Session<'c> {
         self.state.alarms.reap.announced = next.unwrap_or(Time::MAX);
     }
 
-    /// The caller of prune knows the next time now, and sleeps until then.
+    /// The caller of prune knows the next time now. It may be a read: the timer, which sleeps until the announced time,
+    /// then hears of an earlier one by an event.
     pub(super) fn pruned_until(&mut self, next: Option<Time>) {
-        self.state.alarms.prune.announced = next.unwrap_or(Time::MAX);
+        let (next, prune) = (next.unwrap_or(Time::MAX), &mut self.state.alarms.prune);
+        if next < prune.announced {
+            prune.pending = prune.pending.min(next);
+        } else {
+            prune.announced = next;
+        }
         self.state.alarms.pruned = true;
     }
 
@@ -279,11 +309,14 @@ impl<'c> Session<'c> {
         self.state.recall.refusal(id, self.now)
     }
 
-    /// When no server served the shard: until now, if that was never asked since it was opened. What ran out while the
-    /// server before this one lived has ended then.
+    /// When no server served the shard before now.
     pub(super) fn away(&mut self) -> Away {
-        let until = *self.state.served.get_or_insert(self.now);
-        Away { since: Time(i64::MIN), until }
+        self.state.signs(self.now).away
+    }
+
+    /// A sign of life of the server.
+    pub(super) fn sign(&mut self) {
+        self.state.sign(self.now);
     }
 
     /// The shard's state was set.
@@ -347,5 +380,36 @@ impl<'c> Session<'c> {
             self.state.topics.insert(name.clone(), topic);
         }
         Ok(topic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::About;
+
+    /// A read prunes, too, and sees the time of a job that was written in the same transaction.
+    #[test]
+    fn the_timer_hears_of_an_earlier_prune_that_a_read_has_found() {
+        let (connection, events) = (Connection::open_in_memory().unwrap(), Events::new());
+        let mut upkeep = events.about(About::Upkeep);
+        let name = ShardName::try_new("s0").unwrap();
+        let mut state = State::new(name, events, Arc::default(), Time(0));
+        let mut commit = |verbs: &[fn(&mut Session<'_>)]| {
+            let mut session = Session::new(&connection, Time(1), &mut state);
+            verbs.iter().for_each(|verb| verb(&mut session));
+            state.publish(true);
+        };
+        commit(&[|session| session.pruned_until(Some(Time(100)))]);
+        while upkeep.try_recv().is_ok() {}
+        commit(&[
+            |session| session.prune_at(Time(50)),
+            |session| session.pruned_until(Some(Time(50))),
+        ]);
+        assert!(matches!(upkeep.try_recv(), Ok(Event::Upkeep { at: Time(50) })));
+        commit(&[|session| session.pruned_until(Some(Time(200)))]);
+        assert!(upkeep.try_recv().is_err(), "nothing is earlier");
+        commit(&[|session| session.prune_at(Time(150))]);
+        assert!(matches!(upkeep.try_recv(), Ok(Event::Upkeep { at: Time(150) })));
     }
 }

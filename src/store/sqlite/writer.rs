@@ -7,6 +7,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::clock::Clock;
+use crate::domain::limit;
 use crate::store::{Error, Reply, Result};
 
 use super::fault::{self, Done};
@@ -30,6 +31,8 @@ pub(super) struct Writer {
 
 enum Message {
     Call(Box<dyn Call>),
+    /// The server lives, see [`State::sign`].
+    Sign,
     Close(oneshot::Sender<()>),
 }
 
@@ -78,6 +81,7 @@ impl Writer {
         let handle = std::thread::Builder::new()
             .name("ringq-sqlite".into())
             .spawn(move || thread.run(calls))?;
+        tokio::spawn(show_signs(queue.downgrade()));
         Ok((Writer { queue }, handle))
     }
 
@@ -109,6 +113,16 @@ impl Writer {
 
 fn closed() -> Error {
     Error::Unavailable("the store is closed".into())
+}
+
+/// Shows the thread that the server lives, for as long as anybody else may call it.
+async fn show_signs(queue: mpsc::WeakSender<Message>) {
+    while let Some(queue) = queue.upgrade()
+        && queue.send(Message::Sign).await.is_ok()
+    {
+        drop(queue);
+        tokio::time::sleep(limit::REPLICA_HEARTBEAT).await;
+    }
 }
 
 // === impl Pending ===
@@ -171,6 +185,7 @@ impl Thread {
                             weight = 0;
                         }
                     }
+                    Message::Sign => self.state.sign(self.clock.now()),
                     Message::Close(done) => {
                         self.commit(&mut group);
                         self.checkpoint();

@@ -38,8 +38,6 @@ pub struct NewJob {
 /// What may lie under the id of a job that is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prior {
-    /// Nothing: a server has made the id for this very call, which was not made before. A store need not look.
-    Nothing,
     /// Anything, which [`OnConflict`] decides about.
     Anything,
     /// The job itself: it may have been written before, under an id that a server made. One that has ended and left

@@ -10,6 +10,7 @@ use crate::harness::Redis;
 use crate::trial::{Trial, harm_time};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
 async fn a_shard_comes_and_the_replicas_are_rolled() {
     let shape = Shape { shards: 3, ..Shape::default() };
     let Some(mut trial) = Trial::start("shard_comes", shape, careful()).await else { return };

@@ -70,7 +70,7 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
 /// Nobody looks for what nothing can lie under; what may be there is found all the same, beside it and alone.
 pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     let fresh = |topic: &str, n| {
-        let job = NewJob { prior: Prior::Nothing, ..made(&q, n) };
+        let job = NewJob { prior: Prior::Anything, ..made(&q, n) };
         NewJob { key: key(topic, job.key.id.as_str()), ..job }
     };
     let taken = |topic: &str| NewJob { key: key(topic, "taken"), ..new_job("taken") };
@@ -221,7 +221,7 @@ impl Life {
         if self == Life::NeverWritten {
             return Left::Nothing;
         }
-        q.put(NewJob { prior: Prior::Nothing, ..job.clone() }).await;
+        q.put(NewJob { prior: Prior::Anything, ..job.clone() }).await;
         match self {
             Life::NeverWritten => unreachable!(),
             Life::Waiting => return Left::Record(State::Ready),

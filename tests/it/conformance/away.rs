@@ -16,16 +16,31 @@ fn short(id: &str) -> NewJob {
     NewJob { spec, ..new_job(id) }
 }
 
-/// No server serves the shard for so many seconds: none shows itself, or the only one is started again.
+/// How no server serves a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Absence {
+    /// None shows itself: it stands still, or cannot reach the shard.
+    Silence,
+    /// The only one is started again.
+    Restart,
+}
+
+/// No server serves the shard for so many seconds.
 async fn go_away(q: &mut Fixture, seconds: u64) -> Away {
+    let absence = if q.store.is_shared() { Absence::Silence } else { Absence::Restart };
+    go_away_by(q, absence, seconds).await
+}
+
+async fn go_away_by(q: &mut Fixture, absence: Absence, seconds: u64) -> Away {
     q.store.beat(beat(1)).await.unwrap();
-    let since = if q.store.is_shared() { q.now() } else { Time(i64::MIN) };
+    let silent_since = q.now();
     q.sleep(seconds);
-    if !q.store.is_shared() {
-        q.reopen().await;
-        q.store.reap(1).await.unwrap();
+    if absence == Absence::Silence {
+        return Away { since: silent_since, until: q.now() };
     }
-    Away { since, until: q.now() }
+    q.reopen().await;
+    q.store.reap(1).await.unwrap();
+    Away { since: Time(i64::MIN), until: q.now() }
 }
 
 async fn move_to(q: &Fixture, leased: &Leased, lapsed: Lapsed) -> Result<Time, Refused> {
@@ -42,18 +57,24 @@ fn lapse(lease: &Lease, away: Away) -> Lapse {
 
 pub(crate) async fn a_time_without_servers_is_known_whichever_call_ends_it(q: Fixture) {
     let Some(mut q) = q.lasting() else { return };
-    for seconds in [12, 7, 3_600] {
-        for is_beat_first in [false, true] {
-            let away = go_away(&mut q, seconds).await;
-            if is_beat_first {
-                q.store.beat(beat(2)).await.unwrap();
-            }
-            // Later signs of life change nothing about it.
-            for _ in 0..3 {
-                assert_eq!(q.store.reap(10).await.unwrap().away, Some(away), "{seconds} s");
-                q.sleep(2);
-                q.store.beat(beat(2)).await.unwrap();
-            }
+    let absences = [Absence::Silence, Absence::Restart];
+    // Where others serve the shard, too, the start of one ends nothing.
+    let absences = if q.store.is_shared() { &absences[..1] } else { &absences };
+    let cases =
+        absences.iter().flat_map(|absence| [12, 7, 3_600].map(|seconds| (*absence, seconds)));
+    for ((absence, seconds), is_beat_first) in
+        cases.flat_map(|case| [false, true].map(|is_first| (case, is_first)))
+    {
+        let away = go_away_by(&mut q, absence, seconds).await;
+        if is_beat_first {
+            q.store.beat(beat(2)).await.unwrap();
+        }
+        // Later signs of life change nothing about it.
+        for _ in 0..3 {
+            let reaped = q.store.reap(10).await.unwrap();
+            assert_eq!(reaped.away, Some(away), "{absence:?}, {seconds} s");
+            q.sleep(2);
+            q.store.beat(beat(2)).await.unwrap();
         }
     }
 }
@@ -107,9 +128,7 @@ pub(crate) async fn a_worker_that_extends_first_keeps_what_it_asked_for(q: Fixtu
 }
 
 pub(crate) async fn one_server_that_goes_changes_nothing_while_others_are_there(q: Fixture) {
-    if !q.store.is_shared() {
-        return;
-    }
+    let at_first = q.store.reap(10).await.unwrap().away;
     for others in [1, 2, 3] {
         q.store.beat(beat(99)).await.unwrap();
         q.run(short(&others.to_string())).await;
@@ -117,20 +136,19 @@ pub(crate) async fn one_server_that_goes_changes_nothing_while_others_are_there(
             q.sleep(2);
             q.store.beat(beat(n % others)).await.unwrap();
         }
-        assert_eq!(q.store.reap(10).await.unwrap().away, None);
+        assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
     }
 }
 
 pub(crate) async fn a_heartbeat_that_is_late_is_no_time_without_servers(q: Fixture) {
-    if !q.store.is_shared() {
-        return;
-    }
-    assert_eq!(q.store.reap(10).await.unwrap().away, None, "nothing was ever heard");
+    // Of a file that was opened just now that is until when nobody served it.
+    let at_first = (!q.store.is_shared()).then_some(Away { since: Time(i64::MIN), until: q.now() });
+    assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
     q.store.beat(beat(1)).await.unwrap();
     let since = q.now();
     let until = since.plus(limit::AWAY_MIN);
     q.until_just_before(until);
-    assert_eq!(q.store.reap(10).await.unwrap().away, None);
+    assert_eq!(q.store.reap(10).await.unwrap().away, at_first);
     q.until(until);
     assert_eq!(q.store.reap(10).await.unwrap().away, Some(Away { since, until }));
 }

@@ -1,10 +1,19 @@
+use ringq::domain::limit;
 use ringq::pb::{AttemptOutcome, JobState, StreamRequest};
 use tokio::time::Instant;
 
 use crate::harness::{JobExt as _, Setup, job, millis, proto, take};
 
-/// Kills the only server for longer than leases last: `held` jobs at their last attempt, which nobody can extend.
-async fn killed_for_longer_than_a_lease(held: usize) {
+/// How the only server is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Absence {
+    Killed,
+    /// The process stands still, sockets open.
+    Stopped,
+}
+
+/// The only server is away for longer than leases last: `held` jobs at their last attempt, which nobody can extend.
+async fn away_for_longer_than_a_lease(absence: Absence, held: usize) {
     let mut server = Setup::new().restartable().start().await;
     let client = server.connect().await;
     let ids: Vec<_> = (0..held).map(|n| n.to_string()).collect();
@@ -13,12 +22,27 @@ async fn killed_for_longer_than_a_lease(held: usize) {
         client.enqueue(spec.with_retention(millis(60_000))).await;
     }
     let request = StreamRequest { orphan_grace: Some(proto(millis(2_500))), ..take("mail") };
-    let mut worker = client.stream(request).await;
-    let jobs = worker.next_many(held).await;
-    server.kill().await;
-    tokio::time::sleep(millis(1_200)).await;
+    let jobs = match absence {
+        Absence::Killed => client.stream(request).await.next_many(held).await,
+        // A stream that goes on would get again what comes back.
+        Absence::Stopped => client.pull_now("mail", 10).await,
+    };
+    assert_eq!(jobs.len(), held);
+    match absence {
+        Absence::Killed => {
+            server.kill().await;
+            tokio::time::sleep(millis(1_200)).await;
+        }
+        Absence::Stopped => {
+            server.pause();
+            tokio::time::sleep(limit::AWAY_MIN + millis(300)).await;
+        }
+    }
     let began = Instant::now();
-    server.restart().await;
+    match absence {
+        Absence::Killed => server.restart().await,
+        Absence::Stopped => server.resume(),
+    }
     // Of every three one is acked, one extended, and of one nothing is heard.
     let client = server.connect().await;
     for (n, job) in jobs.iter().enumerate() {
@@ -46,6 +70,8 @@ async fn killed_for_longer_than_a_lease(held: usize) {
 
 #[tokio::test]
 async fn what_ran_out_while_the_only_server_was_away_waits_for_its_workers_and_is_no_failure() {
-    let counts = [1, 2, 3, 4, 7].map(killed_for_longer_than_a_lease);
-    futures::future::join_all(counts).await;
+    let counts = [1, 2, 3, 4, 7];
+    let killed = counts.map(|held| away_for_longer_than_a_lease(Absence::Killed, held));
+    let stopped = counts.map(|held| away_for_longer_than_a_lease(Absence::Stopped, held));
+    futures::future::join_all(killed.into_iter().chain(stopped)).await;
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use ringq::pb::{
-    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, NackAction, PullRequest,
-    PullResponse, StreamRequest,
+    AttemptOutcome, DeleteRequest, Delivery, ExtendItem, JobState, ListWorkersRequest, NackAction,
+    PullRequest, PullResponse, StreamRequest,
 };
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -519,7 +519,7 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
             (format!("gone-{lease:?}-{names_it}"), format!("kept-{lease:?}-{names_it}"));
         client.enqueue(job("mail").with_id(&gone).with_lease(lease)).await;
         client.enqueue(job("mail").with_id(&kept).with_lease(lease)).await;
-        let request = StreamRequest { worker_id: "w".into(), ..with_grace("mail", millis(500)) };
+        let request = StreamRequest { worker_id: "w".into(), ..with_grace("mail", millis(1_500)) };
         let mut worker = client.stream(request.clone()).await;
         let sent = worker.next_many(2).await;
         let former = worker.info.stream_id.clone();
@@ -533,6 +533,12 @@ async fn what_was_extended_at_a_break_is_revoked_on_the_next_stream_and_comes_ba
         } else {
             client.stream(request).await
         };
+        // What is revoked before the server sees the break goes the way of the former stream.
+        eventually("the break is seen", async || {
+            let workers = client.admin.clone().list_workers(ListWorkersRequest::default()).await;
+            (workers.unwrap().into_inner().workers.len() == 1).then_some(())
+        })
+        .await;
         let request =
             DeleteRequest { topic: "mail".into(), id: gone.clone(), ..Default::default() };
         client.queue.clone().delete(request).await.unwrap();

@@ -5,13 +5,14 @@ use std::time::Duration;
 use futures::join;
 use ringq::pb::reschedule_request::Schedule;
 use ringq::pb::{
-    BatchEnqueueRequest, ConflictPolicy, DeleteRequest, EnqueueRequest, GetRequest, JobSpec,
-    JobState, JobView, RescheduleRequest, SetShardStateRequest, ShardState,
+    BatchEnqueueRequest, ConflictPolicy, DeleteRequest, EnqueueRequest, ExtendItem, ExtendRequest,
+    GetRequest, JobSpec, JobState, JobView, RescheduleRequest, SetShardStateRequest, ShardState,
 };
 use tonic::{Request, Status};
 
 use crate::harness::{
-    HoldingProxy, Redis, Setup, job, proto, receipts, refusal, request, take, within,
+    HoldingProxy, Redis, Setup, SinceEpoch as _, job, proto, receipts, refusal, request, take,
+    wall_now, within,
 };
 
 const TOPIC: &str = "late";
@@ -140,4 +141,28 @@ async fn a_late_replace_or_state_does_not_undo_the_one_that_followed_it() {
     let job = client.queue.clone().get(get).await.unwrap().into_inner().job.unwrap();
     assert_eq!(job.spec.unwrap().payload.unwrap().bytes(), b"second");
     assert_eq!(redis.command(&["GET", "ringq:{s0}:state"]).await, "active");
+}
+
+/// Both carry the same token: a late one would take away the time that the later one has given.
+#[tokio::test]
+async fn a_late_extend_does_not_shorten_the_one_that_followed_it() {
+    let Some(redis) = Redis::start().await else { return };
+    let proxy = HoldingProxy::start(&redis).await;
+    let server = Setup::on(&proxy.url()).start().await;
+    let client = server.connect().await;
+    client.enqueue(job(TOPIC).with_lease(HOUR)).await;
+    let held = client.pull_one(TOPIC).await;
+
+    proxy.hold();
+    let lease_duration = Some(proto(Duration::from_secs(10)));
+    let short = ExtendItem { receipt: held.receipt.clone(), lease_duration, ..Default::default() };
+    let request = ExtendRequest { items: vec![short] };
+    let lost = client.queue.clone().extend(patient(request)).await.unwrap().into_inner();
+    assert_eq!(lost.failures.len(), 1, "nobody knows what became of it");
+    client.extend(&held.receipt, 2 * HOUR).await;
+
+    assert!(within("late calls are executed", proxy.release()).await > 0);
+    let ends = client.get(TOPIC, &held.id).await.lease_expire_time.since_epoch();
+    assert!(ends > wall_now() + HOUR, "{ends:?}");
+    client.ack(&held.receipt).await;
 }

@@ -10,6 +10,7 @@ use ringq::pb::{GetServerInfoRequest, NackAction, NackItem, StreamRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
 use crate::harness::{
@@ -212,5 +213,72 @@ async fn errors_and_names_count_for_the_size_of_a_message() {
         let message = within("a message", stream.message()).await.unwrap().unwrap();
         assert!(message.encoded_len() <= 1 << 20, "{}", message.encoded_len());
         seen += i32::try_from(message.deliveries.len()).unwrap();
+    }
+}
+
+/// How long the polite clients are measured.
+const MEASURED: Duration = Duration::from_secs(3);
+/// Shorter than what a busy machine itself may take: below, times are not compared.
+const QUICK: Duration = millis(20);
+/// Calls of a rude connection, of each kind.
+const RUDE_CALLS: usize = 250;
+
+/// How long the 99th of 100 rounds of a polite client takes.
+async fn p99(client: &Client) -> Duration {
+    let (begun, mut took) = (Instant::now(), Vec::new());
+    while begun.elapsed() < MEASURED {
+        let round = Instant::now();
+        works(client).await;
+        took.push(round.elapsed());
+    }
+    took.sort_unstable();
+    took[took.len() * 99 / 100]
+}
+
+/// Clients that stall in every way at once: messages that do not come, answers and streams that are not read, and
+/// sockets that say nothing. As long as this is held.
+async fn stall(
+    server: &Server,
+    connections: usize,
+) -> (Vec<AbortOnDropHandle<RawAnswer>>, Vec<TcpStream>) {
+    let (mut calls, mut silent) = (Vec::new(), Vec::new());
+    let whole = framed(&request(job("mail").with_data(vec![7; 20 << 10])));
+    let (half, info) = (whole.slice(..10 << 10), framed(&GetServerInfoRequest {}));
+    let stream = framed(&StreamRequest { max_in_flight: 100, ..take("rude") });
+    for _ in 0..connections {
+        let mut rude = RawCalls::connect(server.grpc, 0).await;
+        let kinds = [(ENQUEUE, &half, false), (ENQUEUE, &Bytes::new(), false), (INFO, &info, true)];
+        for (method, message, ends) in std::iter::repeat_n(kinds, RUDE_CALLS).flatten() {
+            calls.push(tokio::spawn(rude.begin(method, message.clone(), ends)));
+        }
+        calls.push(tokio::spawn(rude.begin("QueueService/Stream", stream.clone(), true)));
+        for _ in 0..50 {
+            silent.push(TcpStream::connect(server.grpc).await.unwrap());
+            silent.push(TcpStream::connect(server.http).await.unwrap());
+        }
+    }
+    (calls.into_iter().map(AbortOnDropHandle::new).collect(), silent)
+}
+
+/// It is never refused, and hardly waits: a server that is left alone is measured at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_polite_client_works_beside_all_kinds_of_stalled_ones() {
+    for rude_connections in [1, 3] {
+        let (alone, server) = (Server::start().await, Server::start().await);
+        let (one, other) = (alone.connect().await, server.connect().await);
+        let jobs = (0..500).map(|_| job("rude").with_data(vec![7; 4 << 10]));
+        other.enqueue_all(jobs.collect()).await;
+        let _rude = stall(&server, rude_connections).await;
+        let mut measured = Vec::new();
+        // A busy machine may hit one of the two servers alone, but not each time.
+        while measured.len() < 4 {
+            let (quiet, beside) = tokio::join!(p99(&one), p99(&other));
+            measured.push((quiet, beside));
+            if beside <= 3 * quiet.max(QUICK) {
+                break;
+            }
+        }
+        let (quiet, beside) = measured[measured.len() - 1];
+        assert!(beside <= 3 * quiet.max(QUICK), "{rude_connections}: {measured:?}");
     }
 }

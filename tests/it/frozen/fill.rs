@@ -82,7 +82,7 @@ async fn over(q: &Fixture) {
     q.settle(ack).await.unwrap();
     let leased = q.running("tombstone").await;
     q.ack(&leased).await;
-    let leased = q.run(made(Prior::Nothing)).await;
+    let leased = q.run(made(Prior::Anything)).await;
     q.ack(&leased).await;
     let leased = q.running("dead").await;
     q.end(&leased, dead_lettered()).await;

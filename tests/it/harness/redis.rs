@@ -2,17 +2,16 @@
 //! ended with the test. `RINGQ_TEST_REDIS` names another binary than `redis-server`, say `valkey-server`.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rand::Rng as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::port::free_port;
 use super::tls::Certificates;
 use super::{PATIENCE, in_ci, millis};
 
@@ -335,15 +334,6 @@ impl Place {
 impl Drop for Redis {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-fn free_port() -> u16 {
-    loop {
-        let port = rand::rng().random_range(18_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
     }
 }
 

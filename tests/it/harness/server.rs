@@ -1,16 +1,16 @@
 //! `ringq serve` as a process of its own.
 
 use std::fs::{self, File};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use rand::Rng as _;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
+use super::port::free_port;
 use super::{Client, PATIENCE, millis, within};
 
 /// How a server is to be started.
@@ -142,8 +142,8 @@ impl Setup {
     /// Ports that are free now and that no outgoing connection is given meanwhile, so that a
     /// restarted server finds them free again.
     pub(crate) fn restartable(mut self) -> Setup {
-        self.listen = format!("127.0.0.1:{}", port_below_ephemeral());
-        self.http_listen = format!("127.0.0.1:{}", port_below_ephemeral());
+        self.listen = format!("127.0.0.1:{}", free_port());
+        self.http_listen = format!("127.0.0.1:{}", free_port());
         self
     }
 
@@ -214,15 +214,6 @@ impl Setup {
 /// on one shard holds on several.
 fn shards_asked_for() -> usize {
     std::env::var("RINGQ_TEST_SHARDS").map_or(1, |count| count.parse().unwrap())
-}
-
-fn port_below_ephemeral() -> u16 {
-    loop {
-        let port = rand::rng().random_range(18_000..32_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 // === impl Server ===

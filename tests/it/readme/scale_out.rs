@@ -2,12 +2,10 @@
 //! servers, on other ports than those of the README. As in the [`tour`](super::tour) each command must
 //! print what stands there. A look at something that takes its time is repeated until it does.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rand::Rng as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -17,7 +15,7 @@ use tokio::time::Instant;
 use super::readme;
 use super::shape::matches;
 use super::tour::{Step, shows_status, steps};
-use crate::harness::{PATIENCE, eventually, in_ci, millis};
+use crate::harness::{PATIENCE, eventually, free_port, in_ci, millis};
 
 /// The ports of the README; the last two are those of a server that is told none.
 const PORTS: [&str; 9] = ["6401", "6402", "6403", "6404", "6405", "7710", "7711", "7700", "7701"];
@@ -50,7 +48,7 @@ impl Shell {
         let directory = tempfile::Builder::new().prefix("ringq-scale-").tempdir().unwrap();
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         std::os::unix::fs::symlink(root.join("deploy"), directory.path().join("deploy")).unwrap();
-        let ports: Vec<_> = PORTS.iter().zip(free_ports()).collect();
+        let ports: Vec<_> = PORTS.iter().map(|port| (port, free_port())).collect();
         let ports: Vec<_> =
             ports.into_iter().map(|(port, used)| (*port, used.to_string())).collect();
         let at = |index: usize| format!("127.0.0.1:{}", ports[index].1);
@@ -137,16 +135,6 @@ impl Drop for Shell {
 
 fn replace<'a>(text: &str, pairs: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     pairs.fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
-/// Ports that are free, below those of outgoing connections, and none of the README's.
-fn free_ports() -> Vec<u16> {
-    let mut held = Vec::new();
-    while held.len() < PORTS.len() {
-        let port = rand::rng().random_range(18_000..32_000);
-        held.extend(TcpListener::bind(("127.0.0.1", port)));
-    }
-    held.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,7 +19,8 @@ local function is_ahead(number) return number > math.floor((now + AHEAD) / SECON
 -- The job has ended in this phase and nothing stays of it.
 local function note_ended(name, id, phase)
   local number, second, line = made_in(name, id)
-  if not number or is_old(number) or is_ahead(number) then return end
+  -- One that is ahead was made before the clock went back.
+  if not number or is_old(number) then return end
   line = line .. (phase == $phase.succeeded and '\n' or '\0' .. phase .. '\n')
   if call('APPEND', P .. 'recent:' .. second, line) == #line then call('ZADD', P .. 'recent', number, second) end
 end

@@ -1,6 +1,8 @@
 //! The registry of this replica's streams and pulls: who is open, who still holds leases, and where
 //! hints go.
 
+mod heirs;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,10 +14,10 @@ use crate::clock::{LastSkew, Skew};
 use crate::domain::{StreamId, Time, Token, limit};
 use crate::store::{Hint, Revoked};
 
-use super::adoptions::{Adoptions, Search};
+use super::adoptions::Adoptions;
 use super::alarm::Alarm;
 use super::board::Awake;
-use super::ledger::{Adopted, Loose, Mode, Over};
+use super::ledger::{Loose, Mode, Over};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
 use super::stream::{Freed, Home, Stream};
@@ -97,55 +99,6 @@ impl Streams {
         self.rouse(stream);
     }
 
-    /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
-    /// it names, if it is one of this replica, and those that came by the same connection.
-    pub(super) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
-        let registry = self.registry();
-        let named = stream.options().continues.filter(|named| named.owner == self.home.owner);
-        let is_named = |other: &Stream| named.is_some_and(|named| named.stream == other.id());
-        let others = registry.streams.values();
-        let continued =
-            others.filter(|other| is_named(other) || other.came_with(stream) && other.is_closed());
-        let mut over = Vec::new();
-        for other in continued {
-            let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
-            other.bequeath(stream, is_open);
-            if other.is_closed() && other.ledger().heir == Some(stream.id()) {
-                over.push(Arc::clone(other));
-            }
-        }
-        over
-    }
-
-    /// What is left of this stream on the shard goes to its heir, if it has one.
-    pub(super) fn follow(&self, shard: usize, stream: &Arc<Stream>) {
-        let heir = stream.ledger().heir;
-        if let Some(heir) = heir.and_then(|heir| self.get(heir))
-            && stream.is_closed()
-        {
-            self.adoptions[shard].add(Search::here(heir, Arc::clone(stream), None));
-        }
-    }
-
-    /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
-    pub(super) fn adopt(&self, heir: &Arc<Stream>, adopted: Vec<Adopted>) -> Over {
-        let tokens: Vec<Token> = adopted.iter().map(|adopted| adopted.token).collect();
-        let (over, look_at) = heir.adopt(adopted);
-        self.alarm.by(look_at);
-        let mut registry = self.registry();
-        // It may have been over in the meantime.
-        registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
-        registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
-        over
-    }
-
-    /// Takes leases that another stream has adopted out of the books of this one.
-    pub(super) fn hand_over(&self, stream: &Arc<Stream>, tokens: &[Token]) -> Vec<Adopted> {
-        let adopted = stream.ledger().hand_over(tokens);
-        self.freed(stream, stream.release(&[], drop));
-        adopted
-    }
-
     /// The server has ended the stream: what was sent stays held until it is settled. Answers what
     /// of it is to be detached.
     pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<Loose> {
@@ -163,6 +116,7 @@ impl Streams {
 
     /// The stream broke; answers what it was sent and has not settled.
     pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
+        self.name_heir(stream);
         // A worker that has opened its next stream had lost this one before, and has extended its leases since. And what
         // it extended before it opened this one was meant for the one before.
         let heir = stream.ledger().heir;
@@ -176,6 +130,8 @@ impl Streams {
     }
 
     fn closed(&self, stream: &Arc<Stream>, unsent: Vec<Loose>) {
+        // Those that were to go out by a connection that is gone.
+        self.bequeath_revocations(stream);
         if stream.ledger().is_over() {
             self.registry().streams.remove(&stream.id());
         } else if stream.ledger().heir.is_some() {
@@ -260,14 +216,6 @@ impl Streams {
         });
     }
 
-    /// A stream of another replica answers for these leases of this one from now on.
-    fn adopted_elsewhere(&self, stream: u32, tokens: &[Token]) {
-        if let Some(stream) = self.get(stream) {
-            self.registry().forget_adopted(tokens);
-            self.freed(&stream, stream.release(tokens, drop));
-        }
-    }
-
     /// Takes leases on that shard away from their stream.
     pub(super) fn revoke(&self, shard: usize, stream: u32, tokens: &[Token], reason: Revoked) {
         self.each(stream, tokens, true, |stream, tokens| {
@@ -276,33 +224,11 @@ impl Streams {
         });
     }
 
-    /// The next stream of the worker sends what was revoked between the two.
-    fn bequeath_revocations(&self, stream: &Stream) {
-        let bequests = stream.ledger().bequests();
-        if let Some((heir, mut revocations)) = bequests
-            && !revocations.is_empty()
-            && let Some(heir) = self.get(heir)
-        {
-            let origin = stream.stream_id();
-            for revocation in &mut revocations {
-                revocation.held.origin.get_or_insert(origin);
-            }
-            heir.inherit(revocations);
-        }
-    }
-
     /// These leases last until then, on the clock of this replica.
     pub(super) fn extended(&self, stream: u32, tokens: &[Token], deadline: Time) {
         self.each(stream, tokens, false, |stream, tokens| {
             self.alarm.by(stream.extended(tokens, deadline));
         });
-    }
-
-    /// A lease of the stream was extended: if it is over its heir adopts that, too.
-    fn follow_closed(&self, shard: usize, stream: &Arc<Stream>) {
-        if stream.is_closed() {
-            self.follow(shard, stream);
-        }
     }
 
     /// The streams that hold these leases, and which each: the one that is named, but for leases that another one has
@@ -446,13 +372,6 @@ impl Streams {
 // === impl Registry ===
 
 impl Registry {
-    /// These leases are over, or go to another replica.
-    fn forget_adopted(&mut self, tokens: &[Token]) {
-        for token in tokens {
-            self.adopted.remove(token);
-        }
-    }
-
     /// An id that no stream has: a life that is long enough comes round.
     fn free_id(&mut self) -> u32 {
         loop {

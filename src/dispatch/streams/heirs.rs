@@ -1,0 +1,121 @@
+//! What a stream takes over from those that it continues: their leases, and what becomes of these.
+
+use std::sync::Arc;
+
+use crate::domain::Token;
+
+use super::super::adoptions::Search;
+use super::super::ledger::{Adopted, Over};
+use super::super::stream::Stream;
+use super::{Registry, Streams};
+
+impl Streams {
+    /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
+    /// it names, if it is one of this replica, and those that came by the same connection.
+    pub(in crate::dispatch) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
+        let registry = self.registry();
+        let named = stream.options().continues.filter(|named| named.owner == self.home.owner);
+        let is_named = |other: &Stream| named.is_some_and(|named| named.stream == other.id());
+        let others = registry.streams.values();
+        let continued =
+            others.filter(|other| is_named(other) || other.came_with(stream) && other.is_closed());
+        let mut over = Vec::new();
+        for other in continued {
+            let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
+            other.bequeath(stream, is_open);
+            if other.is_closed() && other.ledger().heir == Some(stream.id()) {
+                over.push(Arc::clone(other));
+            }
+        }
+        over
+    }
+
+    /// The worker may have opened its next stream, by the same connection, before this replica saw that this one broke.
+    pub(super) fn name_heir(&self, stream: &Stream) {
+        if stream.ledger().heir.is_some() {
+            return;
+        }
+        let registry = self.registry();
+        let is_next = |other: &&Arc<Stream>| {
+            other.came_with(stream) && !other.is_closed() && other.opened() >= stream.opened()
+        };
+        let next = registry.streams.values().filter(is_next).max_by_key(|other| other.opened());
+        if let Some(next) = next {
+            stream.bequeath(next, |_| false);
+        }
+    }
+
+    /// What is left of this stream on the shard goes to its heir, if it has one.
+    pub(in crate::dispatch) fn follow(&self, shard: usize, stream: &Arc<Stream>) {
+        let heir = stream.ledger().heir;
+        if let Some(heir) = heir.and_then(|heir| self.get(heir))
+            && stream.is_closed()
+        {
+            self.adoptions[shard].add(Search::here(heir, Arc::clone(stream), None));
+        }
+    }
+
+    /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
+    pub(in crate::dispatch) fn adopt(&self, heir: &Arc<Stream>, adopted: Vec<Adopted>) -> Over {
+        let tokens: Vec<Token> = adopted.iter().map(|adopted| adopted.token).collect();
+        let (over, look_at) = heir.adopt(adopted);
+        self.alarm.by(look_at);
+        let mut registry = self.registry();
+        // It may have been over in the meantime.
+        registry.streams.entry(heir.id()).or_insert_with(|| Arc::clone(heir));
+        registry.adopted.extend(tokens.into_iter().map(|token| (token, heir.id())));
+        over
+    }
+
+    /// Takes leases that another stream has adopted out of the books of this one.
+    pub(in crate::dispatch) fn hand_over(
+        &self,
+        stream: &Arc<Stream>,
+        tokens: &[Token],
+    ) -> Vec<Adopted> {
+        let adopted = stream.ledger().hand_over(tokens);
+        self.freed(stream, stream.release(&[], drop));
+        adopted
+    }
+
+    /// A stream of another replica answers for these leases of this one from now on.
+    pub(super) fn adopted_elsewhere(&self, stream: u32, tokens: &[Token]) {
+        if let Some(stream) = self.get(stream) {
+            self.registry().forget_adopted(tokens);
+            self.freed(&stream, stream.release(tokens, drop));
+        }
+    }
+
+    /// The next stream of the worker sends what was revoked between the two.
+    pub(super) fn bequeath_revocations(&self, stream: &Stream) {
+        let bequests = stream.ledger().bequests();
+        if let Some((heir, mut revocations)) = bequests
+            && !revocations.is_empty()
+            && let Some(heir) = self.get(heir)
+        {
+            let origin = stream.stream_id();
+            for revocation in &mut revocations {
+                revocation.held.origin.get_or_insert(origin);
+            }
+            heir.inherit(revocations);
+        }
+    }
+
+    /// A lease of the stream was extended: if it is over its heir adopts that, too.
+    pub(super) fn follow_closed(&self, shard: usize, stream: &Arc<Stream>) {
+        if stream.is_closed() {
+            self.follow(shard, stream);
+        }
+    }
+}
+
+// === impl Registry ===
+
+impl Registry {
+    /// These leases are over, or go to another replica.
+    pub(super) fn forget_adopted(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            self.adopted.remove(token);
+        }
+    }
+}
