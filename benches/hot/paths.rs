@@ -3,6 +3,7 @@
 //! The benches `hot` and `regress` share this file.
 
 use std::hint::black_box;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ringq::domain::credit::Credit;
@@ -51,10 +52,13 @@ fn path(name: &'static str, step: impl FnMut() + 'static) -> Path {
 
 /// The owner of an id among many shards.
 fn ring_owner() -> impl FnMut() {
-    let members = (0..SHARDS).map(|n| (shard(&format!("s{n}")), 1)).collect();
-    let (ring, key) = (Ring::new(members), key());
+    /// Made once: that takes longer than all else here.
+    static RING: LazyLock<Ring> = LazyLock::new(|| {
+        Ring::new((0..SHARDS).map(|n| (shard(&format!("s{n}")), 1)).collect())
+    });
+    let key = key();
     move || {
-        black_box(ring.owner(black_box(&key)));
+        black_box(RING.owner(black_box(&key)));
     }
 }
 
