@@ -1,6 +1,6 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
-use rusqlite::{OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::domain::lifecycle::Standing;
 use crate::domain::{JobId, JobKey, State, StreamId, Time, Token};
@@ -9,6 +9,7 @@ use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Tied};
 use super::fault::Done;
 use super::lifecycle;
 use super::phase::Phase;
+use super::reader::Reader;
 use super::row::{self, BY_ID, Row, micros, past_end, signed};
 use super::session::Session;
 use super::sql::statement;
@@ -20,6 +21,7 @@ const EXTEND: &str = statement(FILE, "extend");
 const DETACH: &str = statement(FILE, "detach");
 const ADOPT: &str = statement(FILE, "adopt");
 const OF_STREAMS: &str = statement(FILE, "of_streams");
+const ORPHANS: &str = statement(FILE, "orphans");
 
 type Answer<T> = Result<T, Refused>;
 
@@ -63,7 +65,7 @@ pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Ve
             continue;
         };
         found.push(match leased(session, topic, lease)? {
-            Ok(row) => Ok(lease_of(session, row)?),
+            Ok(row) => Ok(lease_of(session.connection, session.now, row)?),
             Err(Instead::Refused(refused)) => Err(refused),
             Err(Instead::Ended(..)) => Err(Refused::Stale),
         });
@@ -110,16 +112,27 @@ pub(super) fn adopt(session: &mut Session<'_>, adopt: &Adopt) -> Done<Vec<bool>>
 }
 
 /// [`Store::leases_of`](crate::store::Store::leases_of).
-pub(super) fn leases_of(session: &mut Session<'_>, streams: &Vec<StreamId>) -> Done<Vec<Lease>> {
+pub(super) fn leases_of(reader: &Reader<'_>, streams: &Vec<StreamId>) -> Done<Vec<Lease>> {
     let one = |id: &StreamId| signed(u64::from(id.owner) << 32 | u64::from(id.stream));
     let streams: Vec<i64> = streams.iter().map(one).collect();
-    let rows = Row::select(session, OF_STREAMS, params![format!("{streams:?}")])?;
-    rows.into_iter().map(|row| lease_of(session, row)).collect()
+    select(reader, OF_STREAMS, &format!("{streams:?}"))
+}
+
+/// [`Store::orphans`](crate::store::Store::orphans).
+pub(super) fn orphans(reader: &Reader<'_>, living: &Vec<u32>) -> Done<Vec<Lease>> {
+    select(reader, ORPHANS, &format!("{living:?}"))
+}
+
+/// Goes through all leases, so it must not keep the writer waiting. What it finds is looked at again when it is written.
+fn select(reader: &Reader<'_>, sql: &str, numbers: &str) -> Done<Vec<Lease>> {
+    let mut found = reader.connection.prepare_cached(sql)?;
+    let rows = found.query_map(params![numbers], Row::read)?;
+    rows.map(|row| lease_of(reader.connection, reader.now, row?)).collect()
 }
 
 /// A running job's lease.
-pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
-    let topic = session.topic_name(row.topic)?;
+pub(super) fn lease_of(connection: &Connection, now: Time, row: Row) -> Done<Lease> {
+    let topic = row::topic_name(connection, row.topic)?;
     Ok(Lease {
         standing: Standing {
             failures: row.failures,
@@ -129,7 +142,7 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
         },
         key: JobKey { topic, id: JobId::stored(&row.id) },
         token: row.token.unwrap_or(Token(0)),
-        deadline: row.alarm.unwrap_or(session.now),
+        deadline: row.alarm.unwrap_or(now),
         start_time: row.started,
         extend_time: row.extended,
         worker: row.worker,
@@ -137,7 +150,7 @@ pub(super) fn lease_of(session: &Session<'_>, row: Row) -> Done<Lease> {
         stream: row.stream,
         grace: row.grace,
         bytes: row.bytes.unsigned_abs(),
-        now: session.now,
+        now,
     })
 }
 

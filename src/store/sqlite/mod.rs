@@ -189,7 +189,7 @@ impl Store for SqliteStore {
     }
 
     fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
-        self.writer.call(Sync::Lazy, 1, streams, leases::leases_of)
+        self.read(streams, leases::leases_of)
     }
 
     fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
@@ -197,7 +197,7 @@ impl Store for SqliteStore {
     }
 
     fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
-        self.writer.call(Sync::Lazy, 1, living, upkeep::orphans)
+        self.read(living, leases::orphans)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {

@@ -21,6 +21,7 @@ const FILE: &str = include_str!("row.sql");
 pub(super) const BY_ID: &str = statement(FILE, "by_id");
 pub(super) const BY_KEY: &str = statement(FILE, "by_key");
 const BODY: &str = statement(FILE, "body");
+const TOPIC_NAME: &str = statement(include_str!("topics.sql"), "name");
 
 /// Payloads above this size lie in a table of their own, so that a job's row moves cheaply.
 pub(super) const INLINE_BYTES_MAX: usize = 2_048;
@@ -73,6 +74,13 @@ pub(super) struct Blobs {
     history: Option<Vec<u8>>,
     result: Option<Vec<u8>>,
     payload: Option<Vec<u8>>,
+}
+
+/// The name of the topic with this key.
+pub(super) fn topic_name(connection: &Connection, key: i64) -> Done<TopicName> {
+    let mut named = connection.prepare_cached(TOPIC_NAME)?;
+    let name: Option<String> = named.query_row(params![key], |row| row.get(0)).optional()?;
+    Ok(TopicName::stored(&name.unwrap_or_default()))
 }
 
 // === impl Row ===

@@ -13,11 +13,11 @@ use crate::store::{Event, Events, Unwritten};
 use super::fault::Done;
 use super::phase::Phase;
 use super::recall::Recall;
+use super::row;
 use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");
 const FIND: &str = statement(FILE, "find");
-const NAME: &str = statement(FILE, "name");
 const CREATE: &str = statement(FILE, "create");
 const COUNT: &str = statement(FILE, "count");
 
@@ -235,9 +235,7 @@ impl<'c> Session<'c> {
 
     /// The name of the topic with this key.
     pub(super) fn topic_name(&self, key: i64) -> Done<TopicName> {
-        let mut named = self.prepare(NAME)?;
-        let name: Option<String> = named.query_row(params![key], |row| row.get(0)).optional()?;
-        Ok(TopicName::stored(&name.unwrap_or_default()))
+        row::topic_name(self.connection, key)
     }
 
     /// The ranks at which jobs of the topic may wait, as bits.

@@ -1,4 +1,4 @@
-//! What happens by itself: leases that ran out, those of dead replicas, jobs that expire or were kept long enough.
+//! What happens by itself: leases that ran out, jobs that expire or were kept long enough.
 
 use rusqlite::params;
 
@@ -16,7 +16,6 @@ use super::sql::statement;
 const FILE: &str = include_str!("upkeep.sql");
 const EXPIRED: &str = statement(FILE, "expired");
 const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
-const ORPHANS: &str = statement(FILE, "orphans");
 const PASSED: &str = statement(FILE, "passed");
 const NEXT_ALARM: &str = statement(FILE, "next_alarm");
 
@@ -42,14 +41,8 @@ pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
     Ok(Reaped { now: session.now, leases: leases(session, rows)?, next, away })
 }
 
-/// [`Store::orphans`](crate::store::Store::orphans).
-pub(super) fn orphans(session: &mut Session<'_>, living: &Vec<u32>) -> Done<Vec<Lease>> {
-    let rows = Row::select(session, ORPHANS, params![format!("{living:?}")])?;
-    leases(session, rows)
-}
-
 fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {
-    rows.into_iter().map(|row| lease_of(session, row)).collect()
+    rows.into_iter().map(|row| lease_of(session.connection, session.now, row)).collect()
 }
 
 /// [`Store::prune`](crate::store::Store::prune).

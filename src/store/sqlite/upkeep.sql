@@ -1,12 +1,9 @@
--- reap, orphans: running leases.
+-- reap: running leases.
 -- :expired
 SELECT * FROM jobs WHERE phase = 1 AND alarm <= ?1
 ORDER BY alarm LIMIT ?2;
 -- :next_deadline
 SELECT min(alarm) FROM jobs WHERE phase = 1 AND alarm > ?1;
--- :orphans
-SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND grace IS NOT NULL
-  AND owner NOT IN (SELECT value FROM json_each(?1));
 -- prune: what has passed its time. One range per phase: waiting jobs expire, finished ones go.
 -- :passed
 SELECT * FROM jobs WHERE phase = ?1 AND alarm <= ?2
