@@ -86,7 +86,7 @@ impl Dispatcher {
 
     /// Claims nothing more, gives back what was not sent, and ends every stream with `draining`.
     pub fn drain(&self) {
-        self.hub.drain();
+        self.hub.streams.drain();
     }
 
     /// Resolves when no worker holds a lease of a stream or pull of this replica any more, for a
@@ -101,8 +101,8 @@ impl Dispatcher {
         self.hub.kill();
     }
 
-    /// Drains, waits for claims under way, gives back what reached nobody, lets what was sent outlive
-    /// its streams, and stops every task. After it the stores may close.
+    /// Drains, waits for claims under way, gives back what reached nobody, lets what was sent by streams that took their
+    /// end outlive them, and stops every task. After it the stores may close.
     pub async fn close(&self) {
         self.drain();
         self.hub.end().await;

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::domain::{StreamId, Time};
+use crate::domain::Time;
 use crate::scheduler::Scheduler;
 
 use super::adoptions::{FIRST_LOOK_MAX, FirstLook, Search};
@@ -118,37 +118,22 @@ impl Hub {
         }
     }
 
-    /// The server has ended the stream: what it was sent outlives it.
+    /// The server has ended the stream, and its transport has taken that: what it was sent outlives it.
     pub(super) fn finish(&self, stream: &Arc<Stream>) {
-        self.detach(|streams| vec![(stream.stream_id(), streams.finish(stream))]);
-    }
-
-    /// The server is about to end the stream: as [`Hub::finish`], but the transport is told first.
-    pub(super) fn retire(&self, stream: &Stream) {
-        self.detach(|streams| vec![(stream.stream_id(), streams.retire(stream))]);
-    }
-
-    /// The server is about to end every stream.
-    pub(super) fn drain(&self) {
-        self.detach(Streams::drain);
-    }
-
-    /// Lets the leases that `end` answers outlive their streams.
-    fn detach(&self, end: impl FnOnce(&Streams) -> Vec<(StreamId, Vec<Loose>)>) {
         // Held from before the stream ends until its tasks are tracked: a close that finds nothing
         // left to detach must wait for these.
         let _pending = self.returning.tracker.token();
-        for (stream, sent) in end(&self.streams) {
-            for (shard, sent) in by_shard(sent) {
-                let shard = self.scheduler.shards().all()[shard].clone();
-                let detach = detach::run(shard, stream, sent);
-                self.returning.tracker.spawn_on(detach, &self.runtime);
-            }
+        for (shard, sent) in by_shard(self.streams.finish(stream)) {
+            let shard = self.scheduler.shards().all()[shard].clone();
+            let detach = detach::run(shard, stream.stream_id(), sent);
+            self.returning.tracker.spawn_on(detach, &self.runtime);
         }
     }
 
-    /// A stream broke and left these behind. What was extended in time goes to the worker's next stream.
-    pub(super) fn orphaned(&self, stream: &Arc<Stream>, sent: Vec<Loose>) {
+    /// The transport was lost, or did not take the end of the stream: what it was sent is released after its grace, but
+    /// for what was extended in time, which goes to the worker's next stream.
+    pub(super) fn broke(&self, stream: &Arc<Stream>) {
+        let sent = self.streams.broke(stream);
         if self.claiming.stop.is_cancelled() {
             return;
         }

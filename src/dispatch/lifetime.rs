@@ -107,7 +107,7 @@ async fn run(
     let end_old = async {
         let Some(age) = age else { return pending().await };
         sleep(age).await;
-        hub.retire(&stream);
+        hub.streams.retire(&stream);
         sleep(limit::STREAM_END_UNREAD_MAX).await;
     };
     tokio::select! {
@@ -118,6 +118,6 @@ async fn run(
         stream = stream.name(),
         "stream reset: its client did not read that it has ended"
     );
-    hub.finish(&stream);
+    hub.broke(&stream);
     lifetime.cut.cancel();
 }

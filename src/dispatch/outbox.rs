@@ -133,8 +133,7 @@ impl futures::Stream for Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         if !self.ended && !self.lifetime.cut().is_cancelled() {
-            let sent = self.hub.streams.broke(&self.stream);
-            self.hub.orphaned(&self.stream, sent);
+            self.hub.broke(&self.stream);
         }
     }
 }

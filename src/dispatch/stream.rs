@@ -12,8 +12,8 @@ use crate::scheduler::Revoked;
 use crate::store::Leased;
 
 use super::ledger::{
-    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Revocation, Share,
-    Taken, Want,
+    Adopted, Granted, Held, Ledger, Look, Loose, Mode, Origin, Over, Phase, Remains, Revocation,
+    Share, Taken, Want,
 };
 use super::{Batch, Delivery, StreamOptions, Worker};
 
@@ -238,10 +238,10 @@ impl Stream {
     }
 
     /// See [`Ledger::drain`].
-    pub(super) fn drain(&self) -> Remains {
-        let remains = self.ledger().drain();
+    pub(super) fn drain(&self) -> Vec<Loose> {
+        let unsent = self.ledger().drain();
         self.transport.wake();
-        remains
+        unsent
     }
 
     pub(super) fn look(&self, now: Time) -> Look {

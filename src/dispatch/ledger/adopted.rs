@@ -68,9 +68,9 @@ impl Ledger {
     /// How the stream has ended.
     pub(in crate::dispatch) fn over(&self) -> Over {
         match (self.phase, self.broke) {
-            (Phase::Open, _) => Over::Not,
-            (_, Some(_)) => Over::Broken,
-            (_, None) => Over::Ended,
+            (Phase::Open | Phase::Draining, _) => Over::Not,
+            (Phase::Closed, Some(_)) => Over::Broken,
+            (Phase::Closed, None) => Over::Ended,
         }
     }
 }

@@ -98,15 +98,21 @@ impl Ledger {
         self.revocations.drain(..count).collect()
     }
 
-    /// Nothing more comes; what waits goes back, and what was sent outlives the stream.
-    pub(in crate::dispatch) fn drain(&mut self) -> Remains {
-        let sent = if self.phase == Phase::Open { self.sent() } else { Vec::new() };
-        Remains { unsent: self.stop(), sent }
+    /// Nothing more comes. Answers what waits, which goes back.
+    pub(in crate::dispatch) fn drain(&mut self) -> Vec<Loose> {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+        }
+        self.outbox_bytes = 0;
+        let unsent = std::mem::take(&mut self.outbox);
+        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
-    /// The server has ended the stream. The leases that were sent stay held until they end.
+    /// The server has ended the stream, and its transport has taken that. The leases that were sent outlive it: they stay
+    /// held until they end.
     pub(in crate::dispatch) fn close(&mut self) -> Remains {
-        let remains = self.drain();
+        let sent = if self.phase == Phase::Closed { Vec::new() } else { self.sent() };
+        let remains = Remains { unsent: self.drain(), sent };
         self.phase = Phase::Closed;
         self.drop_revocations();
         remains
@@ -115,7 +121,7 @@ impl Ledger {
     /// The transport was lost, `at` that time as far as the worker has shown. The leases that were sent stay held until
     /// they end or another stream adopts them.
     pub(in crate::dispatch) fn fail(&mut self, at: Time) -> Remains {
-        let unsent = self.stop();
+        let unsent = self.drain();
         let sent = self.all_sent().map(|(token, held)| held.to_loose(token)).collect();
         self.broke = Some(at);
         self.phase = Phase::Closed;
@@ -128,16 +134,6 @@ impl Ledger {
         if self.heir.is_none() {
             self.revocations = Vec::new();
         }
-    }
-
-    /// Takes no more jobs and gives up those that wait.
-    fn stop(&mut self) -> Vec<Loose> {
-        if self.phase == Phase::Open {
-            self.phase = Phase::Draining;
-        }
-        self.outbox_bytes = 0;
-        let unsent = std::mem::take(&mut self.outbox);
-        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
     /// The leases on that shard that a worker has.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::clock::{LastSkew, Skew};
-use crate::domain::{StreamId, Time, Token, limit};
+use crate::domain::{Time, Token, limit};
 use crate::store::{Hint, Revoked};
 
 use super::adoptions::Adoptions;
@@ -107,11 +107,9 @@ impl Streams {
         remains.sent
     }
 
-    /// The stream is told to end, and what it was not sent goes back. Answers what is to be detached.
-    pub(super) fn retire(&self, stream: &Stream) -> Vec<Loose> {
-        let remains = stream.drain();
-        self.give_back(remains.unsent);
-        remains.sent
+    /// The stream is told to end, and what it was not sent goes back.
+    pub(super) fn retire(&self, stream: &Stream) {
+        self.give_back(stream.drain());
     }
 
     /// The stream broke; answers what it was sent and has not settled.
@@ -296,13 +294,11 @@ impl Streams {
         }
     }
 
-    /// No new streams, and every open one retires. Answers what is to be detached.
-    pub(super) fn drain(&self) -> Vec<(StreamId, Vec<Loose>)> {
+    /// No new streams, and every open one retires.
+    pub(super) fn drain(&self) {
         self.registry().draining = true;
-        let all = self.all();
-        let sent = all.iter().map(|stream| (stream.stream_id(), self.retire(stream))).collect();
+        self.all().iter().for_each(|stream| self.retire(stream));
         self.settled.notify_waiters();
-        sent
     }
 
     /// Waits until no worker holds a lease of a stream of this replica. Broken streams do not count:

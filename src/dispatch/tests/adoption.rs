@@ -284,12 +284,13 @@ async fn a_stream_of_a_former_life_is_continued() {
         let mut first = server.open(with(LEASES[1]));
         let (id, sent) = (first.id(), first.jobs(2).await);
         if in_order {
+            server.dispatcher.drain();
+            assert!(first.batch().await.draining);
             server.dispatcher.close().await;
-            drop(first);
         } else {
             server.dispatcher.kill();
-            drop(first);
         }
+        drop(first);
         let server = server.restart();
         settle_down().await;
         server.clock.advance(Duration::from_millis(1));

@@ -106,17 +106,23 @@ async fn an_end_that_the_store_does_not_hear_of_holds_up_nothing_for_long() {
 }
 
 #[tokio::test]
-async fn a_replica_that_drains_leaves_what_was_sent_to_its_workers() {
-    let server = Server::start();
-    server.enqueue("t", 600).await;
-    let credit = StreamOptions { max_in_flight: 600, max_batch: 600, ..options(&["t"]) };
-    let mut stream = server.open(credit);
-    stream.jobs(600).await;
-    assert_eq!(server.left_to_the_next_life().await, 600);
-    // Its transport does not read that it is to end.
-    server.dispatcher.close().await;
-    assert_eq!(server.left_to_the_next_life().await, 0);
-    drop(stream);
+async fn a_replica_that_drains_leaves_what_was_sent_to_workers_that_take_their_end() {
+    for takes in [true, false] {
+        let server = Server::start();
+        server.enqueue("t", 600).await;
+        let credit = StreamOptions { max_in_flight: 600, max_batch: 600, ..options(&["t"]) };
+        let mut stream = server.open(credit);
+        stream.jobs(600).await;
+        assert_eq!(server.left_to_the_next_life().await, 600);
+        server.dispatcher.drain();
+        assert_eq!(server.left_to_the_next_life().await, 600, "nobody has taken the end yet");
+        if takes {
+            assert!(stream.batch().await.draining);
+        }
+        server.dispatcher.close().await;
+        assert_eq!(server.left_to_the_next_life().await, if takes { 0 } else { 600 });
+        drop(stream);
+    }
 }
 
 #[tokio::test]
@@ -155,16 +161,26 @@ async fn a_stream_that_is_not_polled_ends_at_its_age_and_when_it_is_idle() {
 }
 
 #[tokio::test]
-async fn what_an_unread_stream_was_sent_outlives_its_age() {
-    let server = Server::start();
-    server.enqueue("t", 2).await;
-    let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
-    stream.jobs(1).await;
-    tokio::time::pause();
-    stream.cut().cancelled().await;
-    drop(stream);
-    server.dispatcher.close().await;
-    assert_eq!(server.left_to_the_next_life().await, 0);
+async fn what_a_stream_was_sent_that_does_not_take_its_end_comes_back_after_its_grace() {
+    let idle = Some(70 * SECOND);
+    for lease in [30 * SECOND, Duration::from_secs(86_400)] {
+        for idle_timeout in [None, idle] {
+            let server = Server::start();
+            server.enqueue("t", 2).await;
+            let unread = StreamOptions { max_in_flight: 1, lease, idle_timeout, ..options(&["t"]) };
+            let grace = unread.orphan_grace;
+            let mut stream = server.open(unread);
+            stream.jobs(1).await;
+            tokio::time::pause();
+            stream.cut().cancelled().await;
+            tokio::time::resume();
+            drop(stream);
+            assert_eq!(server.stats("t").await.running, 1);
+            settle_down().await;
+            server.clock.advance(grace);
+            server.eventually("t", |stats| stats.ready == 2).await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -164,6 +164,9 @@ async fn who_leaves_in_order_is_forgotten_unless_a_stream_broke_before() {
         if breaks {
             drop(stream);
             settle_down().await;
+        } else {
+            server.dispatcher.drain();
+            assert!(stream.batch().await.draining);
         }
         server.dispatcher.close().await;
         server.scheduler.shards().close().await;
