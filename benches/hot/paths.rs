@@ -53,9 +53,8 @@ fn path(name: &'static str, step: impl FnMut() + 'static) -> Path {
 /// The owner of an id among many shards.
 fn ring_owner() -> impl FnMut() {
     /// Made once: that takes longer than all else here.
-    static RING: LazyLock<Ring> = LazyLock::new(|| {
-        Ring::new((0..SHARDS).map(|n| (shard(&format!("s{n}")), 1)).collect())
-    });
+    static RING: LazyLock<Ring> =
+        LazyLock::new(|| Ring::new((0..SHARDS).map(|n| (shard(&format!("s{n}")), 1)).collect()));
     let key = key();
     move || {
         black_box(RING.owner(black_box(&key)));

@@ -13,6 +13,7 @@ use deadpool_redis::redis::{
 };
 use deadpool_redis::{Manager, Pool, Runtime};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::domain::limit;
 
@@ -61,6 +62,16 @@ struct Target {
     pool: Pool,
 }
 
+/// A call of a lane under way. Dropped without its answer after a while, its connection is tried before the next call
+/// uses it: whoever gave it up has less patience than the connection, and would go on asking one that is dead.
+#[must_use = "a call that is dropped at once was never under way"]
+pub(super) struct UnderWay {
+    suspects: Arc<[AtomicBool; LANES]>,
+    lane: Lane,
+    since: Instant,
+    answered: bool,
+}
+
 #[derive(Default)]
 struct Held {
     connection: Mutex<Option<deadpool_redis::Connection>>,
@@ -96,6 +107,10 @@ impl Link {
         // Somebody else may have replaced it meanwhile.
         if let Some(connection) = self.sound(lane) {
             return Ok(connection);
+        }
+        // What is idle may be as dead as this one, and to try each of them would take as long.
+        if let Some(target) = self.target().as_ref() {
+            target.pool.retain(|_, _| false);
         }
         // Given back, it is tried when the pool hands it out again, or another is made.
         held.set(None);
@@ -234,6 +249,12 @@ impl Link {
         held.as_ref().map(|connection| Connection::clone(connection))
     }
 
+    /// A call on the lane begins.
+    pub(super) fn begin(&self, lane: Lane) -> UnderWay {
+        let suspects = Arc::clone(&self.suspects);
+        UnderWay { suspects, lane, since: Instant::now(), answered: false }
+    }
+
     /// A call on the lane failed: its connection is tried before the next one uses it.
     pub(super) fn failed(&self, lane: Lane, error: &RedisError) {
         if fault::casts_doubt(error) {
@@ -299,6 +320,23 @@ impl Link {
 
 fn nowhere() -> OpenError {
     OpenError::Unreachable("no sentinel knows a way".to_owned())
+}
+
+// === impl UnderWay ===
+
+impl UnderWay {
+    /// There is an answer, or an error that tells as much.
+    pub(super) fn end(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.answered && self.since.elapsed() >= CHECK_MAX {
+            self.suspects[self.lane as usize].store(true, Ordering::Release);
+        }
+    }
 }
 
 // === impl Target ===

@@ -287,8 +287,17 @@ impl Verb {
     /// (`window.rs`). What else writes is guarded by a token (settle, detach, adopt, unclaim, and a claim by its nonce), or
     /// changes nothing when it is executed again. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
-        use Verb::{Again, Beat, Delete, Enqueue, Extend, Redrive, Reschedule, SetState};
-        matches!(self, Again | Beat | Delete | Enqueue | Extend | Redrive | Reschedule | SetState)
+        use Verb::{
+            Adopt, Again, Beat, Claim, Delete, Detach, Enqueue, Extend, Get, Heal, Ids, Info, Kept,
+            List, Open, Prune, Reap, Redrive, Reschedule, Running, SetState, Settle, Stats, Tidy,
+            Topics, Unclaim,
+        };
+        // All are named: nobody adds one without saying which it is.
+        match self {
+            Again | Beat | Delete | Enqueue | Extend | Redrive | Reschedule | SetState => true,
+            Adopt | Claim | Detach | Settle | Unclaim | Heal | Open | Prune | Tidy | Get | Ids
+            | Info | Kept | List | Reap | Running | Stats | Topics => false,
+        }
     }
 
     /// Whether its answer begins with the time of Redis's clock.

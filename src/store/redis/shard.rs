@@ -113,7 +113,10 @@ impl Shard {
     /// Runs a call on a connection of `lane`.
     pub(super) async fn run(&self, lane: Lane, call: &Call) -> Result<Value> {
         let mut connection = self.connection(lane).await?;
-        match self.execute(&mut connection, call).await {
+        let under_way = self.link.begin(lane);
+        let answer = self.execute(&mut connection, call).await;
+        under_way.end();
+        match answer {
             Ok(value) => Ok(value),
             Err(error) => {
                 self.link.failed(lane, &error);
@@ -181,7 +184,10 @@ impl Shard {
     /// Runs a plain command that writes nothing.
     pub(super) async fn ask<T: FromRedisValue>(&self, lane: Lane, command: &Cmd) -> Result<T> {
         let mut connection = self.connection(lane).await?;
-        command.query_async(&mut connection).await.map_err(|error| {
+        let under_way = self.link.begin(lane);
+        let answer = command.query_async(&mut connection).await;
+        under_way.end();
+        answer.map_err(|error| {
             self.link.failed(lane, &error);
             fault::of_call(&error, true)
         })

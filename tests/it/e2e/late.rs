@@ -6,13 +6,14 @@ use futures::join;
 use ringq::pb::reschedule_request::Schedule;
 use ringq::pb::{
     BatchEnqueueRequest, ConflictPolicy, DeleteRequest, EnqueueRequest, ExtendItem, ExtendRequest,
-    GetRequest, JobSpec, JobState, JobView, RescheduleRequest, SetShardStateRequest, ShardState,
+    GetRequest, JobSpec, JobState, JobView, NackAction, RedriveJobsRequest, RescheduleRequest,
+    SetShardStateRequest, ShardState,
 };
 use tonic::{Request, Status};
 
 use crate::harness::{
-    HoldingProxy, Redis, Setup, SinceEpoch as _, job, proto, receipts, refusal, request, take,
-    wall_now, within,
+    HoldingProxy, Redis, Setup, SinceEpoch as _, job, nack, proto, receipts, refusal, request,
+    take, wall_now, within,
 };
 
 const TOPIC: &str = "late";
@@ -165,4 +166,38 @@ async fn a_late_extend_does_not_shorten_the_one_that_followed_it() {
     let ends = client.get(TOPIC, &held.id).await.lease_expire_time.since_epoch();
     assert!(ends > wall_now() + HOUR, "{ends:?}");
     client.ack(&held.receipt).await;
+}
+
+#[tokio::test]
+async fn a_late_redrive_does_not_revive_what_died_again() {
+    let Some(redis) = Redis::start().await else { return };
+    let proxy = HoldingProxy::start(&redis).await;
+    let server = Setup::on(&proxy.url()).start().await;
+    let client = server.connect().await;
+    let die = async || {
+        let held = client.stream(take(TOPIC)).await.next().await;
+        client.nack(nack(&held.receipt, NackAction::DeadLetter)).await;
+        assert_eq!(client.state(TOPIC, "dead").await, JobState::Dead);
+    };
+    client.enqueue(job(TOPIC).with_id("dead")).await;
+    die().await;
+
+    proxy.hold();
+    let (topic, ids) = (TOPIC.into(), vec!["dead".into()]);
+    let redrive = RedriveJobsRequest { topic, ids, ..Default::default() };
+    // Repeated until it is done: a read may be held up before a write is.
+    let (mut unknown, redriven) = (0, async |unknown: &mut u32| {
+        loop {
+            match client.admin.clone().redrive_jobs(patient(redrive.clone())).await {
+                Ok(answer) => return answer.into_inner().redriven_count,
+                Err(status) => *unknown += u32::from(refusal(&status).ends_with("OUTCOME_UNKNOWN")),
+            }
+        }
+    });
+    let redriven = within("it is redriven", redriven(&mut unknown)).await;
+    assert!(redriven == 1 && unknown > 0, "{redriven} {unknown}");
+    die().await;
+
+    assert!(within("late calls are executed", proxy.release()).await > 0);
+    assert_eq!(client.state(TOPIC, "dead").await, JobState::Dead);
 }

@@ -10,7 +10,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::reach::works;
-use crate::harness::{Client, Redis, Server, Setup, eventually, http_get, job, millis, request};
+use crate::harness::{
+    Client, HoldingProxy, Redis, Server, Setup, eventually, http_get, job, millis, request, take,
+};
 
 /// As long as everybody who tries again needs to have done so more than once.
 const SETTLED: Duration = Duration::from_secs(4);
@@ -166,6 +168,37 @@ async fn a_subscription_that_is_lost_alone_is_warned_of_and_makes_no_server_unre
     assert_eq!(warned.len(), 1, "{}", server.log());
     for part in ["the subscription to wake-ups was lost", "redis answers", "shard=s0"] {
         assert!(warned[0].contains(part), "{part}: {}", warned[0]);
+    }
+}
+
+/// As a firewall does that forgets them: nothing is answered, and nothing is refused.
+#[tokio::test]
+async fn connections_that_die_unnoticed_hold_up_deliveries_for_seconds_only() {
+    for is_open in [true, false] {
+        let Some(redis) = Redis::start().await else { return };
+        let proxy = HoldingProxy::start(&redis).await;
+        let server = Setup::on(&proxy.url()).start().await;
+        let client = server.connect().await;
+        works(&server).await;
+        let topic = format!("unnoticed.{is_open}");
+        let mut before = None;
+        if is_open {
+            before = Some(client.stream(take(&topic)).await);
+        }
+        proxy.hold();
+        // Whoever writes notices its own connection.
+        let written = async || {
+            let written = client.queue.clone().enqueue(request(job(&topic).with_id("1"))).await;
+            written.ok().map(drop)
+        };
+        eventually("a job is written", written).await;
+        let mut worker = match before {
+            Some(worker) => worker,
+            None => client.stream(take(&topic)).await,
+        };
+        let begin = Instant::now();
+        assert_eq!(worker.next().await.id, "1");
+        assert!(begin.elapsed() < 2 * SETTLED, "open: {is_open}, {:?}", begin.elapsed());
     }
 }
 
