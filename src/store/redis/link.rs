@@ -28,6 +28,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(3);
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 /// How long a held connection may take to prove that it is alive.
 const CHECK_MAX: Duration = Duration::from_secs(1);
+/// A call that was given up after so long says something about its connection: answers take milliseconds, and callers
+/// may have little patience.
+const GIVEN_UP_MIN: Duration = Duration::from_millis(250);
 
 /// What calls are made on.
 pub(super) type Connection = MultiplexedConnection;
@@ -333,7 +336,7 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if !self.answered && self.since.elapsed() >= CHECK_MAX {
+        if !self.answered && self.since.elapsed() >= GIVEN_UP_MIN {
             self.suspects[self.lane as usize].store(true, Ordering::Release);
         }
     }
