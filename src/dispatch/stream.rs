@@ -220,6 +220,11 @@ impl Stream {
             && self.is_of(other)
     }
 
+    /// Whether it has adopted leases whose receipts name that stream.
+    pub(super) fn holds_from(&self, origin: StreamId) -> bool {
+        self.ledger().holds_from(origin)
+    }
+
     /// See [`Ledger::owe`].
     pub(super) fn owe(&self, tokens: &[Token]) -> Freed {
         let mut ledger = self.ledger();

@@ -149,7 +149,7 @@ impl Ledger {
     }
 
     /// The leases that a worker has, with those that it has settled and its shard does not know to be.
-    fn all_sent(&self) -> impl Iterator<Item = (Token, &Held)> {
+    pub(super) fn all_sent(&self) -> impl Iterator<Item = (Token, &Held)> {
         self.credit.iter().filter(|(_, held)| held.sent).chain(self.debts.iter())
     }
 

@@ -1,5 +1,6 @@
 //! What a stream takes over from those that it continues: their leases, and what becomes of these.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::domain::Token;
@@ -11,11 +12,18 @@ use super::{Registry, Streams};
 
 impl Streams {
     /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
-    /// it names, if it is one of this replica, and those that came by the same connection.
+    /// it names, if it is one of this replica, one that has adopted the leases of that and of which the worker has never
+    /// heard, and those that came by the same connection.
     pub(in crate::dispatch) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
         let registry = self.registry();
-        let named = stream.options().continues.filter(|named| named.owner == self.home.owner);
-        let is_named = |other: &Stream| named.is_some_and(|named| named.stream == other.id());
+        let adopters: HashSet<u32> = registry.adopted.values().copied().collect();
+        let named = stream.options().continues;
+        let is_named = |other: &Stream| {
+            named.is_some_and(|named| {
+                named == other.stream_id()
+                    || adopters.contains(&other.id()) && other.holds_from(named)
+            })
+        };
         let others = registry.streams.values();
         let continued =
             others.filter(|other| is_named(other) || other.came_with(stream) && other.is_closed());

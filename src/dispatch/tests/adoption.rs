@@ -276,6 +276,35 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
 }
 
 /// The next life of a server: streams are named over it, as the store knows their leases.
+/// The worker lost its next stream before it heard of it, so it names the one before again.
+#[tokio::test]
+async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again() {
+    for (lease, lost) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 3)]) {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let (first, sent) = broken(&server, with(lease), 2).await;
+        for _ in 0..lost {
+            server.clock.advance(Duration::from_millis(1));
+            server.extend(&sent).await;
+            let unheard = server.open(next(By::Name, first, with(lease)));
+            server.holds(2).await;
+            drop(unheard);
+            settle_down().await;
+        }
+        server.clock.advance(Duration::from_millis(1));
+        server.extend(&sent).await;
+        let last = server.open(next(By::Name, first, with(lease)));
+        server.holds(2).await;
+        server.clock.advance(6 * SECOND);
+        settle_down().await;
+        assert_eq!(server.stats("t").await.running, 2, "its worker lives");
+        drop(last);
+        settle_down().await;
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}
+
 #[tokio::test]
 async fn a_stream_of_a_former_life_is_continued() {
     for in_order in [true, false] {
