@@ -283,17 +283,22 @@ async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again(
         let server = Server::start();
         server.enqueue("t", 2).await;
         let (first, sent) = broken(&server, with(lease), 2).await;
-        for _ in 0..lost {
+        // Each by a connection of its own.
+        let naming = |n: u32| {
+            let peer = format!("10.0.0.7:{}", 50_000 + n);
+            StreamOptions { continues: Some(first), peer, ..with(lease) }
+        };
+        for n in 0..lost {
             server.clock.advance(Duration::from_millis(1));
             server.extend(&sent).await;
-            let unheard = server.open(next(By::Name, first, with(lease)));
+            let unheard = server.open(naming(n));
             server.holds(2).await;
             drop(unheard);
             settle_down().await;
         }
         server.clock.advance(Duration::from_millis(1));
         server.extend(&sent).await;
-        let last = server.open(next(By::Name, first, with(lease)));
+        let last = server.open(naming(lost));
         server.holds(2).await;
         server.clock.advance(6 * SECOND);
         settle_down().await;
