@@ -211,7 +211,7 @@ pub(super) fn begin_next(session: &mut Session<'_>, row: &Row) -> Done<()> {
     let generation = Generation { spec: &spec, schedule, created, request };
     overwrite(session, row, &generation, false)?;
     session.prepare(DELETE_NEXT)?.execute(params![row.key])?;
-    let topic = session.topic_name(row.topic)?;
+    let topic = row::topic_name(session.connection, row.topic)?;
     waits(session, row.key, &topic, schedule)
 }
 

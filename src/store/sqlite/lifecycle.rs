@@ -9,7 +9,7 @@ use super::fault::Done;
 use super::finish::{Ended, conclude, expire, forget, forget_kept, history_with};
 use super::generation::{self, Schedule, begin_next};
 use super::phase::Phase;
-use super::row::{Row, signed};
+use super::row::{self, Row, signed};
 use super::session::Session;
 use super::sql::statement;
 
@@ -115,7 +115,7 @@ pub(super) fn relocate(
     request: Option<u64>,
 ) -> Done<()> {
     session.prepare(MOVE)?.execute(params![row.key, due.0, rank, request.map(signed)])?;
-    let topic = session.topic_name(row.topic)?;
+    let topic = row::topic_name(session.connection, row.topic)?;
     session.claimable(&topic, rank, due);
     Ok(())
 }
@@ -138,7 +138,7 @@ pub(super) fn revive(
     if let Some(expire) = ahead {
         session.prune_at(expire);
     }
-    let topic = session.topic_name(topic)?;
+    let topic = row::topic_name(session.connection, topic)?;
     session.claimable(&topic, rank, due);
     Ok(())
 }
@@ -152,7 +152,7 @@ fn hand_on(session: &mut Session<'_>, row: &Row, ended: &Ended<'_>) -> Done<()> 
 }
 
 fn waits(session: &mut Session<'_>, row: &Row, due: Time) -> Done<()> {
-    let topic = session.topic_name(row.topic)?;
+    let topic = row::topic_name(session.connection, row.topic)?;
     let schedule = Schedule { rank: row.rank, due, expire: row.expire };
     generation::waits(session, row.key, &topic, schedule)
 }

@@ -13,7 +13,6 @@ use crate::store::{Event, Events, Unwritten};
 use super::fault::Done;
 use super::phase::Phase;
 use super::recall::Recall;
-use super::row;
 use super::sql::statement;
 
 const FILE: &str = include_str!("topics.sql");
@@ -231,11 +230,6 @@ impl<'c> Session<'c> {
         let key = self.connection.last_insert_rowid();
         self.state.topics.insert(name.clone(), Topic { key, ranks: 0 });
         Ok(key)
-    }
-
-    /// The name of the topic with this key.
-    pub(super) fn topic_name(&self, key: i64) -> Done<TopicName> {
-        row::topic_name(self.connection, key)
     }
 
     /// The ranks at which jobs of the topic may wait, as bits.
