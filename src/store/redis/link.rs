@@ -3,15 +3,17 @@
 //!
 //! Each pool leads to one Redis. When the route leads to another one (a failover), it is replaced.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{
-    AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
+    self, AsyncConnectionConfig, ConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisError,
 };
 use deadpool_redis::{Manager, Pool, Runtime};
+use futures::future::{Either, select};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -26,7 +28,7 @@ use super::{OpenError, fault};
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// How long a held connection may take to prove that it is alive.
+/// How long an idle connection may take to prove that it is alive.
 const CHECK_MAX: Duration = Duration::from_secs(1);
 /// A call that was given up after so long says something about its connection: answers take milliseconds, and callers
 /// may have little patience.
@@ -52,8 +54,8 @@ pub(super) struct Link {
     /// The Redis that was found last.
     target: Mutex<Option<Target>>,
     lanes: [Held; LANES],
-    /// By lane, whether its connection has to be tried before it is used again.
-    suspects: Arc<[AtomicBool; LANES]>,
+    /// By lane, of its connection.
+    doubts: Arc<[Doubts; LANES]>,
     /// How often connections were let go of because they led to the wrong Redis.
     left: watch::Sender<u64>,
 }
@@ -65,11 +67,19 @@ struct Target {
     pool: Pool,
 }
 
+/// While there are doubts of a connection that are not settled, it has to be tried before it is used again. Whoever tries
+/// it settles those that there were before; dropped, it leaves everything as it was.
+#[derive(Default)]
+struct Doubts {
+    raised: AtomicU64,
+    settled: AtomicU64,
+}
+
 /// A call of a lane under way. Dropped without its answer after a while, its connection is tried before the next call
 /// uses it: whoever gave it up has less patience than the connection, and would go on asking one that is dead.
 #[must_use = "a call that is dropped at once was never under way"]
 pub(super) struct UnderWay {
-    suspects: Arc<[AtomicBool; LANES]>,
+    doubts: Arc<[Doubts; LANES]>,
     lane: Lane,
     since: Instant,
     answered: bool,
@@ -91,7 +101,7 @@ impl Link {
             route,
             target: Mutex::default(),
             lanes: Default::default(),
-            suspects: Arc::default(),
+            doubts: Arc::default(),
             left: watch::Sender::new(0),
         }
     }
@@ -111,16 +121,49 @@ impl Link {
         if let Some(connection) = self.sound(lane) {
             return Ok(connection);
         }
-        // What is idle may be as dead as this one, and to try each of them would take as long.
+        let doubts = &self.doubts[lane as usize];
+        let raised = doubts.raised();
+        let connection = self.prove_or_replace(held, check).await?;
+        doubts.settle(raised);
+        Ok(connection)
+    }
+
+    /// The connection that the lane holds, if it answers, or else a new one, whichever comes first: it may be dead, and
+    /// then a new one is made at once; or Redis is slow, and then a new one takes as long and may be given up sooner.
+    async fn prove_or_replace(
+        &self,
+        held: &Held,
+        check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError> + Clone,
+    ) -> Result<Connection, OpenError> {
+        let Some(old) = held.get() else { return self.replace(held, check).await };
+        let (answers, replaced) = (pin!(answers(old.clone())), pin!(self.replace(held, check)));
+        match select(answers, replaced).await {
+            Either::Left((true, _)) => Ok(old),
+            Either::Left((false, replaced)) => replaced.await,
+            Either::Right((Ok(new), _)) => Ok(new),
+            Either::Right((Err(error), answers)) => {
+                if answers.await {
+                    return Ok(old);
+                }
+                held.drop_connection();
+                Err(error)
+            }
+        }
+    }
+
+    /// A new connection for the lane.
+    async fn replace(
+        &self,
+        held: &Held,
+        check: impl AsyncFnOnce(&mut Connection) -> Result<(), OpenError> + Clone,
+    ) -> Result<Connection, OpenError> {
+        // What is idle may be as dead as the one before, and to try each of them would take as long.
         if let Some(target) = self.target().as_ref() {
             target.pool.retain(|_, _| false);
         }
-        // Given back, it is tried when the pool hands it out again, or another is made.
-        held.set(None);
         let times = *self.left.borrow();
         let mut failure = None;
         for way in self.route.ways().await? {
-            self.suspects[lane as usize].store(false, Ordering::Release);
             match self.try_way(way.clone(), times, check.clone()).await {
                 Ok(pooled) => return self.hold(held, &way, pooled),
                 Err(error) => failure = Some(OpenError::likelier(failure, error)),
@@ -140,6 +183,7 @@ impl Link {
         let target = self.target();
         if target.as_ref().is_some_and(|target| target.leads(way)) {
             let connection = Connection::clone(&pooled);
+            held.drop_connection();
             held.set(Some(pooled));
             return Ok(connection);
         }
@@ -220,10 +264,10 @@ impl Link {
 
     fn pool(&self, way: ConnectionInfo) -> Result<Pool, RedisError> {
         // A disconnection is heard of at once, so that no call is sent into the void.
-        let all = Arc::clone(&self.suspects);
+        let all = Arc::clone(&self.doubts);
         let hear = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
-                all.iter().for_each(|suspect| suspect.store(true, Ordering::Release));
+                all.iter().for_each(Doubts::raise);
             }
             Ok::<(), ()>(())
         };
@@ -233,7 +277,7 @@ impl Link {
             .set_connection_timeout(Some(CONNECT_MAX))
             .set_push_sender(hear);
         Pool::builder(Manager::new_with_config(way.set_redis_settings(login), config)?)
-            .max_size(LANES + 1 + 2 * limit::CONFIRMED_CALLS_MAX)
+            .max_size(2 * LANES + 1 + 2 * limit::CONFIRMED_CALLS_MAX)
             .wait_timeout(Some(CONNECT_MAX))
             .create_timeout(Some(2 * CONNECT_MAX))
             .recycle_timeout(Some(CHECK_MAX))
@@ -244,24 +288,22 @@ impl Link {
 
     /// The lane's connection, if there is no doubt about it.
     fn sound(&self, lane: Lane) -> Option<Connection> {
-        if self.suspects[lane as usize].load(Ordering::Acquire) {
+        if self.doubts[lane as usize].are_open() {
             return None;
         }
-        let held = self.lanes[lane as usize].connection.lock();
-        let held = held.unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().map(|connection| Connection::clone(connection))
+        self.lanes[lane as usize].get()
     }
 
     /// A call on the lane begins.
     pub(super) fn begin(&self, lane: Lane) -> UnderWay {
-        let suspects = Arc::clone(&self.suspects);
-        UnderWay { suspects, lane, since: Instant::now(), answered: false }
+        let doubts = Arc::clone(&self.doubts);
+        UnderWay { doubts, lane, since: Instant::now(), answered: false }
     }
 
     /// A call on the lane failed: its connection is tried before the next one uses it.
     pub(super) fn failed(&self, lane: Lane, error: &RedisError) {
         if fault::casts_doubt(error) {
-            self.suspects[lane as usize].store(true, Ordering::Release);
+            self.doubts[lane as usize].raise();
         }
         if fault::leads_elsewhere(error) {
             self.leave();
@@ -321,8 +363,34 @@ impl Link {
     }
 }
 
+/// Whether Redis answers on this connection, within the time that any call has.
+async fn answers(mut connection: Connection) -> bool {
+    redis::cmd("PING").exec_async(&mut connection).await.is_ok()
+}
+
 fn nowhere() -> OpenError {
     OpenError::Unreachable("no sentinel knows a way".to_owned())
+}
+
+// === impl Doubts ===
+
+impl Doubts {
+    fn raise(&self) {
+        self.raised.fetch_add(1, Ordering::Release);
+    }
+
+    fn raised(&self) -> u64 {
+        self.raised.load(Ordering::Acquire)
+    }
+
+    fn are_open(&self) -> bool {
+        self.raised() != self.settled.load(Ordering::Acquire)
+    }
+
+    /// Those that had been raised by then are settled.
+    fn settle(&self, raised: u64) {
+        self.settled.store(raised, Ordering::Release);
+    }
 }
 
 // === impl UnderWay ===
@@ -337,7 +405,7 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.answered && self.since.elapsed() >= GIVEN_UP_MIN {
-            self.suspects[self.lane as usize].store(true, Ordering::Release);
+            self.doubts[self.lane as usize].raise();
         }
     }
 }
@@ -354,6 +422,11 @@ impl Target {
 // === impl Held ===
 
 impl Held {
+    fn get(&self) -> Option<Connection> {
+        let held = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|connection| Connection::clone(connection))
+    }
+
     /// Lets go of the connection without giving it back.
     fn drop_connection(&self) {
         let held = self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();

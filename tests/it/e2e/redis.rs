@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use ringq::pb::{
-    DeleteRequest, EnqueueOutcome, ExtendItem, JobState, NackAction, PullRequest, StreamRequest,
+    DeleteRequest, EnqueueOutcome, ExtendItem, ExtendRequest, JobState, NackAction, PullRequest,
+    StreamRequest,
 };
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Request};
 use tonic_types::StatusExt as _;
 
 use crate::harness::{
@@ -301,6 +302,31 @@ async fn an_answer_that_does_not_come_is_an_unknown_outcome_and_a_repeat_is_safe
     let stats = client.stats("mail").await;
     assert_eq!(stats.enqueued_total - i64::from(client.find("mail", "b").await.is_some()), 2);
     assert_eq!(client.pull_now("mail", 10).await.iter().filter(|d| d.id == "a").count(), 1);
+}
+
+/// Somebody with less patience gave up a call on the same connection, which is only slow.
+#[tokio::test]
+async fn a_redis_that_stands_still_for_less_than_a_call_waits_fails_no_enqueue() {
+    let Some(redis) = Redis::start().await else { return };
+    let server = serve(&redis).await;
+    let client = server.connect().await;
+    client.enqueue(job("mail").with_id("held").with_lease(millis(60_000))).await;
+    let held = client.pull_one("mail").await;
+    redis.pause();
+    let item = ExtendItem { receipt: held.receipt.clone(), ..Default::default() };
+    let mut impatient = Request::new(ExtendRequest { items: vec![item] });
+    impatient.set_timeout(millis(400));
+    let given_up = client.queue.clone().extend(impatient).await;
+    assert!(given_up.is_err() || given_up.unwrap().into_inner().failures.len() == 1);
+    let stands_still = async {
+        tokio::time::sleep(millis(2_200)).await;
+        redis.resume();
+    };
+    let enqueued = client.send(request(job("mail").with_id("a")));
+    let (enqueued, ()) = tokio::join!(enqueued, stands_still);
+    assert_eq!(enqueued.unwrap().outcome(), EnqueueOutcome::Created);
+    client.ack(&held.receipt).await;
+    assert_eq!(client.pull_one("mail").await.id, "a");
 }
 
 #[tokio::test]
