@@ -97,7 +97,7 @@ impl Adopter<'_> {
     ) {
         let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
         loop {
-            let items = self.left_of(&from);
+            let items = self.left_of(&from, &heir);
             if items.is_empty() {
                 return;
             }
@@ -119,14 +119,18 @@ impl Adopter<'_> {
         }
     }
 
-    /// What is left of the stream on this shard.
-    fn left_of(&self, from: &Arc<Stream>) -> Vec<Adoptee> {
+    /// What is left of the stream on this shard. A worker that has never heard of this stream had spoken for what it
+    /// had adopted before that.
+    fn left_of(&self, from: &Stream, heir: &Stream) -> Vec<Adoptee> {
+        let is_unheard = from.is_sibling(heir);
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
         let spoken_for = ledger.broke.map(|at| skew.there(at.minus(limit::EXTEND_BEFORE_BREAK)));
-        let left = ledger.sent_on(self.shard.index()).into_iter();
-        let tied = left.map(|loose| Tied { lease: loose.lease, stream: from.stream_id() });
-        tied.map(|tied| Adoptee { tied, since: spoken_for }).collect()
+        let adoptee = |(loose, was_adopted): (Loose, bool)| Adoptee {
+            tied: Tied { lease: loose.lease, stream: from.stream_id() },
+            since: spoken_for.filter(|_| !(is_unheard && was_adopted)),
+        };
+        ledger.sent_on(self.shard.index()).into_iter().map(adoptee).collect()
     }
 
     // --- streams that the store knows
@@ -230,7 +234,10 @@ impl Adopter<'_> {
         watch::ask(self.scheduler.clone(), Arc::clone(self.streams), shard, unsure).await;
         match over {
             Over::Not => {}
-            Over::Ended => detach::run(self.shard.clone(), heir.stream_id(), leases).await,
+            Over::Ended => {
+                let (shard, stop) = (self.shard.clone(), self.stop.clone());
+                detach::run(shard, heir.stream_id(), leases, stop).await;
+            }
             Over::Broken => {
                 let now = self.scheduler.clock().now();
                 let alive = heir.ledger().broke.unwrap_or(now);

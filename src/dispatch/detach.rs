@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use crate::domain::{StreamId, limit};
 use crate::pauses::Pauses;
 use crate::shards::Shard;
@@ -12,35 +14,36 @@ use super::ledger::Loose;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Tries of one call, and how long they may take: the replica waits for them when it ends. What fails
-/// is a restart's concern only, and then costs a hand-over, not a job.
-const TRIES: usize = 6;
-const TRIES_MAX: Duration = Duration::from_secs(5);
+/// How long it is tried while the replica ends, which waits for it. What is not detached by then is released some time
+/// after the replica has gone, though its worker may live.
+const AT_END_MAX: Duration = Duration::from_secs(5);
 
-/// Detaches `leases` of a stream on one shard, a call's worth at a time.
-pub(super) async fn run(shard: Shard, stream: StreamId, leases: Vec<Loose>) {
-    for part in leases.chunks(limit::CALL_JOBS_MAX) {
-        let tied = |loose: &Loose| Tied { lease: loose.lease.clone(), stream };
-        let refs: Vec<Tied> = part.iter().map(tied).collect();
-        let detached = tokio::time::timeout(TRIES_MAX, detach(&shard, &refs)).await;
-        if !detached.unwrap_or(false) {
+/// Detaches `leases` of a stream on one shard, a call's worth at a time, until the shard has taken it in: a stream of
+/// another replica can adopt a lease only then. `stop`: the replica ends.
+pub(super) async fn run(
+    shard: Shard,
+    stream: StreamId,
+    leases: Vec<Loose>,
+    stop: CancellationToken,
+) {
+    let detach = async {
+        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+            let tied = |loose: &Loose| Tied { lease: loose.lease.clone(), stream };
+            let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
+            while shard.detach(part.iter().map(tied).collect()).await.is_err() {
+                shard.wait_out(pauses.pause()).await;
+            }
+        }
+    };
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(AT_END_MAX).await;
+    };
+    tokio::select! {
+        () = detach => {}
+        () = too_late => {
             let (shard, leases) = (shard.name(), leases.len());
             tracing::warn!(%shard, leases, "leases of ended streams will go with this replica");
-            return;
         }
     }
-}
-
-/// Whether the shard has taken it in.
-async fn detach(shard: &Shard, refs: &[Tied]) -> bool {
-    let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
-    for tried in 1..=TRIES {
-        if shard.detach(refs.to_vec()).await.is_ok() {
-            return true;
-        }
-        if tried < TRIES {
-            tokio::time::sleep(pauses.pause()).await;
-        }
-    }
-    false
 }

@@ -125,7 +125,7 @@ impl Hub {
         let _pending = self.returning.tracker.token();
         for (shard, sent) in by_shard(self.streams.finish(stream)) {
             let shard = self.scheduler.shards().all()[shard].clone();
-            let detach = detach::run(shard, stream.stream_id(), sent);
+            let detach = detach::run(shard, stream.stream_id(), sent, self.returning.stop.clone());
             self.returning.tracker.spawn_on(detach, &self.runtime);
         }
     }

@@ -3,6 +3,7 @@
 //! extended has outlived its stream, and no later end of this replica or another takes it back.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -23,13 +24,14 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 
 /// Leases of one shard whose streams broke at one time.
 pub(super) struct Orphans<'a> {
-    pub(super) scheduler: &'a Scheduler,
-    pub(super) shard: &'a Shard,
-    /// On the clock of this replica: the grace begins then.
-    pub(super) broke: Time,
+    scheduler: &'a Scheduler,
+    shard: &'a Shard,
+    /// In microseconds on the clock of this replica: the grace begins then. It begins anew when the shard answers
+    /// after a failed call, because no worker could extend a lease meanwhile.
+    begin: AtomicI64,
     /// An Extend since then, or shortly before, speaks for its lease.
-    pub(super) alive: Time,
-    pub(super) stop: &'a CancellationToken,
+    alive: Time,
+    stop: &'a CancellationToken,
 }
 
 /// A stream of this replica that broke.
@@ -50,7 +52,7 @@ pub(super) async fn of_stream(
     Broken { stream, at: broke, alive }: Broken,
     stop: CancellationToken,
 ) {
-    let orphans = Orphans { scheduler: &scheduler, shard: &shard, broke, alive, stop: &stop };
+    let orphans = Orphans::new(&scheduler, &shard, broke, alive, &stop);
     let mut leases = orphans.read(sent).await;
     // The worker's next stream may have adopted some.
     leases.retain(|lease| lease.stream_id() == stream);
@@ -65,7 +67,7 @@ pub(super) async fn of_former_lives(
     broke: Time,
     stop: &CancellationToken,
 ) {
-    let orphans = Orphans { scheduler, shard, broke, alive: broke, stop };
+    let orphans = Orphans::new(scheduler, shard, broke, broke, stop);
     let Some(leases) = orphans.of_others(vec![scheduler.replica().nonce]).await else { return };
     if !leases.is_empty() {
         let leases = leases.len();
@@ -76,7 +78,18 @@ pub(super) async fn of_former_lives(
 
 // === impl Orphans ===
 
-impl Orphans<'_> {
+impl<'a> Orphans<'a> {
+    /// Of streams that `broke` then.
+    pub(super) fn new(
+        scheduler: &'a Scheduler,
+        shard: &'a Shard,
+        broke: Time,
+        alive: Time,
+        stop: &'a CancellationToken,
+    ) -> Orphans<'a> {
+        Orphans { scheduler, shard, begin: AtomicI64::new(broke.0), alive, stop }
+    }
+
     /// The leases among `sent` that still run.
     async fn read(&self, sent: Vec<Loose>) -> Vec<Lease> {
         let mut found = Vec::with_capacity(sent.len());
@@ -100,37 +113,43 @@ impl Orphans<'_> {
     pub(super) async fn release(&self, leases: Vec<Lease>, mut silence: Option<&mut Silence>) {
         let clock = self.scheduler.clock();
         let read = clock.now();
-        // The break on the store's clock, as far as the time since can be told.
-        let broke = |lease: &Lease| lease.now.minus(read.since(self.broke));
+        // A time of this replica on the store's clock, as far as it can be told.
+        let there = |lease: &Lease, at: Time| lease.now.minus(read.since(at)).plus(at.since(read));
         let (mut by_grace, mut kept) = (BTreeMap::<Duration, Vec<Lease>>::new(), Vec::new());
         for lease in leases {
-            let there = |at: Time| lease.now.minus(read.since(at)).plus(at.since(read));
-            let broke = broke(&lease);
+            let begin = there(&lease, self.begin());
             let alive = silence.as_ref().and_then(|silence| silence.last_sign(lease.owner));
-            let alive = alive.unwrap_or(there(self.alive));
+            let alive = alive.unwrap_or(there(&lease, self.alive));
             match lease.grace {
-                Some(grace) if is_orphan(&lease, alive, broke, grace) => {
+                Some(grace) if is_orphan(&lease, alive, begin, grace) => {
                     by_grace.entry(grace).or_default().push(lease);
                 }
                 // It may have run out while no server was there, and its grace says how long it waits then.
-                Some(grace) if ends_in(&lease, broke, grace.min(limit::AWAY_GRACE_MAX)) => {
+                Some(grace) if ends_in(&lease, begin, grace.min(limit::AWAY_GRACE_MAX)) => {
                     by_grace.entry(grace.min(limit::AWAY_GRACE_MAX)).or_default().push(lease);
                 }
                 Some(_) => kept.push(lease),
                 None => {}
             }
         }
-        for (grace, leases) in by_grace {
-            tokio::select! {
-                () = clock.sleep_until(self.broke.plus(grace)) => {}
-                () = self.stop.cancelled() => return,
+        for (grace, mut leases) in by_grace {
+            while !leases.is_empty() {
+                let begin = self.begin();
+                tokio::select! {
+                    () = clock.sleep_until(begin.plus(grace)) => {}
+                    () = self.stop.cancelled() => return,
+                }
+                let Some(broken) = self.confirm(leases, silence.as_deref_mut()).await else {
+                    return;
+                };
+                leases = self.unadopted(broken).await;
+                if self.begin() != begin {
+                    continue;
+                }
+                let ends_before = |lease: &Lease| ends_in(lease, there(lease, begin), grace);
+                kept.extend(leases.extract_if(.., |lease| ends_before(lease)));
+                kept.extend(self.end(&mut leases).await);
             }
-            let Some(leases) = self.confirm(leases, silence.as_deref_mut()).await else { return };
-            let leases = self.unadopted(leases).await;
-            let (over, orphans): (Vec<_>, Vec<_>) =
-                leases.into_iter().partition(|lease| ends_in(lease, broke(lease), grace));
-            kept.extend(over);
-            kept.extend(self.end(orphans, read).await);
         }
         let Some(kept) = self.confirm(kept, silence).await else { return };
         self.detach(&kept, read).await;
@@ -169,16 +188,20 @@ impl Orphans<'_> {
         Some(leases)
     }
 
-    /// Answers those among which are some that did not end: somebody has settled or extended them.
-    async fn end(&self, leases: Vec<Lease>, read: Time) -> Vec<Lease> {
+    /// Ends these leases. Answers those among which are some that did not end: somebody has settled or extended them.
+    /// What is left in `leases` is to be ended after another grace: the shard did not answer.
+    async fn end(&self, leases: &mut Vec<Lease>) -> Vec<Lease> {
         let (mut ended, mut rest) = (0, Vec::new());
-        for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let last = last_deadline(part, read);
-            let end = || self.scheduler.end_leases(self.shard, part, &Cause::Broken);
-            let Some(done) = self.repeat(last, end).await else { continue };
+        while !leases.is_empty() {
+            let part = &leases[..leases.len().min(limit::CALL_JOBS_MAX)];
+            let Ok(done) = self.scheduler.end_leases(self.shard, part, &Cause::Broken).await else {
+                self.begin_anew();
+                break;
+            };
             ended += done.here;
+            let part = leases.drain(..part.len());
             if done.over < part.len() {
-                rest.extend_from_slice(part);
+                rest.extend(part);
             }
         }
         if ended > 0 {
@@ -204,17 +227,34 @@ impl Orphans<'_> {
     ) -> Option<T> {
         let clock: &Clock = self.scheduler.clock();
         let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
+        let mut has_failed = false;
         loop {
             match call().await {
-                Ok(answer) => return Some(answer),
+                Ok(answer) => {
+                    if has_failed {
+                        self.begin_anew();
+                    }
+                    return Some(answer);
+                }
                 Err(_) if clock.now() >= last => return None,
-                Err(_) => {}
+                Err(_) => has_failed = true,
             }
             tokio::select! {
                 () = self.shard.wait_out(pauses.pause()) => {}
                 () = self.stop.cancelled() => return None,
             }
         }
+    }
+}
+
+impl Orphans<'_> {
+    fn begin(&self) -> Time {
+        Time(self.begin.load(Relaxed))
+    }
+
+    /// The grace begins now.
+    fn begin_anew(&self) {
+        self.begin.store(self.scheduler.clock().now().0, Relaxed);
     }
 }
 

@@ -84,7 +84,7 @@ impl Watcher<'_> {
     async fn give_back(&self, mut silence: Silence, census: Arc<Census>) {
         let (scheduler, shard, stop) = (self.scheduler, self.shard, self.stop);
         let now = scheduler.clock().now();
-        let orphans = Orphans { scheduler, shard, broke: now, alive: now, stop };
+        let orphans = Orphans::new(scheduler, shard, now, now, stop);
         let known = census.replicas.iter().map(|sign| sign.owner);
         let mut living: Vec<u32> =
             known.filter(|owner| silence.last_sign(*owner).is_none()).collect();

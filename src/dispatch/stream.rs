@@ -220,9 +220,9 @@ impl Stream {
             && self.is_of(other)
     }
 
-    /// Whether it has adopted leases whose receipts name that stream.
-    pub(super) fn holds_from(&self, origin: StreamId) -> bool {
-        self.ledger().holds_from(origin)
+    /// Whether both name the same former stream: the worker of the later one has not heard of the earlier one.
+    pub(super) fn is_sibling(&self, other: &Stream) -> bool {
+        self.options.continues.is_some() && self.options.continues == other.options.continues
     }
 
     /// See [`Ledger::owe`].

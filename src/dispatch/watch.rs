@@ -94,7 +94,7 @@ fn look(streams: &Streams, now: Time) -> Unsure {
 fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
     let sent = |stream: Arc<Stream>| {
         let sent = stream.ledger().sent_on(shard);
-        sent.into_iter().map(move |loose| (stream.id(), loose.lease))
+        sent.into_iter().map(move |(loose, _)| (stream.id(), loose.lease))
     };
     streams.all().into_iter().flat_map(sent).collect()
 }

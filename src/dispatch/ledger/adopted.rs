@@ -1,6 +1,6 @@
 //! Leases that go from a stream that is over to the worker's next one.
 
-use crate::domain::{StreamId, Token};
+use crate::domain::Token;
 
 use super::transport::OVERDUE;
 use super::{Held, Ledger, Phase, Revocation};
@@ -50,11 +50,6 @@ impl Ledger {
             }
         }
         handed
-    }
-
-    /// Whether the receipts of some of its leases name that stream.
-    pub(in crate::dispatch) fn holds_from(&self, origin: StreamId) -> bool {
-        self.all_sent().any(|(_, held)| held.origin == Some(origin))
     }
 
     /// What was revoked since the stream is over, and the heir that is to send it.

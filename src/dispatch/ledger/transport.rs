@@ -119,8 +119,11 @@ impl Ledger {
     }
 
     /// The transport was lost, `at` that time as far as the worker has shown. The leases that were sent stay held until
-    /// they end or another stream adopts them.
+    /// they end or another stream adopts them. A stream that is over stays as it is.
     pub(in crate::dispatch) fn fail(&mut self, at: Time) -> Remains {
+        if self.phase == Phase::Closed {
+            return Remains::default();
+        }
         let unsent = self.drain();
         let sent = self.all_sent().map(|(token, held)| held.to_loose(token)).collect();
         self.broke = Some(at);
@@ -136,10 +139,10 @@ impl Ledger {
         }
     }
 
-    /// The leases on that shard that a worker has.
-    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<Loose> {
+    /// The leases on that shard that a worker has, and whether each was adopted.
+    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<(Loose, bool)> {
         let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
-        sent.map(|(token, held)| held.to_loose(token)).collect()
+        sent.map(|(token, held)| (held.to_loose(token), held.origin.is_some())).collect()
     }
 
     /// The leases that a worker has and its stream answers for; those of a pull never were.

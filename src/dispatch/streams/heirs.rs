@@ -1,9 +1,8 @@
 //! What a stream takes over from those that it continues: their leases, and what becomes of these.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::domain::Token;
+use crate::domain::{Token, limit};
 
 use super::super::adoptions::Search;
 use super::super::ledger::{Adopted, Over};
@@ -12,21 +11,15 @@ use super::{Registry, Streams};
 
 impl Streams {
     /// The streams that this one continues, of which it is the heir from now on, as far as they are over: the one that
-    /// it names, if it is one of this replica, one that has adopted the leases of that and of which the worker has never
-    /// heard, and those that came by the same connection.
+    /// it names, if it is one of this replica, with those that named the same one before and of which the worker has
+    /// never heard. If it names none, those that came by the same connection.
     pub(in crate::dispatch) fn predecessors(&self, stream: &Stream) -> Vec<Arc<Stream>> {
         let registry = self.registry();
-        let adopters: HashSet<u32> = registry.adopted.values().copied().collect();
-        let named = stream.options().continues;
-        let is_named = |other: &Stream| {
-            named.is_some_and(|named| {
-                named == other.stream_id()
-                    || adopters.contains(&other.id()) && other.holds_from(named)
-            })
+        let is_continued = |other: &Stream| match stream.options().continues {
+            Some(named) => other.stream_id() == named || other.is_sibling(stream),
+            None => other.came_with(stream) && other.is_closed(),
         };
-        let others = registry.streams.values();
-        let continued =
-            others.filter(|other| is_named(other) || other.came_with(stream) && other.is_closed());
+        let continued = registry.streams.values().filter(|other| is_continued(other));
         let mut over = Vec::new();
         for other in continued {
             let is_open = |id| registry.streams.get(&id).is_some_and(|heir| !heir.is_closed());
@@ -38,18 +31,38 @@ impl Streams {
         over
     }
 
-    /// The worker may have opened its next stream, by the same connection, before this replica saw that this one broke.
+    /// The worker may have opened its next stream, by the same connection, a moment before this replica saw that this one
+    /// broke. One that was open for longer is another stream of the worker beside this one.
     pub(super) fn name_heir(&self, stream: &Stream) {
         if stream.ledger().heir.is_some() {
             return;
         }
         let registry = self.registry();
+        let first = self.home.clock.now().minus(limit::EXTEND_BEFORE_BREAK).max(stream.opened());
         let is_next = |other: &&Arc<Stream>| {
-            other.came_with(stream) && !other.is_closed() && other.opened() >= stream.opened()
+            other.came_with(stream)
+                && other.options().continues.is_none()
+                && !other.is_closed()
+                && other.opened() >= first
         };
         let next = registry.streams.values().filter(is_next).max_by_key(|other| other.opened());
         if let Some(next) = next {
             stream.bequeath(next, |_| false);
+        }
+    }
+
+    /// This stream is over and holds nothing: what the one that it continues leaves goes to its own heir instead.
+    pub(super) fn pass_over(&self, stream: &Stream) {
+        let Some(named) = stream.options().continues.filter(|named| named.owner == self.home.owner)
+        else {
+            return;
+        };
+        let heir = stream.ledger().heir;
+        if let Some(former) = self.get(named.stream) {
+            let mut former = former.ledger();
+            if former.heir == Some(stream.id()) {
+                former.heir = heir;
+            }
         }
     }
 

@@ -115,10 +115,11 @@ impl Streams {
     /// The stream broke; answers what it was sent and has not settled.
     pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
         self.name_heir(stream);
-        // A worker that has opened its next stream had lost this one before, and has extended its leases since. And what
+        // A worker that names this one in its next stream had lost it before, and has extended its leases since. And what
         // it extended before it opened this one was meant for the one before.
         let heir = stream.ledger().heir;
-        let reopened = heir.and_then(|heir| self.get(heir));
+        let named = |heir: &Arc<Stream>| heir.options().continues == Some(stream.stream_id());
+        let reopened = heir.and_then(|heir| self.get(heir)).filter(named);
         let reopened = reopened.map(|heir| heir.opened().minus(stream.options().orphan_grace));
         let now = self.home.clock.now();
         let first = stream.opened().plus(limit::EXTEND_BEFORE_BREAK);
@@ -131,6 +132,7 @@ impl Streams {
         // Those that were to go out by a connection that is gone.
         self.bequeath_revocations(stream);
         if stream.ledger().is_over() {
+            self.pass_over(stream);
             self.registry().streams.remove(&stream.id());
         } else if stream.ledger().heir.is_some() {
             (0..self.adoptions.len()).for_each(|shard| self.follow(shard, stream));

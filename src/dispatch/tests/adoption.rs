@@ -234,6 +234,7 @@ async fn the_first_one_of_two_adopts_and_pulled_jobs_are_no_streams() {
     settle_down().await;
     assert_eq!(server.last_in_flight(), 0);
     drop((second, third, fourth));
+    settle_down().await;
     server.clock.advance(5 * SECOND);
     server.eventually("t", |stats| (stats.ready, stats.running) == (1, 1)).await;
 }
@@ -275,7 +276,6 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
     assert_eq!(server.last_in_flight(), 0);
 }
 
-/// The next life of a server: streams are named over it, as the store knows their leases.
 /// The worker lost its next stream before it heard of it, so it names the one before again.
 #[tokio::test]
 async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again() {
@@ -310,6 +310,143 @@ async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again(
     }
 }
 
+/// Also what has gone over several streams by then, each of which the worker had heard of but the last one.
+#[tokio::test]
+async fn what_went_over_several_streams_is_adopted_from_one_that_its_worker_never_heard_of() {
+    for (lease, heard) in LEASES.into_iter().flat_map(|lease| [(lease, 1), (lease, 2), (lease, 5)])
+    {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let (mut named, sent) = broken(&server, with(lease), 2).await;
+        let reopen = async |named: StreamId| {
+            server.clock.advance(Duration::from_millis(1));
+            server.extend(&sent).await;
+            let stream = server.open(next(By::Name, named, with(lease)));
+            server.holds(2).await;
+            stream
+        };
+        for _ in 0..heard {
+            named = reopen(named).await.id();
+            settle_down().await;
+        }
+        drop(reopen(named).await);
+        settle_down().await;
+        let last = reopen(named).await;
+        server.clock.advance(6 * SECOND);
+        settle_down().await;
+        assert_eq!(server.stats("t").await.running, 2, "its worker lives");
+        drop(last);
+        settle_down().await;
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}
+
+/// The worker extends once, and loses one stream after the other before this replica sees that the first one broke.
+#[tokio::test]
+async fn streams_that_are_seen_to_break_late_and_in_any_order_leave_all_to_the_last_one() {
+    for (lease, order) in LEASES.into_iter().flat_map(|l| [(l, [0, 1]), (l, [1, 0])]) {
+        let server = Server::start();
+        server.enqueue("t", 2).await;
+        let mut first = server.open(with(lease));
+        let (id, sent) = (first.id(), first.jobs(2).await);
+        server.extend(&sent).await;
+        server.clock.advance(Duration::from_millis(1));
+        let second = server.open(next(By::Name, id, with(lease)));
+        server.clock.advance(Duration::from_millis(1));
+        let last = server.open(next(By::Name, id, with(lease)));
+        server.clock.advance(SECOND);
+        let mut lost = [Some(first), Some(second)];
+        for n in order {
+            drop(lost[n].take());
+            settle_down().await;
+        }
+        server.holds(2).await;
+        server.clock.advance(6 * SECOND);
+        settle_down().await;
+        assert_eq!(server.stats("t").await.running, 2, "{lease:?} {order:?}: its worker lives");
+        drop(last);
+        settle_down().await;
+        server.clock.advance(5 * SECOND);
+        server.eventually("t", |stats| stats.ready == 2).await;
+    }
+}
+
+/// Several threads of a process share a connection and a worker id.
+#[tokio::test]
+async fn a_stream_that_names_another_adopts_nothing_of_those_beside_it() {
+    let server = Server::start();
+    let on = |topic| StreamOptions {
+        lease: LEASES[1],
+        peer: PEER.into(),
+        max_jobs: Some(1),
+        ..options(&[topic])
+    };
+    let (mut a, mut b) = (server.open(on("a")), server.open(on("b")));
+    server.enqueue("a", 1).await;
+    server.enqueue("b", 1).await;
+    a.jobs(1).await;
+    let done = b.jobs(1).await;
+    assert!(a.ended().await && b.ended().await);
+    server.ack(&done).await;
+    let next = |named, topic| StreamOptions { continues: Some(named), max_jobs: None, ..on(topic) };
+    let mut next_b = server.open(next(b.id(), "b"));
+    server.enqueue("b", 1).await;
+    next_b.jobs(1).await;
+    settle_down().await;
+    assert_eq!(server.last_in_flight(), 1, "the job of the other thread is not its own");
+    let next_a = server.open(next(a.id(), "a"));
+    server.holds(1).await;
+    drop(next_b);
+    server.clock.advance(6 * SECOND);
+    server.eventually("b", |stats| stats.ready == 1).await;
+    assert_eq!(server.stats("a").await.running, 1, "the other thread lives");
+    drop(next_a);
+    settle_down().await;
+    server.clock.advance(5 * SECOND);
+    server.eventually("a", |stats| stats.ready == 1).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_was_open_beside_one_that_breaks_is_no_heir_of_it() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    let mut breaks = server.open(with(LEASES[1]));
+    let sent = breaks.jobs(1).await;
+    server.clock.advance(Duration::from_millis(1));
+    let beside = server.open(StreamOptions { peer: PEER.into(), ..options(&["u"]) });
+    server.extend(&sent).await;
+    server.clock.advance(20 * SECOND);
+    // Its worker cancels it without a last Extend: that gives the job back.
+    drop(breaks);
+    settle_down().await;
+    server.clock.advance(5 * SECOND);
+    server.eventually("t", |stats| stats.ready == 1).await;
+    drop(beside);
+}
+
+/// The store does not hear in time that the stream ended in order; its worker may go to any replica meanwhile.
+#[tokio::test]
+async fn leases_of_a_stream_that_ended_while_its_shard_was_away_are_detached_when_it_is_back() {
+    let server = Server::start();
+    server.enqueue("t", 1).await;
+    server.store.fail_detaches(usize::MAX);
+    let (_, sent) = ended(&server, with(LEASES[1]), 1).await;
+    // Longer than a replica that ends would wait.
+    tokio::time::pause();
+    tokio::time::sleep(20 * SECOND).await;
+    tokio::time::resume();
+    server.store.fail_detaches(0);
+    let detached = async {
+        while server.left_to_the_next_life().await > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, detached).await.expect("it is detached");
+    server.ack(&sent).await;
+}
+
+/// The next life of a server: streams are named over it, as the store knows their leases.
 #[tokio::test]
 async fn a_stream_of_a_former_life_is_continued() {
     for in_order in [true, false] {

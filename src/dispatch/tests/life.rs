@@ -102,7 +102,7 @@ async fn an_end_that_the_store_does_not_hear_of_holds_up_nothing_for_long() {
     // Whatever else the store is asked for is over: time that is paused does not wait for it.
     settle_down().await;
     tokio::time::pause();
-    tokio::time::timeout(2 * SECOND, server.dispatcher.close()).await.unwrap();
+    tokio::time::timeout(6 * SECOND, server.dispatcher.close()).await.unwrap();
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::harness::{Worker, options, pull_options};
 use super::*;
 use crate::domain::{Payload, Spec, When};
 use crate::scheduler::tests::ring::{Ring, draft, named, patience, soon};
-use crate::scheduler::{AckItem, Draft, SettleResult};
+use crate::scheduler::{AckItem, Draft, ExtendItem, SettleResult};
 use crate::shards::faulty::Fault;
 
 const QUICK: Duration = Duration::from_millis(300);
@@ -300,6 +300,43 @@ async fn a_lease_whose_settle_a_dead_shard_refused_is_still_revoked_and_settled(
     assert_eq!(revoked, [(held[0].receipt.clone(), Revoked::Deleted)]);
     server.ack(held[1..].to_vec()).await;
     assert_eq!(server.running().await, 0);
+}
+
+/// While the shard is away, as one fault of a network has it, no worker can extend what it holds.
+#[tokio::test]
+async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back() {
+    for (fault, breaks_first) in
+        [Fault::Refuses, Fault::Hangs].into_iter().flat_map(|fault| [(fault, false), (fault, true)])
+    {
+        let server = Server::start(1);
+        server.enqueue(&[0], 2).await;
+        let orphan_grace = Duration::from_secs(2);
+        let lease = Duration::from_secs(86_400);
+        let options = StreamOptions { orphan_grace, lease, ..options(&["t"]) };
+        let mut worker = Worker::new(server.dispatcher.open(options).unwrap());
+        let held = worker.jobs(2).await;
+        if breaks_first {
+            drop(worker);
+            tokio::time::sleep(orphan_grace / 4).await;
+            server.ring.stores[0].set(fault);
+        } else {
+            server.ring.stores[0].set(fault);
+            drop(worker);
+        }
+        tokio::time::sleep(2 * orphan_grace).await;
+        server.ring.stores[0].set(Fault::None);
+        let back = Instant::now();
+        let item =
+            || ExtendItem { receipt: held[0].receipt.clone(), duration: None, progress: None };
+        let extended =
+            async || server.ring.scheduler.extend(vec![item()], None).await.remove(0).ok();
+        soon("one is extended", extended).await;
+        soon("one is back", async || (server.running().await == 1).then_some(())).await;
+        let after = back.elapsed();
+        assert!(after >= orphan_grace, "{fault:?} {breaks_first}: {after:?}");
+        tokio::time::sleep(orphan_grace).await;
+        assert_eq!(server.running().await, 1, "{fault:?} {breaks_first}: it was spoken for");
+    }
 }
 
 #[tokio::test]
