@@ -158,8 +158,9 @@ impl QueueService for Queue {
     }
 
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Answer<pb::ExtendResponse> {
+        let until = until(request.extensions());
         let (items, receipts) = settle::extend(request.into_inner())?.split();
-        let failures = receipts.failures(self.scheduler.extend(items).await);
+        let failures = receipts.failures(self.scheduler.extend(items, until).await);
         Ok(Response::new(pb::ExtendResponse { failures }))
     }
 }

@@ -244,8 +244,9 @@ impl Scheduler {
 
 /// `made`: what may lie under the id if a server made it.
 fn new_job(draft: Draft, id: JobId, made: Prior) -> NewJob {
-    // Who chose the id, or named the request, may repeat it.
-    let repeatable = id.shard().is_none() || draft.request_id.is_some();
+    // Who chose the id, or named the request, may repeat it; so is a follow-up under the id of its job, with the Ack.
+    let is_follow_up = draft.id.is_some() && made == Prior::Anything;
+    let repeatable = id.shard().is_none() || draft.request_id.is_some() || is_follow_up;
     let prior = if id.shard().is_some() { made } else { Prior::Anything };
     NewJob {
         prior,

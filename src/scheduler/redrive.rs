@@ -10,10 +10,11 @@ use crate::domain::{
     limit,
 };
 use crate::shards::{self, Shard, ShardError, Shards};
-use crate::store::{Cursor, Delete, List, NewJob, Prior, Redrive, Redriven};
+use crate::store::{Cursor, Delete, Enqueue, List, NewJob, Prior, Redrive, Redriven};
 
 use super::Scheduler;
 use super::locate::{Doubts, InTheWay, absent};
+use super::request;
 
 /// Puts jobs back.
 #[derive(Clone, Debug)]
@@ -67,6 +68,16 @@ impl Scheduler {
     /// # Errors
     /// As the store's, when nothing was done because of it.
     pub async fn redrive(
+        &self,
+        redrive: RedriveJobs,
+        until: Option<Instant>,
+    ) -> shards::Result<RedrivenJobs> {
+        // A job that goes to another shard is written there and forgotten here, whether or not its caller still waits.
+        let scheduler = self.clone();
+        Scheduler::see_through(async move { scheduler.redrive_all(redrive, until).await }).await
+    }
+
+    async fn redrive_all(
         &self,
         redrive: RedriveJobs,
         until: Option<Instant>,
@@ -257,6 +268,12 @@ impl Work<'_> {
     ) -> shards::Result<()> {
         const PIECE: usize = 16;
         for ids in ids.chunks(PIECE) {
+            if self.until.is_some_and(|until| until <= Instant::now()) {
+                return Err(ShardError::unavailable(
+                    shard.name(),
+                    "the deadline of the call has passed",
+                ));
+            }
             let key = |id: &JobId| JobKey { topic: self.redrive.topic.clone(), id: id.clone() };
             let keys = ids.iter().map(key).collect();
             let found = shard.get(keys, true).await?;
@@ -302,7 +319,11 @@ impl Work<'_> {
                 moved
             });
             let written = owner.enqueue(moved.collect()).await?;
-            written.into_iter().map(|job| job.outcome == Some(EnqueueOutcome::Created)).collect()
+            // Unchanged: a call before this one has written it, and did not come to forget it here.
+            let is_there = |job: &Enqueue| {
+                matches!(job.outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
+            };
+            written.iter().map(is_there).collect()
         };
         let gone: Vec<_> = old.into_iter().zip(&free).filter(|(_, free)| **free).collect();
         let moved = gone.len() as u64;
@@ -368,8 +389,10 @@ fn old(job: &Job) -> Delete {
     Delete { key: job.key.clone(), finished: job.finish_time, until: None }
 }
 
-/// The job under its new key, with fresh counters.
+/// The job under its new key, with fresh counters. What another call has written of it is met as the same request;
+/// whatever else lies under the key is left.
 fn moved(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob {
+    let request = request::of_redrive(&job);
     NewJob {
         keep: job.spec.keep(true, limit::TOMBSTONE),
         key,
@@ -377,8 +400,8 @@ fn moved(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob
         due: if delay.is_zero() { When::Now } else { When::After(delay) },
         priority: Some(job.priority),
         expire,
-        on_conflict: OnConflict::Keep,
-        request: None,
+        on_conflict: OnConflict::Reject,
+        request: Some(request),
         prior: Prior::Anything,
         durability: None,
         until: None,

@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::domain::{RetryOverrides, Spec, When, conflict};
+use crate::domain::{Job, RetryOverrides, Spec, When, conflict};
 use crate::store::codec;
 
 use super::Draft;
@@ -18,6 +18,15 @@ struct Content(Xxh3);
 pub(super) fn request(draft: &Draft) -> Option<u64> {
     let request_id = draft.request_id.as_deref()?;
     Some(conflict::request(request_id, content(draft)))
+}
+
+/// The request of a copy of this job, which has ended and is moved to another shard.
+pub(super) fn of_redrive(job: &Job) -> u64 {
+    let mut content = Content(Xxh3::new());
+    content.add(job.key.topic.as_str().as_bytes());
+    content.add(job.key.id.as_str().as_bytes());
+    content.add_when(job.finish_time.map(When::At));
+    content.0.digest()
 }
 
 /// A hash of everything that makes the job: topic, id, spec, schedule and priority.

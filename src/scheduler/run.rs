@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
@@ -56,9 +57,15 @@ impl Run {
     }
 
     /// Whether writing it a second time, at most `within` later, changes nothing that the first time has written, also
-    /// where that has ended meanwhile. Where the ids are the server's own, what lies under them is what it has written.
+    /// where that has ended meanwhile, and nothing that others have written since: a record knows its last request only,
+    /// so what replaces could replace its successor. Where the ids are the server's own, what lies under them is what
+    /// it has written.
     fn is_repeatable(&self, within: Duration) -> bool {
-        let keeps = |job: &NewJob| job.on_conflict == OnConflict::Keep || job.request.is_some();
+        let keeps = |job: &NewJob| match job.on_conflict {
+            OnConflict::Keep => true,
+            OnConflict::Reject => job.request.is_some(),
+            OnConflict::Replace | OnConflict::Reschedule => false,
+        };
         let is_found = |job: &NewJob| job.prior == Prior::Itself || job.keep.lasts() >= within;
         self.moves || self.jobs.iter().all(|job| keeps(job) && is_found(job))
     }
@@ -73,6 +80,20 @@ impl Run {
             jobs.iter_mut().for_each(own);
         }
         jobs
+    }
+
+    /// Gives jobs that may be written twice a request, if they have none: the second time meets what the first one has
+    /// written as its own, also when that was deleted in between.
+    fn name_requests(&mut self) {
+        let unnamed = |job: &&mut NewJob| {
+            job.request.is_none()
+                && job.on_conflict == OnConflict::Keep
+                && job.prior == Prior::Anything
+        };
+        if !self.moves {
+            let name = |job: &mut NewJob| job.request = Some(rand::rng().random());
+            self.jobs.iter_mut().filter(unnamed).for_each(name);
+        }
     }
 
     fn keys(&self) -> impl Iterator<Item = JobKey> {
@@ -108,6 +129,9 @@ impl Scheduler {
         let until = until.map(|until| until.min(last));
         for job in &mut run.jobs {
             (job.durability, job.until) = (asked, until);
+        }
+        if until.is_some() {
+            run.name_requests();
         }
         let (mut tried, mut first): (Vec<ShardName>, Option<Refusal>) = (Vec::new(), None);
         loop {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, ShardName, Time, Token, limit};
@@ -93,10 +95,14 @@ impl Scheduler {
         split.run(|shard, items| self.nack_share(shard, items)).await
     }
 
-    /// Moves deadlines; each result answers the item of its index.
-    pub async fn extend(&self, items: Vec<ExtendItem>) -> Vec<SettleResult> {
+    /// Moves deadlines; each result answers the item of its index. Nothing is done after `until`.
+    pub async fn extend(
+        &self,
+        items: Vec<ExtendItem>,
+        until: Option<Instant>,
+    ) -> Vec<SettleResult> {
         let split = self.split(items, |item| &item.receipt);
-        split.run(|shard, items| self.extend_share(shard, items)).await
+        split.run(|shard, items| self.extend_share(shard, items, until)).await
     }
 
     async fn ack_share(
@@ -303,12 +309,14 @@ impl Scheduler {
         &self,
         shard: &Shard,
         items: Vec<ExtendItem>,
+        until: Option<Instant>,
     ) -> shards::Result<Vec<SettleResult>> {
         let extend = |item: &ExtendItem| Extend {
             lease: lease_ref(&item.receipt),
             duration: item.duration,
             progress: item.progress.clone(),
             lapsed: None,
+            until,
         };
         let extends = items.iter().map(extend).collect();
         let extended = shard.extend(extends).await?;

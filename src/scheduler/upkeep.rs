@@ -88,6 +88,7 @@ impl Scheduler {
             duration: Some(end.since(lapsed.served)),
             progress: None,
             lapsed: Some(*lapsed),
+            until: None,
         };
         let moved = shard.extend(waiting.iter().map(extend).collect()).await?;
         let moved = waiting.into_iter().zip(moved);

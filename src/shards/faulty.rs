@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Refuses,
     /// It has no room for new jobs.
     Full,
+    /// It deletes nothing.
+    KeepsAll,
     /// It does what it is asked for, but its answers do not arrive.
     Loses,
     /// Calls are neither done nor answered, for ever.
@@ -89,7 +91,9 @@ impl Faulty {
         let fault = *self.fault.borrow();
         Box::pin(async move {
             match fault {
-                Fault::None | Fault::Full | Fault::ReadsHang => call(&self.store).await,
+                Fault::None | Fault::Full | Fault::KeepsAll | Fault::ReadsHang => {
+                    call(&self.store).await
+                }
                 Fault::Refuses => Err(Error::Unavailable("connection refused".into())),
                 Fault::Loses => {
                     call(&self.store).await?;
@@ -161,6 +165,9 @@ impl Store for Faulty {
     }
 
     fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
+        if *self.fault.borrow() == Fault::KeepsAll {
+            return Box::pin(async { Err(Error::Unavailable("connection refused".into())) });
+        }
         self.pass(|store| store.delete(items))
     }
 

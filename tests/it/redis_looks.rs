@@ -384,6 +384,7 @@ async fn write(rig: &mut Rig) {
         duration: None,
         progress: None,
         lapsed: None,
+        until: None,
     });
     rig.q.store.extend(extends.collect()).await.unwrap();
     rig.look("extend", false).await;

@@ -151,6 +151,7 @@ async fn an_extend_elsewhere_moves_the_look_at_the_deadline() {
         duration: Some(300 * SECOND),
         progress: None,
         lapsed: None,
+        until: None,
     };
     let deadline = server.store.extend(vec![extend]).await.unwrap().remove(0).unwrap();
     let (stream_id, tokens) = (jobs[0].receipt.stream, vec![jobs[0].job.token]);

@@ -59,11 +59,18 @@ impl Method {
         Method { name, kind }
     }
 
-    /// Whether it writes what no lease token guards: it is not executed after its deadline.
+    /// Whether it writes what no lease token guards, or a token alone does not: an Extend that comes late would move back
+    /// the one that followed it. It is not executed after its deadline.
     pub(super) fn writes_until_deadline(self) -> bool {
         matches!(
             self.name,
-            "Enqueue" | "BatchEnqueue" | "Delete" | "Reschedule" | "RedriveJobs" | "SetShardState"
+            "Enqueue"
+                | "BatchEnqueue"
+                | "Delete"
+                | "Reschedule"
+                | "Extend"
+                | "RedriveJobs"
+                | "SetShardState"
         )
     }
 

@@ -10,11 +10,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::*;
+use crate::domain::lifecycle::Cause;
 use crate::domain::ring::ShardState;
-use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec};
+use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
 use crate::shards::faulty::Fault;
 use crate::shards::{RUN_MAX, ShardError};
-use crate::store::{self, Ask, Claim, Store as _, Taker};
+use crate::store::{self, Ask, Claim, Delete, Store as _, Taker};
 use ring::{Ring, draft, key, named, patience};
 
 /// Far longer than a call that fails at once takes.
@@ -253,7 +254,7 @@ async fn an_unknown_outcome_is_told_though_another_shard_has_refused_before() {
         let ring = Ring::new(2);
         ring.stores[refuses].set(Fault::Refuses);
         ring.stores[loses].set(Fault::Loses);
-        let result = ring.enqueue_for(Duration::from_millis(1), draft("t")).await;
+        let result = ring.enqueue_for(Duration::from_millis(200), draft("t")).await;
         let Err(EnqueueError::Store {
             error: ShardError { error: store::Error::Unknown(_), .. },
             id: Some(id),
@@ -281,7 +282,10 @@ async fn what_a_repeat_could_double_is_not_repeated() {
         [Draft { spec, ..named("t", "a") }, of_request]
     };
     let short = [Duration::ZERO, patience().repeats / 2].map(kept).into_iter().flatten();
-    for job in short.chain([job.clone()]) {
+    // A record knows its last request only: another one may have replaced it by now.
+    let request_id = || Some("r".to_owned());
+    let replaces = Draft { request_id: request_id(), ..job.clone() };
+    for job in short.chain([job.clone(), replaces]) {
         let ring = Ring::new(1);
         ring.stores[0].set(Fault::Loses);
         let begin = Instant::now();
@@ -292,7 +296,8 @@ async fn what_a_repeat_could_double_is_not_repeated() {
     // Another ring: the breaker of this one may be open by now, and what it refuses was surely not written.
     let ring = Ring::new(1);
     ring.stores[0].set(Fault::Loses);
-    let job = Draft { request_id: Some("r".into()), ..job };
+    let reject = crate::domain::OnConflict::Reject;
+    let job = Draft { request_id: request_id(), on_conflict: reject, ..job };
     let repeated = async {
         while ring.stores[0].enqueues() < 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -304,6 +309,73 @@ async fn what_a_repeat_could_double_is_not_repeated() {
         }
         () = repeated => {}
     }
+}
+
+#[tokio::test]
+async fn a_repeat_does_not_bring_back_what_was_deleted_meanwhile() {
+    for request_id in [None, Some("r".to_owned())] {
+        let ring = Ring::new(1);
+        ring.stores[0].set(Fault::Loses);
+        let deleted = async {
+            while ring.stores[0].enqueues() == 0 {
+                tokio::task::yield_now().await;
+            }
+            // The store does one call after the other.
+            let delete = Delete { key: key("t", "a"), finished: None, until: None };
+            let deleted = ring.stores[0].inner().delete(vec![delete]).await.unwrap();
+            assert!(deleted[0].is_some());
+            ring.stores[0].set(Fault::None);
+        };
+        let job = Draft { request_id, ..named("t", "a") };
+        let (answer, ()) = tokio::join!(ring.enqueue_for(Duration::from_secs(9), job), deleted);
+        assert_eq!(answer.unwrap().outcome, EnqueueOutcome::Unchanged);
+        let jobs = ring.stores[0].inner().get(vec![key("t", "a")], false).await.unwrap();
+        assert_eq!(jobs[0].as_ref().unwrap().state, State::Cancelled);
+    }
+}
+
+/// Jobs of a topic on all shards.
+async fn ready_and_dead(ring: &Ring, topic: &str) -> (u64, u64) {
+    let stats = ring.stats(topic).await;
+    (stats.iter().map(|stats| stats.ready).sum(), stats.iter().map(|stats| stats.dead).sum())
+}
+
+/// The copy is written on the other shard, and the job cannot be forgotten on its own.
+#[tokio::test]
+async fn a_redrive_to_another_shard_that_was_cut_short_is_ended_by_the_next_one() {
+    let ring = Ring::new(2);
+    let owner = |topic: &str, id: &str| ring.scheduler.shards().owner(&key(topic, id)).unwrap();
+    let crosses = |id: &String| owner("t", id).name() != owner("u", id).name();
+    let ids: Vec<_> = (0..).map(|n| format!("n{n}")).filter(crosses).take(7).collect();
+    ring.accept(ids.iter().map(|id| named("t", id)).collect()).await;
+    for n in 0..2 {
+        let dead = |receipt| {
+            let cause = Cause::DeadLettered { error: String::new() };
+            NackItem { receipt, cause }
+        };
+        let died = receipts(&ring, n, "t").await.into_iter().map(dead).collect();
+        assert!(ring.scheduler.nack(died).await.iter().all(Result::is_ok));
+    }
+    let redrive = || RedriveJobs {
+        topic: crate::domain::TopicName::stored("t"),
+        ids: Vec::new(),
+        states: vec![State::Dead],
+        target: Some(crate::domain::TopicName::stored("u")),
+        rate: None,
+        ttl: None,
+        dry_run: false,
+    };
+    ring.stores.iter().for_each(|store| store.set(Fault::KeepsAll));
+    drop(ring.scheduler.redrive(redrive(), None).await);
+    assert_eq!(ready_and_dead(&ring, "u").await, (7, 0), "the copies are there");
+    ring.stores.iter().for_each(|store| store.set(Fault::None));
+    for n in 0..2 {
+        ring.until_down(n, false).await;
+    }
+    let done = ring.scheduler.redrive(redrive(), None).await.unwrap();
+    assert_eq!((done.redriven, done.skipped), (7, 0), "{done:?}");
+    assert_eq!(ready_and_dead(&ring, "u").await, (7, 0), "each once");
+    assert_eq!(ready_and_dead(&ring, "t").await, (0, 0), "none is left behind");
 }
 
 #[tokio::test]

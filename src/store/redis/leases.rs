@@ -34,8 +34,9 @@ impl RedisStore {
     pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
         let mut extended = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.shard.write_call(Verb::Extend, None).await?;
-            for Extend { lease, duration, progress, lapsed } in part {
+            let until = part.iter().filter_map(|item| item.until).min();
+            let mut call = self.shard.write_call(Verb::Extend, until).await?;
+            for Extend { lease, duration, progress, lapsed, until: _ } in part {
                 add_lease(&mut call, lease);
                 call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
                 call.arg(progress.as_ref().map_or(String::new(), |note| format!("+{note}")));

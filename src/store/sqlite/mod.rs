@@ -131,8 +131,9 @@ impl Store for SqliteStore {
     }
 
     fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
+        let until = jobs.iter().filter_map(|job| job.until).min();
         let jobs: Vec<_> = jobs.into_iter().map(enqueue::Prepared::new).collect();
-        let written = self.writer.call(Sync::Grow, jobs.len(), jobs, enqueue::enqueue);
+        let written = self.writer.call_until(until, Sync::Grow, jobs.len(), jobs, enqueue::enqueue);
         Box::pin(async move {
             let mut written = written.await?;
             for answer in &mut written {
@@ -161,7 +162,8 @@ impl Store for SqliteStore {
     }
 
     fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
-        self.writer.call(Sync::Full, items.len(), items, leases::extend)
+        let until = items.iter().filter_map(|item| item.until).min();
+        self.writer.call_until(until, Sync::Full, items.len(), items, leases::extend)
     }
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
@@ -169,15 +171,18 @@ impl Store for SqliteStore {
     }
 
     fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
-        self.writer.call(Sync::Full, items.len(), items, change::delete)
+        let until = items.iter().filter_map(|item| item.until).min();
+        self.writer.call_until(until, Sync::Full, items.len(), items, change::delete)
     }
 
     fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
-        self.writer.call(Sync::Full, items.len(), items, change::reschedule)
+        let until = items.iter().filter_map(|item| item.until).min();
+        self.writer.call_until(until, Sync::Full, items.len(), items, change::reschedule)
     }
 
     fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
-        self.writer.call(Sync::Full, limit::CALL_JOBS_MAX, redrive, change::redrive)
+        let (until, weight) = (redrive.until, limit::CALL_JOBS_MAX);
+        self.writer.call_until(until, Sync::Full, weight, redrive, change::redrive)
     }
 
     fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
@@ -249,8 +254,8 @@ impl Store for SqliteStore {
         self.writer.call(Sync::Full, 1, beat, beat::beat)
     }
 
-    fn set_state(&self, state: ShardState, _until: Option<Instant>) -> Reply<'_, ()> {
-        self.writer.call(Sync::Full, 1, state, beat::set_state)
+    fn set_state(&self, state: ShardState, until: Option<Instant>) -> Reply<'_, ()> {
+        self.writer.call_until(until, Sync::Full, 1, state, beat::set_state)
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::limit;
@@ -50,6 +51,8 @@ pub(super) enum Sync {
 
 /// A call of any verb (private: it only erases the types of [`Pending`]).
 trait Call: Send {
+    /// See [`Writer::call_until`].
+    fn is_late(&self) -> bool;
     fn run(&mut self, session: &mut Session<'_>) -> Done<()>;
     fn weight(&self) -> usize;
     fn sync(&self) -> Sync;
@@ -57,6 +60,7 @@ trait Call: Send {
 }
 
 struct Pending<I, O> {
+    until: Option<Instant>,
     input: I,
     weight: usize,
     sync: Sync,
@@ -94,8 +98,20 @@ impl Writer {
         input: I,
         verb: Verb<I, O>,
     ) -> Reply<'_, O> {
+        self.call_until(None, sync, weight, input, verb)
+    }
+
+    /// The same of a call that is not begun after `until`: by then its caller may have been told that nobody knows.
+    pub(super) fn call_until<I: Send + 'static, O: Send + 'static>(
+        &self,
+        until: Option<Instant>,
+        sync: Sync,
+        weight: usize,
+        input: I,
+        verb: Verb<I, O>,
+    ) -> Reply<'_, O> {
         let (reply, result) = oneshot::channel();
-        let call = Box::new(Pending { input, weight, sync, verb, output: None, reply });
+        let call = Box::new(Pending { until, input, weight, sync, verb, output: None, reply });
         Box::pin(async move {
             self.queue.send(Message::Call(call)).await.map_err(|_| closed())?;
             result.await.map_err(|_| Error::Unknown("the store stopped".into()))?
@@ -128,6 +144,10 @@ async fn show_signs(queue: mpsc::WeakSender<Message>) {
 // === impl Pending ===
 
 impl<I: Send, O: Send> Call for Pending<I, O> {
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
+
     fn run(&mut self, session: &mut Session<'_>) -> Done<()> {
         self.output = Some((self.verb)(session, &self.input)?);
         Ok(())
@@ -148,6 +168,17 @@ impl<I: Send, O: Send> Call for Pending<I, O> {
     }
 }
 
+/// Answers the calls that came too late, and takes them out of the group.
+fn refuse_late(group: &mut Vec<Box<dyn Call>>) {
+    for call in group.extract_if(.., |call| call.is_late()) {
+        call.answer(Err(late()));
+    }
+}
+
+fn late() -> Error {
+    Error::Unavailable("the call waited until its deadline, nothing was written".into())
+}
+
 /// Answers the calls that need room, and takes them out of the group.
 fn refuse_growth(group: &mut Vec<Box<dyn Call>>) {
     let full = || Error::Full("the disk is full; free some space".into());
@@ -158,6 +189,13 @@ fn refuse_growth(group: &mut Vec<Box<dyn Call>>) {
 
 // === the thread ===
 
+/// Why a transaction was not committed.
+enum Failed {
+    /// It could not begin, so none of its calls was run.
+    ToBegin(Error),
+    Within(Error),
+}
+
 struct Thread {
     connection: Connection,
     clock: Clock,
@@ -167,6 +205,13 @@ struct Thread {
     /// A sync failed: the system may have dropped what it could not write, also of earlier lazy
     /// commits, so no later sync proves anything. Only opening the file again tells what is in it.
     lost: bool,
+}
+
+impl Failed {
+    fn error(self) -> Error {
+        let (Failed::ToBegin(error) | Failed::Within(error)) = self;
+        error
+    }
 }
 
 impl Thread {
@@ -198,9 +243,11 @@ impl Thread {
         }
     }
 
-    /// One transaction for the whole group. If it fails, each call gets one of its own, so that what
-    /// is wrong with one (or too large for what is left of the disk) does not fail the others.
+    /// One transaction for the whole group. If something in it fails, each call gets one of its own, so that what
+    /// is wrong with one (or too large for what is left of the disk) does not fail the others. If it cannot begin, because
+    /// another process has locked the file, none of them could: each would wait as long for the lock, one after the other.
     fn commit(&mut self, group: &mut Vec<Box<dyn Call>>) {
+        refuse_late(group);
         if !self.may_grow() {
             refuse_growth(group);
         }
@@ -208,19 +255,22 @@ impl Thread {
             return;
         }
         let mut committed = self.transact(group);
-        if matches!(committed, Err(Error::Full(_))) && self.give_up_reserve() {
+        if matches!(committed, Err(Failed::Within(Error::Full(_)))) && self.give_up_reserve() {
             refuse_growth(group);
             committed = self.transact(group);
         }
         match committed {
-            Err(error) if group.len() > 1 && !error.outcome_unknown() => {
+            Err(Failed::Within(error)) if group.len() > 1 && !error.outcome_unknown() => {
                 tracing::debug!(%error, calls = group.len(), "group failed, calls go one by one");
                 for mut call in group.drain(..) {
                     let committed = self.transact(std::slice::from_mut(&mut call));
-                    call.answer(committed);
+                    call.answer(committed.map_err(Failed::error));
                 }
             }
-            committed => group.drain(..).for_each(|call| call.answer(committed.clone())),
+            committed => {
+                let committed = committed.map_err(Failed::error);
+                group.drain(..).for_each(|call| call.answer(committed.clone()));
+            }
         }
     }
 
@@ -233,7 +283,8 @@ impl Thread {
         self.reserve.as_mut().is_some_and(Reserve::release)
     }
 
-    fn transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+    fn transact(&mut self, group: &mut [Box<dyn Call>]) -> std::result::Result<(), Failed> {
+        self.begin(group).map_err(Failed::ToBegin)?;
         let result = self.try_transact(group);
         if result.is_err() {
             if !self.connection.is_autocommit()
@@ -244,16 +295,23 @@ impl Thread {
             self.state.forget();
         }
         self.state.publish(result.is_ok());
-        result
+        result.map_err(Failed::Within)
     }
 
-    fn try_transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+    fn begin(&mut self, group: &[Box<dyn Call>]) -> Result<()> {
         if self.lost {
             return Err(fault::lost());
         }
         let lazy = group.iter().all(|call| call.sync() == Sync::Lazy);
         self.set_sync(if lazy { Sync::Lazy } else { Sync::Full })?;
-        self.statement("BEGIN IMMEDIATE").map_err(|e| Error::from(fault::Fault::from(e)))?;
+        self.statement("BEGIN IMMEDIATE").map_err(|e| Error::from(fault::Fault::from(e)))
+    }
+
+    fn try_transact(&mut self, group: &mut [Box<dyn Call>]) -> Result<()> {
+        // The lock may have been waited for.
+        if group.iter().any(|call| call.is_late()) {
+            return Err(late());
+        }
         let mut session = Session::new(&self.connection, self.clock.now(), &mut self.state);
         for call in group.iter_mut() {
             call.run(&mut session)?;
@@ -288,5 +346,73 @@ impl Thread {
         if let Err(error) = done {
             tracing::warn!(%error, "the log could not be checkpointed at the end");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::future::join_all;
+    use tempfile::TempDir;
+
+    use super::super::{Config, Database, SqliteStore};
+    use super::*;
+    use crate::domain::ShardName;
+    use crate::domain::ring::ShardState;
+    use crate::store::Store as _;
+
+    fn store(dir: &TempDir) -> SqliteStore {
+        let database = Database::File(dir.path().join("s0.db"));
+        let name = ShardName::try_new("s0").unwrap();
+        SqliteStore::open(Config { name, database, clock: Clock::system() }).unwrap()
+    }
+
+    /// By then whoever has called may have been told that nobody knows.
+    #[tokio::test]
+    async fn a_call_that_waits_until_its_deadline_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let late = store.set_state(ShardState::Draining, Some(Instant::now())).await;
+        assert!(matches!(late, Err(Error::Unavailable(_))), "{late:?}");
+        let in_time = Instant::now() + Duration::from_secs(60);
+        store.set_state(ShardState::Draining, Some(in_time)).await.unwrap();
+    }
+
+    /// Those beside it are not late.
+    #[tokio::test]
+    async fn a_call_whose_deadline_passes_while_the_file_is_locked_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let holder = Connection::open(dir.path().join("s0.db")).unwrap();
+        holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let until = Instant::now() + Duration::from_millis(300);
+        let unlock = async {
+            tokio::time::sleep_until(until).await;
+            holder.execute_batch("ROLLBACK").unwrap();
+        };
+        let drain = store.set_state(ShardState::Draining, Some(until));
+        let prune = store.prune(1);
+        let (late, beside, ()) = futures::join!(drain, prune, unlock);
+        assert!(matches!(late, Err(Error::Unavailable(_))), "{late:?}");
+        beside.unwrap();
+        assert_eq!(store.info().await.unwrap().state, None);
+    }
+
+    /// Each of them would wait as long for the lock, one after the other.
+    #[tokio::test]
+    async fn calls_that_cannot_begin_fail_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = store(&dir);
+        let holder = Connection::open(dir.path().join("s0.db")).unwrap();
+        holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let begin = Instant::now();
+        let set = || store.set_state(ShardState::Draining, None);
+        let results = join_all((0..20).map(|_| set())).await;
+        assert!(results.iter().all(|result| matches!(result, Err(Error::Unavailable(_)))));
+        // The first one alone, and the others that came meanwhile.
+        assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
+        holder.execute_batch("ROLLBACK").unwrap();
+        set().await.unwrap();
     }
 }

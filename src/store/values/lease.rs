@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::domain::lifecycle::{LeaseEnd, Standing};
 use crate::domain::{JobKey, Payload, State, StreamId, Time, Token};
 
@@ -138,6 +140,8 @@ pub struct Extend {
     pub progress: Option<String>,
     /// It ran out while no server served its shard, and waits for its worker.
     pub lapsed: Option<Lapsed>,
+    /// Nothing is written after that; absent: the store's own bound on a call.
+    pub until: Option<Instant>,
 }
 
 /// A lease that ran out while no server served its shard.

@@ -46,7 +46,8 @@ async fn go_away_by(q: &mut Fixture, absence: Absence, seconds: u64) -> Away {
 async fn move_to(q: &Fixture, leased: &Leased, lapsed: Lapsed) -> Result<Time, Refused> {
     let duration = Some(Duration::from_secs(5));
     let lapsed = Some(lapsed);
-    let extend = Extend { lease: lease_ref(leased), duration, progress: None, lapsed };
+    let lease = lease_ref(leased);
+    let extend = Extend { lease, duration, progress: None, lapsed, until: None };
     one(q.store.extend(vec![extend]).await.unwrap())
 }
 

@@ -77,7 +77,9 @@ pub(crate) async fn only_leases_that_hold_are_extended(q: Fixture) {
     q.put_ids(&["a", "b", "c"]).await;
     let leased = q.claim(3).await;
     q.end(&leased[0], released()).await;
-    let item = |lease| Extend { lease, duration: LONGER, progress: Some("x".into()), lapsed: None };
+    let progress = || Some("x".to_owned());
+    let item =
+        |lease| Extend { lease, duration: LONGER, progress: progress(), lapsed: None, until: None };
     let mut items: Vec<_> = leased.iter().map(|leased| item(lease_ref(leased))).collect();
     items[1].lease.token.0 ^= 1;
     items.push(item(lease_ref(&leased[2])));

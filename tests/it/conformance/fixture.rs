@@ -337,7 +337,8 @@ impl Fixture {
         progress: Option<&str>,
     ) -> Result<Time, Refused> {
         let progress = progress.map(str::to_owned);
-        let extend = Extend { lease: lease_ref(leased), duration, progress, lapsed: None };
+        let extend =
+            Extend { lease: lease_ref(leased), duration, progress, lapsed: None, until: None };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 

@@ -248,7 +248,7 @@ async fn a_redis_that_keeps_nothing_is_warned_of_at_the_start_and_when_it_begins
     redis.kill();
     redis.restart().await;
     let line = eventually("it is told", async || warned(&server)).await;
-    assert!(line.contains("durability=MEMORY before=\"FSYNCED\""), "{line}");
+    assert!(line.contains("durability=MEMORY before=\"FSYNCED\""), "{}", server.log());
 }
 
 #[tokio::test]

@@ -356,6 +356,7 @@ impl Dice {
             duration: self.maybe(0.5, |dice| dice.seconds(9)),
             progress: self.maybe(0.5, |dice| dice.pick(&["", "half", "done"]).to_owned()),
             lapsed: None,
+            until: None,
         }
     }
 
