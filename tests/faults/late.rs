@@ -9,12 +9,17 @@ use tokio::time::Instant;
 
 use crate::cluster::Shape;
 use crate::load::Habits;
+use crate::proxy::Proxy;
 use crate::trial::{Trial, harm_time};
 
 /// How long a connection is held: longer than a replica waits for an answer.
 const HELD_MS: RangeInclusive<u64> = 3_200..=8_000;
 /// How long packets are lost.
 const CUT_MS: RangeInclusive<u64> = 2_000..=8_000;
+/// As long as it takes to catch some calls that are repeated meanwhile.
+const WITHOUT_WINDOWS: Duration = Duration::from_secs(20);
+/// For what comes again; what is lost never does.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long all is well in between.
 const WELL_MS: RangeInclusive<u64> = 200..=1_500;
 
@@ -32,7 +37,13 @@ fn some(random: &mut impl rand::Rng, range: RangeInclusive<u64>) -> Duration {
 async fn connections_are_held_and_let_go_late() {
     let shape = Shape { proxied: true, ..Shape::default() };
     let Some(trial) = Trial::start("held_connections", shape, habits()).await else { return };
-    let (mut random, end) = (trial.random(), Instant::now() + harm_time());
+    hold_connections(&trial, harm_time()).await;
+    trial.finish().await;
+}
+
+/// For so long connections to one Redis after the other are held for a while.
+async fn hold_connections(trial: &Trial, time: Duration) {
+    let (mut random, end) = (trial.random(), Instant::now() + time);
     trial.may_wait();
     trial.run(Duration::from_millis(300)).await;
     while Instant::now() < end {
@@ -44,7 +55,19 @@ async fn connections_are_held_and_let_go_late() {
         trial.note(format!("connections to redis {redis} are released"));
         trial.run(some(&mut random, WELL_MS)).await;
     }
-    trial.finish().await;
+}
+
+/// A broken build: what the nemesis is for is found by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "make faults runs it"]
+async fn late_calls_that_are_executed_are_found() {
+    let shape = Shape { proxied: true, ..Shape::default() };
+    let Some(trial) = Trial::start("windows_dropped", shape, habits()).await else { return };
+    trial.cluster.proxy.iter().for_each(Proxy::drop_windows);
+    hold_connections(&trial, WITHOUT_WINDOWS).await;
+    let verdict = trial.judge(PATIENCE).await.verdict;
+    let (twice, back) = (&verdict.overlap, &verdict.after_ack);
+    assert!(!twice.is_empty() || !back.is_empty(), "no late enqueue is found: {verdict}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

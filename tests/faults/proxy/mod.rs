@@ -58,6 +58,8 @@ struct Plan {
     scripts: Mutex<HashMap<Vec<u8>, Verb>>,
     /// What is changed in scripts.
     broken: Option<(&'static str, &'static str)>,
+    /// Calls of scripts lose the latest time at which they may be executed.
+    windows_dropped: AtomicBool,
     network: Network,
 }
 
@@ -119,6 +121,11 @@ impl Proxy {
     pub(crate) fn swallow(&self, acks: u32, enqueues: u32) {
         self.plan.acks_swallowed.store(acks, Relaxed);
         self.plan.enqueues_swallowed.store(enqueues, Relaxed);
+    }
+
+    /// From now on Redis executes calls however late they arrive, as one would that did not look at their windows.
+    pub(crate) fn drop_windows(&self) {
+        self.plan.windows_dropped.store(true, Relaxed);
     }
 
     /// From now on the network is like this.
@@ -259,6 +266,7 @@ impl Plan {
             hints: AtomicU32::new(0),
             scripts: Mutex::default(),
             broken,
+            windows_dropped: AtomicBool::new(false),
             network: Network::default(),
         }
     }
@@ -282,6 +290,18 @@ impl Plan {
         let script = script.replace(from, to);
         let words: Vec<_> =
             [words[0], script.as_bytes()].iter().chain(&words[2..]).copied().collect();
+        Some(resp::request(&words))
+    }
+
+    /// A call of a script without its window, if it has one and is to lose it.
+    fn drop_window(&self, words: &[&[u8]]) -> Option<Vec<u8>> {
+        if !self.windows_dropped.load(Relaxed) || !words[0].eq_ignore_ascii_case(b"EVALSHA") {
+            return None;
+        }
+        let keys: usize = std::str::from_utf8(words.get(2)?).ok()?.parse().ok()?;
+        let mut words = words.to_vec();
+        let window = words.get_mut(3 + keys).filter(|word| word.starts_with(b"<"))?;
+        *window = b"";
         Some(resp::request(&words))
     }
 
@@ -329,7 +349,9 @@ impl Wire {
             Some(answer) => (Asked::Swallowed(answer), Fate::Replaced(lie::PING.to_vec())),
             None if verb == Some(Verb::Claim) => (Asked::Claim, Fate::Passed),
             None => {
-                (Asked::Other, self.plan.break_script(&words).map_or(Fate::Passed, Fate::Replaced))
+                let changed = self.plan.break_script(&words);
+                let changed = changed.or_else(|| self.plan.drop_window(&words));
+                (Asked::Other, changed.map_or(Fate::Passed, Fate::Replaced))
             }
         };
         self.asked().push_back(asked);
