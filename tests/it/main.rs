@@ -18,6 +18,8 @@ mod e2e;
 mod frozen;
 /// What the end-to-end tests stand on: the server process, clients, a worker that remembers.
 mod harness;
+/// Calls that come after the time that they name.
+mod late;
 /// Files of former versions.
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.

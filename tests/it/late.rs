@@ -1,0 +1,124 @@
+//! Calls that come after the time that they name, by the clocks of the stores: none of them is executed.
+
+use std::time::Duration;
+
+use ringq::clock::Clock;
+use ringq::domain::ring::ShardState;
+use ringq::domain::{JobId, ShardName, State, When};
+use ringq::store::{
+    Ask, Claim, Delete, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, redis, sqlite,
+};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::conformance::OWNER;
+use crate::conformance::values::{
+    TOPIC, dead_lettered, decide, key, lease_ref, new_job, one, taker, topic,
+};
+use crate::harness::Redis;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn a_file_executes_no_call_late() {
+    let dir = TempDir::new().unwrap();
+    let database = sqlite::Database::File(dir.path().join("s0.db"));
+    let config = sqlite::Config { name: name(), database, clock: Clock::system() };
+    executes_no_call_late(&sqlite::SqliteStore::open(config).unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_redis_executes_no_call_late() {
+    let Some(redis) = Redis::start().await else { return };
+    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
+    executes_no_call_late(&redis::RedisStore::open(config).await.unwrap()).await;
+}
+
+fn name() -> ShardName {
+    ShardName::try_new("s0").unwrap()
+}
+
+/// Every verb that names such a time.
+async fn executes_no_call_late(store: &dyn Store) {
+    let dead = run(store, "dead").await;
+    let lease = one(store.leases(vec![lease_ref(&dead)]).await.unwrap()).unwrap();
+    store.settle(vec![decide(&lease, dead_lettered())]).await.unwrap();
+    let held = run(store, "held").await;
+    for id in ["deleted", "moved"] {
+        let later = NewJob { due: When::After(HOUR), ..new_job(id) };
+        store.enqueue(vec![later]).await.unwrap();
+    }
+    let before = seen(store, &held).await;
+    for answer in write(store, &held, Instant::now()).await {
+        answer.unwrap_err();
+    }
+    assert_eq!(seen(store, &held).await, before);
+    for answer in write(store, &held, Instant::now() + HOUR).await {
+        answer.unwrap();
+    }
+    let after = seen(store, &held).await;
+    let same = before.iter().zip(&after).filter(|(before, after)| before == after);
+    assert_eq!(same.count(), 0, "{before:?}\n{after:?}");
+}
+
+/// Enqueues a job and claims it.
+async fn run(store: &dyn Store, id: &str) -> Leased {
+    store.enqueue(vec![new_job(id)]).await.unwrap();
+    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
+    let claim = Claim { nonce: rand::random(), owner: OWNER, asks };
+    one(one(one(store.claim(claim).await.unwrap().topics).leased))
+}
+
+async fn write(store: &dyn Store, held: &Leased, until: Instant) -> Vec<Result<()>> {
+    let until = Some(until);
+    let redrive = Redrive {
+        topic: topic(TOPIC),
+        ids: vec![JobId::stored("dead")],
+        states: vec![State::Dead],
+        spacing: Duration::ZERO,
+        delay: HOUR,
+        target: None,
+        ttl: None,
+        dry_run: false,
+        until,
+    };
+    let extend = Extend {
+        lease: lease_ref(held),
+        duration: Some(HOUR),
+        progress: None,
+        lapsed: None,
+        until,
+    };
+    let moved = Reschedule {
+        key: key(TOPIC, "moved"),
+        due: Some(When::After(2 * HOUR)),
+        priority: None,
+        until,
+    };
+    let delete = Delete { key: key(TOPIC, "deleted"), finished: None, until };
+    vec![
+        store.enqueue(vec![NewJob { until, ..new_job("new") }]).await.map(drop),
+        store.extend(vec![extend]).await.map(drop),
+        store.delete(vec![delete]).await.map(drop),
+        store.reschedule(vec![moved]).await.map(drop),
+        store.redrive(redrive).await.map(drop),
+        store.set_state(ShardState::Draining, until).await,
+    ]
+}
+
+/// What each of them changes, in their order.
+async fn seen(store: &dyn Store, held: &Leased) -> [String; 6] {
+    let ids = ["new", "deleted", "moved", "dead"].map(|id| key(TOPIC, id));
+    let found = store.get(ids.into(), false).await.unwrap();
+    let [new, deleted, moved, dead] = &found[..] else { panic!("{found:?}") };
+    let lease = one(store.leases(vec![lease_ref(held)]).await.unwrap()).unwrap();
+    [
+        format!("{:?}", new.is_some()),
+        format!("{:?}", lease.deadline),
+        format!("{:?}", deleted.as_ref().map(|job| job.state)),
+        format!("{:?}", moved.as_ref().map(|job| job.due_time)),
+        format!("{:?}", dead.as_ref().map(|job| job.state)),
+        format!("{:?}", store.info().await.unwrap().state),
+    ]
+}
