@@ -245,9 +245,7 @@ impl<'a> Orphans<'a> {
             }
         }
     }
-}
 
-impl Orphans<'_> {
     fn begin(&self) -> Time {
         Time(self.begin.load(Relaxed))
     }

@@ -276,6 +276,17 @@ async fn a_receipt_that_names_another_stream_frees_the_credit_of_its_own() {
     assert_eq!(server.last_in_flight(), 0);
 }
 
+/// The stream keeps two jobs of "t" while it lives, also beyond the grace of those before it, and gives them back when it breaks.
+async fn guards_two(server: &Server, stream: Worker) {
+    server.clock.advance(6 * SECOND);
+    settle_down().await;
+    assert_eq!(server.stats("t").await.running, 2, "its worker lives");
+    drop(stream);
+    settle_down().await;
+    server.clock.advance(5 * SECOND);
+    server.eventually("t", |stats| stats.ready == 2).await;
+}
+
 /// The worker lost its next stream before it heard of it, so it names the one before again.
 #[tokio::test]
 async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again() {
@@ -300,13 +311,7 @@ async fn what_a_stream_adopted_of_which_its_worker_never_heard_is_adopted_again(
         server.extend(&sent).await;
         let last = server.open(naming(lost));
         server.holds(2).await;
-        server.clock.advance(6 * SECOND);
-        settle_down().await;
-        assert_eq!(server.stats("t").await.running, 2, "its worker lives");
-        drop(last);
-        settle_down().await;
-        server.clock.advance(5 * SECOND);
-        server.eventually("t", |stats| stats.ready == 2).await;
+        guards_two(&server, last).await;
     }
 }
 
@@ -332,13 +337,7 @@ async fn what_went_over_several_streams_is_adopted_from_one_that_its_worker_neve
         drop(reopen(named).await);
         settle_down().await;
         let last = reopen(named).await;
-        server.clock.advance(6 * SECOND);
-        settle_down().await;
-        assert_eq!(server.stats("t").await.running, 2, "its worker lives");
-        drop(last);
-        settle_down().await;
-        server.clock.advance(5 * SECOND);
-        server.eventually("t", |stats| stats.ready == 2).await;
+        guards_two(&server, last).await;
     }
 }
 
@@ -362,13 +361,7 @@ async fn streams_that_are_seen_to_break_late_and_in_any_order_leave_all_to_the_l
             settle_down().await;
         }
         server.holds(2).await;
-        server.clock.advance(6 * SECOND);
-        settle_down().await;
-        assert_eq!(server.stats("t").await.running, 2, "{lease:?} {order:?}: its worker lives");
-        drop(last);
-        settle_down().await;
-        server.clock.advance(5 * SECOND);
-        server.eventually("t", |stats| stats.ready == 2).await;
+        guards_two(&server, last).await;
     }
 }
 
