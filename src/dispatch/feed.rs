@@ -65,7 +65,12 @@ impl Feed {
         stop: CancellationToken,
     ) -> Feed {
         Feed {
-            board: Board::new(shard.index(), Arc::clone(&streams.awake)).lossy(shard.is_shared()),
+            board: Board::new(
+                shard.index(),
+                Arc::clone(&streams.awake),
+                Arc::clone(&streams.served),
+            )
+            .lossy(shard.is_shared()),
             looks: Looks::new(scheduler.clock()),
             events: shard.events(About::Jobs),
             scheduler,

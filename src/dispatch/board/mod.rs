@@ -17,6 +17,7 @@
 mod awake;
 mod groups;
 mod plan;
+mod served;
 mod sleepers;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use turns::{Turn, Turns};
 
 pub(super) use awake::Awake;
 pub(super) use plan::{Asked, Outcome, Plan};
+pub(super) use served::Served;
 
 /// Takers of the first claim after a topic woke; each further one that finds more asks for more, so
 /// that a trickle of jobs does not cost a look at every idle stream.
@@ -123,7 +125,7 @@ struct Sub {
 
 impl Board {
     /// The board of feed number `feed`.
-    pub(super) fn new(feed: usize, awakeness: Arc<Awake>) -> Board {
+    pub(super) fn new(feed: usize, awakeness: Arc<Awake>, served: Arc<Served>) -> Board {
         Board {
             feed,
             awakeness,
@@ -136,7 +138,7 @@ impl Board {
             subs: HashMap::new(),
             hungry: 0,
             fresh: HashSet::new(),
-            turns: Turns::default(),
+            turns: Turns::new(served),
             due: BTreeSet::new(),
             round: 0,
             wakes: 0,
@@ -314,13 +316,13 @@ impl Topic {
     /// It may have takers.
     fn enter(&mut self, turns: &mut Turns, name: TopicName) {
         self.position = Position::Ready;
-        self.turn = turns.enter(self.turn, name);
+        turns.enter(&mut self.turn, name);
     }
 
     /// It is not awake any more.
     fn leave(&mut self, turns: &mut Turns) {
         if self.position == Position::Ready {
-            turns.leave(self.turn);
+            turns.leave(&self.turn);
         }
         self.position = Position::Nowhere;
     }

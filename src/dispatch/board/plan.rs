@@ -71,6 +71,10 @@ impl Board {
         while budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
             let topics = self.turns.len().min(ASKS_MAX - asks.len());
             let Some(name) = self.turns.pop() else { break };
+            if self.topics.get(&name).is_some_and(|topic| topic.turn.is_past()) {
+                self.enter(name);
+                continue;
+            }
             let slice = budget.div_ceil(u32::try_from(topics).unwrap_or(u32::MAX));
             let (takers, comes_later) = self.takers(&name, slice);
             if takers.is_empty() {
@@ -270,7 +274,7 @@ impl Board {
             topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
         }
         // Also one that stays awake and gave nothing has had its turn: others may have something.
-        topic.turn = self.turns.served(topic.turn, jobs.max(u64::from(status == Status::Awake)));
+        self.turns.served(&mut topic.turn, jobs.max(u64::from(status == Status::Awake)));
         if status == Status::Awake {
             return self.ready_again(&asked.topic);
         }

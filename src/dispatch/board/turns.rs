@@ -1,40 +1,70 @@
-//! The order in which ready topics are asked: the one that got the fewest jobs comes first, and among equals the one
-//! that was served the longest time ago. A topic whose streams have no credit keeps its place; a topic that could have
-//! had nothing meanwhile gets no more later for that, so no backlog waits for another one to catch up.
+//! The order in which ready topics are asked: the one that got the fewest jobs, from all shards together, comes first,
+//! and among equals the one that was served the longest time ago. A topic whose streams have no credit keeps its place;
+//! a topic that could have had nothing meanwhile gets no more later for that, so no backlog waits for another one to
+//! catch up.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::domain::TopicName;
+
+use super::served::{Count, Served};
 
 /// Topics that are remembered once no stream asks for them: pulls of the same topics follow each other, and each of
 /// them starts where the last one stopped. About 3 MB per shard.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// The place of a topic; the smallest one is next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The turn of a topic.
 pub(super) struct Turn {
-    /// Jobs that it got, or would have got if it had always been served in its turn.
+    place: Place,
+    /// What it got by now; more than its place says when another shard has served it since.
+    count: Count,
+}
+
+/// Where a topic stands; the smallest one is next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// What the topic had got when it took this place.
     served: u64,
     /// When it was served last; no two topics have the same.
     since: u64,
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Turns {
-    ready: BTreeMap<Turn, TopicName>,
-    /// What the topic that was served last had got before that.
-    floor: u64,
-    /// The next value of [`Turn::since`], and of the keys of `forgotten`.
+    ready: BTreeMap<Place, TopicName>,
+    served: Arc<Served>,
+    /// The next value of [`Place::since`], and of the keys of `forgotten`.
     next: u64,
     remembered: HashMap<TopicName, (Turn, u64)>,
     /// The names in `remembered`, in the order in which they were forgotten by the board.
     forgotten: BTreeMap<u64, TopicName>,
 }
 
+// === impl Turn ===
+
+impl Turn {
+    /// Whether another shard has served the topic since it took its place.
+    pub(super) fn is_past(&self) -> bool {
+        self.count.load(Relaxed) > self.place.served
+    }
+}
+
 // === impl Turns ===
 
 impl Turns {
+    /// Nothing is ready.
+    pub(super) fn new(served: Arc<Served>) -> Turns {
+        Turns {
+            ready: BTreeMap::new(),
+            served,
+            next: 0,
+            remembered: HashMap::new(),
+            forgotten: BTreeMap::new(),
+        }
+    }
+
     /// The turn of a topic that the board did not know: where it was when it was forgotten, or else behind all that
     /// are ready.
     pub(super) fn of(&mut self, name: &TopicName) -> Turn {
@@ -42,20 +72,25 @@ impl Turns {
             self.forgotten.remove(&at);
             return turn;
         }
-        let last = self.ready.last_key_value().map_or(self.floor, |(turn, _)| turn.served);
-        Turn { served: last, since: self.stamp() }
+        let last = self.ready.last_key_value().map(|(place, _)| place.served);
+        let count = self.served.count(name, last.unwrap_or_else(|| self.served.floor()));
+        Turn { place: Place { served: count.load(Relaxed), since: self.stamp() }, count }
     }
 
-    /// The topic is ready; answers its turn from now on.
-    pub(super) fn enter(&mut self, turn: Turn, name: TopicName) -> Turn {
-        let turn = Turn { served: turn.served.max(self.floor), ..turn };
-        self.ready.insert(turn, name);
-        turn
+    /// The topic is ready, and takes its place.
+    pub(super) fn enter(&mut self, turn: &mut Turn, name: TopicName) {
+        let floor = self.served.floor();
+        let got = turn.count.fetch_max(floor, Relaxed);
+        if got > turn.place.served {
+            turn.place.since = self.stamp();
+        }
+        turn.place.served = got.max(floor);
+        self.ready.insert(turn.place, name);
     }
 
-    /// The topic with that turn is not ready any more.
-    pub(super) fn leave(&mut self, turn: Turn) {
-        self.ready.remove(&turn);
+    /// The topic is not ready any more.
+    pub(super) fn leave(&mut self, turn: &Turn) {
+        self.ready.remove(&turn.place);
     }
 
     /// The next ready topic, which is not ready any more.
@@ -68,13 +103,13 @@ impl Turns {
         self.ready.len()
     }
 
-    /// The turn of a topic that had `turn` and got so many jobs.
-    pub(super) fn served(&mut self, turn: Turn, jobs: u64) -> Turn {
-        if jobs == 0 {
-            return turn;
+    /// The topic got so many jobs.
+    pub(super) fn served(&mut self, turn: &mut Turn, jobs: u64) {
+        if jobs > 0 {
+            self.served.raise_floor(turn.place.served);
+            let before = turn.count.fetch_add(jobs, Relaxed);
+            turn.place = Place { served: before + jobs, since: self.stamp() };
         }
-        self.floor = self.floor.max(turn.served);
-        Turn { served: turn.served + jobs, since: self.stamp() }
     }
 
     /// The board forgets the topic; its turn is kept for a while.

@@ -16,7 +16,7 @@ use crate::store::{Hint, Revoked};
 
 use super::adoptions::Adoptions;
 use super::alarm::Alarm;
-use super::board::Awake;
+use super::board::{Awake, Served};
 use super::ledger::{Loose, Mode, Over};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
@@ -35,6 +35,8 @@ pub(super) struct Streams {
     pub(super) adoptions: Vec<Arc<Adoptions>>,
     /// Of the feeds.
     pub(super) awake: Arc<Awake>,
+    /// What their topics got.
+    pub(super) served: Arc<Served>,
     /// By shard: how its clock stands to this replica's.
     skews: Vec<LastSkew>,
     /// By shard: hints may have been lost, so all its leases are to be looked up.
@@ -68,6 +70,7 @@ impl Streams {
             returns: (0..shards).map(|_| Arc::default()).collect(),
             adoptions: (0..shards).map(|_| Arc::default()).collect(),
             awake: Arc::new(Awake::new(shards)),
+            served: Arc::default(),
             skews: (0..shards).map(|_| LastSkew::default()).collect(),
             doubts: (0..shards).map(|_| AtomicBool::new(false)).collect(),
             alarm: Alarm::default(),

@@ -57,7 +57,7 @@ fn home(shards: Vec<ShardName>) -> Arc<Home> {
 }
 
 fn board(streams: &[&Arc<Stream>]) -> Board {
-    let mut board = Board::new(0, Arc::new(Awake::new(1)));
+    let mut board = Board::new(0, Arc::new(Awake::new(1)), Arc::default());
     streams.iter().for_each(|stream| board.hear(stream));
     board
 }
@@ -177,7 +177,7 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
 #[test]
 fn globs_find_known_and_new_topics() {
     let one = stream(1, &["mail.*"], 8);
-    let mut board = Board::new(0, Arc::new(Awake::new(1)));
+    let mut board = Board::new(0, Arc::new(Awake::new(1)), Arc::default());
     board.learn_globs();
     board.wake(&name("mail.a"), NOW, NOW);
     board.wake(&name("other"), NOW, NOW);
@@ -192,7 +192,7 @@ fn globs_find_known_and_new_topics() {
 #[test]
 fn topics_of_which_nothing_is_to_be_known_are_forgotten() {
     let (one, two) = (stream(1, &["mail.*"], 8), stream(2, &["mail.a"], 8));
-    let mut board = Board::new(0, Arc::new(Awake::new(1)));
+    let mut board = Board::new(0, Arc::new(Awake::new(1)), Arc::default());
     board.learn_globs();
     board.hear(&one);
     board.hear(&two);

@@ -157,7 +157,7 @@ fn lines_do_not_grow_with_those_who_left() {
 #[test]
 fn topics_that_sleep_are_asked_about_in_turn_where_wake_ups_can_be_lost() {
     let one = stream(1, &["a", "b", "c", "d", "g.*"], 5);
-    let mut board = Board::new(0, Arc::new(Awake::new(1))).lossy(true);
+    let mut board = Board::new(0, Arc::new(Awake::new(1)), Arc::default()).lossy(true);
     board.learn_globs();
     board.wake(&name("g.1"), NOW, NOW);
     board.hear(&one);
