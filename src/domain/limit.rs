@@ -87,6 +87,8 @@ pub const LIST_TOPICS_PAGE_MAX: u32 = 1_000;
 pub const LIST_TOPICS_PAGE_DEFAULT: u32 = 100;
 /// Jobs that one store call moves at most, so that no call holds a shard for long.
 pub const CALL_JOBS_MAX: usize = 512;
+/// Calls that a count or a list makes at most to prune what is past its time before it reads.
+pub const PRUNES_MAX: usize = 16;
 /// Bytes of bodies that one store call moves at most, for the same reason; a larger job moves alone.
 pub const CALL_BYTES_MAX: usize = 1 << 20;
 /// Entries of one kind of key that one store call looks at most, those included that it only passes over: a Redis
@@ -232,13 +234,14 @@ mod tests {
 
     /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
     /// a client asks for nothing.
-    const UNPUBLISHED: [&str; 19] = [
+    const UNPUBLISHED: [&str; 20] = [
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
         "STREAM_BATCH_DEFAULT",
         "LIST_JOBS_PAGE_DEFAULT",
         "LIST_TOPICS_PAGE_DEFAULT",
         "CALL_JOBS_MAX",
+        "PRUNES_MAX",
         "CALL_BYTES_MAX",
         "CALL_LOOKS_MAX",
         "EMPTY_TOPIC_MAX",

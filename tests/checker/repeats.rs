@@ -3,7 +3,8 @@
 //! The deliveries of a job stand in the order of their numbers. Each one but the first needs a reason
 //! why the lease before it was over: a nack was sent, its stream broke and the grace passed, or its
 //! time ran out. Without one, two leases lived at once: an overlap. A broken stream explains nothing for
-//! a lease that was extended after the break.
+//! a lease that was extended after the break, unless a later stream of the worker, which adopted it, broke without
+//! another one.
 //!
 //! A broken stream explains a repeat only of what was open when it broke: what had come by then and no settle of which
 //! had been answered, nor a nack sent. So no break has more repeats than there were such leases.
@@ -32,6 +33,8 @@ pub(super) struct Repeats<'a> {
     nacks: HashMap<&'a str, Nacks>,
     extends: HashMap<&'a str, Vec<(Nanos, Nanos)>>,
     ended: HashMap<u64, Nanos>,
+    /// Streams with their workers, and when they were opened.
+    opened: HashMap<u64, (usize, Nanos)>,
     /// When an ack of a receipt, or a nack that buries, was answered OK first.
     settled: HashMap<&'a str, Nanos>,
     /// When nacks of a hand-over were sent that were answered OK.
@@ -67,6 +70,7 @@ impl<'a> Repeats<'a> {
             nacks: HashMap::new(),
             extends: HashMap::new(),
             ended: HashMap::new(),
+            opened: HashMap::new(),
             settled: HashMap::new(),
             nacked: HashMap::new(),
             cuts,
@@ -112,6 +116,9 @@ impl<'a> Repeats<'a> {
             }
             Event::Ended { stream, at } => {
                 self.ended.entry(*stream).or_insert(*at);
+            }
+            Event::Opened { stream, worker, at, .. } => {
+                self.opened.insert(*stream, (*worker, *at));
             }
             Event::Stalled { at, length } => self.stalls.push((*at, *length)),
             _ => {}
@@ -228,9 +235,20 @@ impl<'a> Repeats<'a> {
         let forgotten = power.min().is_some_and(|cut| cut <= now);
         let cuts = self.breaks(before);
         let first = cuts.chain(ended).min();
-        let mut extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
-        let spoken_for = ended.is_some_and(|ended| extends.any(|(sent, _)| *sent >= ended));
-        forgotten || !spoken_for && first.is_some_and(|first| first + before.grace <= now)
+        let extends = self.extends.get(before.receipt.as_str()).into_iter().flatten();
+        let last = extends.map(|(sent, _)| *sent).max().unwrap_or(0);
+        let spoken_for = ended.is_some_and(|ended| last >= ended);
+        let adopter = spoken_for.then(|| self.adopter_broke(before, last)).flatten();
+        let first = if spoken_for { adopter } else { first };
+        forgotten || first.is_some_and(|first| first + before.grace <= now)
+    }
+
+    /// When the first of the streams broke that the worker opened after its last Extend: its end decides about what it
+    /// has adopted.
+    fn adopter_broke(&self, delivered: &Delivered, extended: Nanos) -> Option<Nanos> {
+        let (worker, _) = self.opened.get(&delivered.stream)?;
+        let later = self.opened.iter().filter(|(_, (by, at))| by == worker && *at > extended);
+        later.filter_map(|(stream, _)| self.ended.get(stream)).min().copied()
     }
 
     /// Whether the count of failures of `after` can follow that of `before`.

@@ -194,5 +194,5 @@ async fn a_file_of_version_2_learns_of_its_state_and_of_rings() {
 
     let version = rusqlite::Connection::open(&path).unwrap();
     let version: i64 = version.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(version, 3);
+    assert_eq!(version, 4);
 }

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use deadpool_redis::redis;
-use ringq::domain::{JobId, Keep, State, limit};
+use ringq::domain::{JobId, Keep, State, When, limit};
 use ringq::store::{Ask, Claim, Cursor, Delete, List, NewJob, Redrive, Reschedule, Taker, Unclaim};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-use crate::conformance::values::{ack, after, job_in, key, lease_ref, taker, topic};
+use crate::conformance::values::{ack, after, job_in, key, lease_ref, taker, text, topic};
 use crate::conformance::{Backend, Fixture, OWNER};
 use crate::harness::Redis;
 
@@ -112,6 +112,11 @@ impl Script {
             *kinds.entry(kind(key).unwrap()).or_default() += entries;
         }
         kinds
+    }
+
+    /// The bytes that it has written.
+    fn written(&self) -> usize {
+        self.0.iter().flat_map(|command| &command[1..]).map(Vec::len).sum()
     }
 
     /// The bytes that it has read, by reading them again: nothing has changed since.
@@ -242,7 +247,7 @@ impl Rig {
                     self.beyond.insert(verb, format!("{entries} entries of {kind}"));
                 }
             }
-            let bytes = if reads { script.bytes(&mut connection).await } else { 0 };
+            let bytes = if reads { script.bytes(&mut connection).await } else { script.written() };
             if bytes > BYTES_MAX {
                 self.beyond.insert(verb, format!("{bytes} bytes"));
             }
@@ -289,6 +294,13 @@ fn ids(n: usize) -> Vec<String> {
 fn heavy(name: &str, id: &str) -> NewJob {
     let mut job = NewJob { keep: Keep::Nothing, ..job_in(name, id) };
     job.spec.headers = vec![("h".to_owned(), "x".repeat(limit::HEADERS_BYTES_MAX - 1))];
+    job
+}
+
+/// A job with a large payload.
+fn large(name: &str, id: &str) -> NewJob {
+    let mut job = job_in(name, id);
+    job.spec.payload = Some(text(&"x".repeat(100_000)));
     job
 }
 
@@ -409,8 +421,20 @@ async fn write(rig: &mut Rig) {
         dry_run: false,
         until: None,
     };
-    rig.q.store.redrive(redrive).await.unwrap();
+    rig.q.store.redrive(redrive.clone()).await.unwrap();
     rig.look("redrive", false).await;
+    // What goes to another topic goes with its payload.
+    let large = |id: &String| NewJob {
+        keep: Keep::Record(std::time::Duration::from_secs(600)),
+        ..large("large", id)
+    };
+    rig.put(ids(60).iter().map(large)).await;
+    let leased = rig.lease("large", 60).await;
+    rig.q.store.settle(leased.iter().map(ack).collect()).await.unwrap();
+    rig.watch.scripts(&rig.redis).await;
+    let to = Redrive { topic: topic("large"), target: Some(topic("other")), ..redrive };
+    assert_eq!(rig.q.store.redrive(to).await.unwrap().redriven, 60);
+    rig.look("redrive to another topic", false).await;
     rig.q.sleep(60);
     rig.q.store.reap(CALL).await.unwrap();
     rig.look("reap", false).await;
@@ -431,4 +455,26 @@ async fn no_script_looks_at_more_than_a_bounded_part_of_a_deep_shard() {
     let excused: Vec<_> = EXCUSED.iter().map(|(verb, _)| *verb).collect();
     let beyond: Vec<_> = rig.beyond.into_keys().collect();
     assert_eq!(beyond, excused);
+}
+
+#[tokio::test]
+async fn a_clock_that_went_back_is_healed_in_bounded_steps() {
+    let Some(mut rig) = Rig::start().await else { return };
+    let mixed = |id: &str, due| NewJob { priority: Some(3), due, ..job_in("mixed", id) };
+    let names = ids(3 * DEEP);
+    let (now, later) = names.split_at(DEEP);
+    rig.put(now.iter().map(|id| mixed(id, When::Now))).await;
+    rig.put(later.iter().map(|id| mixed(id, after(3_600)))).await;
+    // The line of those without a priority, too.
+    rig.put(now.iter().map(|id| job_in("line", id))).await;
+    let hour = std::time::Duration::from_secs(3_600);
+    rig.q.until(rig.q.now().minus(hour));
+    rig.watch.scripts(&rig.redis).await;
+    rig.q.reopen().await;
+    rig.look("heal", false).await;
+    assert!(rig.beyond.is_empty(), "{:?}", rig.beyond);
+    let stats = rig.q.store.stats(vec![topic("mixed"), topic("line")]).await.unwrap();
+    let counts = stats.into_iter().map(|stats| stats.unwrap()).map(|s| (s.ready, s.scheduled));
+    let (deep, delayed) = (DEEP as u64, 2 * DEEP as u64);
+    assert_eq!(counts.collect::<Vec<_>>(), [(deep, delayed), (deep, 0)]);
 }

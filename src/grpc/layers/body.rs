@@ -23,7 +23,7 @@ use super::{cut, panic};
 
 /// How long after its client's deadline a stream is cut off whose client does not read that it has passed.
 const UNREAD_MAX: Duration = Duration::from_secs(5);
-/// An answer of a read beyond it is withheld where there are no bytes for it; a smaller one always goes out.
+/// An answer of a read or a Pull beyond it is withheld where there are no bytes for it; a smaller one always goes out.
 const SMALL_MAX: usize = 16 << 10;
 
 /// When the server ends a stream whose client does not read: an extension of the answer that opens it.
@@ -105,7 +105,9 @@ impl CallBody {
         let Some(call) = call.filter(|_| frame.is_data()) else { return frame };
         let Some(admission) = call.admission() else { return frame };
         let Ok(bytes) = frame.into_data() else { return Frame::data(Bytes::new()) };
-        if bytes.len() <= SMALL_MAX || !call.method().reads() {
+        // What was written must be told, whatever it takes; what is read can be read again, and jobs go back.
+        let is_withheld = call.method().reads() || call.method().kind == Kind::Pull;
+        if bytes.len() <= SMALL_MAX || !is_withheld {
             admission.take_in_any_case(bytes.len());
         } else if let Err(failure) = admission.take(bytes.len()) {
             return self.cut_short(failure);

@@ -79,19 +79,23 @@ impl RedisStore {
         let takes = states(|state| {
             redrive.states.contains(&state) && next(state, Transition::Redrive).is_ok()
         });
-        for part in redrive.ids.chunks(limit::CALL_JOBS_MAX) {
+        let mut left = &redrive.ids[..];
+        while !left.is_empty() {
             let mut call = self.shard.write_call(Verb::Redrive, redrive.until).await?;
             call.arg(&takes).arg(redrive.topic.as_str()).arg(target.as_str());
             call.arg(micros(redrive.delay)).arg(micros(redrive.spacing));
             call.arg(u8::from(redrive.dry_run)).arg(done.redriven);
             call.arg(redrive.ttl.map_or(String::new(), |ttl| micros(ttl).to_string()));
-            for id in part {
+            for id in left.iter().take(limit::CALL_JOBS_MAX) {
                 call.arg(id.as_str());
             }
             let mut reply = self.run(Lane::Write, &call).await?;
             self.hints.prune_at(reply.maybe_time()?);
-            done.redriven += reply.count()?;
-            done.skipped += reply.count()?;
+            let (redriven, skipped) = (reply.count()?, reply.count()?);
+            (done.redriven, done.skipped) = (done.redriven + redriven, done.skipped + skipped);
+            // Not all of them where much was moved, but one at least.
+            let seen = usize::try_from(redriven + skipped).unwrap_or(usize::MAX);
+            left = left.get(seen.max(1)..).unwrap_or_default();
         }
         Ok(done)
     }

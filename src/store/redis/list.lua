@@ -1,32 +1,18 @@
 -- flags: no-writes
 -- list: which jobs of a topic are in one state, by due time, then by arrival; not those that run.
--- ARGV: now, topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
+-- ARGV: now, whether what is past its time is to be pruned first (0 or 1), topic, state (`r` ready, `s` scheduled, `b` backoff, or the digit of a finished phase), due
 --       time and arrival to begin after (empty: at the beginning), limit.
 -- Reply: when there is something to prune first: false. Else now, the due time and arrival of the last member that
 --        was looked at if the script stopped before it had found enough (else 0 and 0), members (arrival
 --        and id) and due times.
 --#include clock
 --#include line
+--#include place
 local unpack_ = struct.unpack
-local name, state, limit = ARGV[2], ARGV[3], tonumber(ARGV[6])
-local after_due, after_seq = tonumber(ARGV[4]), tonumber(ARGV[5])
-local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
+local name, state, limit = ARGV[3], ARGV[4], tonumber(ARGV[7])
+local after_due, after_seq = tonumber(ARGV[5]), tonumber(ARGV[6])
+local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
-
--- How many members come up to and including the cursor. Members of one due time are in the order of
--- arrival, so the last one that is passed is searched by halves.
-local function passed(order)
-  if not after_due then return 0 end
-  local due = string.format('%d', after_due)
-  local low = call('ZCOUNT', order, '-inf', '(' .. due)
-  local high = low + call('ZCOUNT', order, due, due)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local member = call('ZRANGE', order, middle, middle)[1]
-    if unpack_($member[arrival], member, $member.arrival) <= after_seq then low = middle + 1 else high = middle end
-  end
-  return low
-end
 
 -- Jobs of the line behind the cursor. Among gaps only so many members are looked at: where that stopped.
 local function list_line(found)
@@ -72,7 +58,7 @@ end
 -- Of each order as much as all of them together may give; a place behind which one has more is where this stops.
 local size = math.min(limit, math.floor(768 / math.max(#filled, 1)))
 for _, order in ipairs(filled) do
-  local from = passed(order)
+  local from = passed(order, after_due, after_seq)
   if ahead then from = math.max(from, call('ZCOUNT', order, '-inf', now_text)) end
   local page = call('ZRANGE', order, from, from + size - 1, 'WITHSCORES')
   local last

@@ -10,7 +10,7 @@ use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
 
 use super::member::{arrival_of, id_of};
 use super::reply::Reply;
-use super::script::Verb;
+use super::script::{Call, Verb};
 use super::upkeep::Run;
 use super::{Lane, RedisStore};
 
@@ -97,14 +97,15 @@ impl RedisStore {
     }
 
     async fn list_step(&self, list: &List, after: Option<Cursor>) -> Result<Found> {
-        let mut call = self.call(Verb::List);
-        call.arg(list.topic.as_str()).arg(state_letter(list.state));
-        match after {
-            Some(after) => call.arg(after.due.0).arg(after.sequence),
-            None => call.arg("").arg(""),
+        let add = |call: &mut Call| {
+            call.arg(list.topic.as_str()).arg(state_letter(list.state));
+            match after {
+                Some(after) => call.arg(after.due.0).arg(after.sequence),
+                None => call.arg("").arg(""),
+            };
+            call.arg(list.limit + 1);
         };
-        call.arg(list.limit + 1);
-        let mut reply = self.run_pruned(&call).await?;
+        let mut reply = self.run_pruned(Verb::List, add).await?;
         let now = reply.time()?;
         let (stop_due, sequence) = (reply.maybe_time()?, reply.number()?);
         let stop = stop_due.map(|due| Cursor { due, sequence });
@@ -118,13 +119,19 @@ impl RedisStore {
         Ok(Found { now, places, stop })
     }
 
-    /// Runs a read that counts, after everything that is past its time was pruned.
-    async fn run_pruned(&self, call: &super::script::Call) -> Result<Reply> {
+    /// Runs a read that counts, after what is past its time was pruned. Where more of it comes all the time, or very much
+    /// is left, the read does not wait for that.
+    async fn run_pruned(&self, verb: Verb, add: impl Fn(&mut Call)) -> Result<Reply> {
+        let mut prunes = 0;
         loop {
-            match self.run_raw(Lane::Read, call).await? {
+            let mut call = self.call(verb);
+            call.arg(u8::from(prunes < limit::PRUNES_MAX));
+            add(&mut call);
+            match self.run_raw(Lane::Read, &call).await? {
                 Value::Nil => self.prune(limit::CALL_JOBS_MAX).await?,
                 value => return Reply::new(value),
             };
+            prunes += 1;
         }
     }
 
@@ -149,11 +156,13 @@ impl RedisStore {
     pub(super) async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>> {
         let mut numbers = Vec::with_capacity(topics.len());
         while numbers.len() < topics.len() {
-            let mut call = self.call(Verb::Stats);
-            for topic in topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX) {
-                call.arg(topic.as_str());
-            }
-            let mut reply = self.run_pruned(&call).await?;
+            let left = topics[numbers.len()..].iter().take(limit::CALL_JOBS_MAX);
+            let add = |call: &mut Call| {
+                left.clone().for_each(|topic| {
+                    call.arg(topic.as_str());
+                });
+            };
+            let mut reply = self.run_pruned(Verb::Stats, add).await?;
             let now = reply.time()?;
             // Not all of them where that is much to look at, but one at least.
             loop {

@@ -3,7 +3,8 @@
 -- ARGV: now, which states are put back (a 0 or 1 for each), topic, target, delay and spacing in
 --       microseconds, dry run (0 or 1), how many were put back by earlier calls of this redrive, how long after its new
 --       due time a job expires whose expire time is not after that (empty: it is left); then ids.
--- Reply: next upkeep (0: none), redriven, skipped.
+-- Reply: next upkeep (0: none), redriven, skipped. It ends early once it has moved much to the other topic: the rest of
+--        the ids is to be sent again.
 --#include clock
 --#include line
 --#include record
@@ -11,7 +12,7 @@
 --#include lifecycle
 local takes, name, target, dry = ARGV[2], ARGV[3], ARGV[4], ARGV[7] == '1'
 local delay, spacing, nth, ttl = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[8]), tonumber(ARGV[9])
-local k, redriven, skipped, met = topic_of(name), 0, 0, {}
+local k, redriven, skipped, met, moved = topic_of(name), 0, 0, {}, 0
 local to = topic_of(target)
 
 -- The job that can be put back under this id, if there is one.
@@ -36,6 +37,7 @@ local function move_topic(j)
     if value then
       call('HSET', to.more, kind .. id, value)
       call('HDEL', k.more, kind .. id)
+      moved = moved + #value
     end
   end
   -- Its place in the order of arrival is one of the other topic's; it was enqueued once.
@@ -58,5 +60,6 @@ for a = 10, #ARGV do
     end
     redriven = redriven + 1
   end
+  if moved > $call.bytes then break end
 end
 return { upkeep, redriven, skipped }

@@ -68,12 +68,13 @@ scripts! {
 }
 
 /// What scripts include; `actions` is made of [`actions::table`].
-pub(super) const SOURCES: [(&str, &str); 9] = [
+pub(super) const SOURCES: [(&str, &str); 10] = [
     ("clock", include_str!("lib/clock.lua")),
     ("away", include_str!("lib/away.lua")),
     ("tell", include_str!("lib/tell.lua")),
     ("recall", include_str!("lib/recall.lua")),
     ("line", include_str!("lib/line.lua")),
+    ("place", include_str!("lib/place.lua")),
     ("record", include_str!("lib/record.lua")),
     ("lifecycle", include_str!("lib/lifecycle.lua")),
     ("arrive", include_str!("lib/arrive.lua")),

@@ -334,18 +334,20 @@ impl Shard {
         let (mut healed, mut due) = (0, String::new());
         for topic in self.all_topics().await? {
             for priority in 0..=limit::PRIORITY_MAX {
-                let mut passed = 0;
+                let mut after = [String::new(), String::new()];
                 loop {
                     let mut call = self.call(Verb::Heal);
                     call.arg(topic.as_str())
                         .arg(priority)
-                        .arg(passed)
+                        .arg(&after[0])
+                        .arg(&after[1])
                         .arg(limit::CALL_JOBS_MAX)
                         .arg(&due);
                     let mut reply = self.run_list(Lane::Write, &call).await?;
                     let seen = reply.count()?;
-                    (passed, healed) = (passed + reply.count()?, healed + reply.count()?);
+                    healed += reply.count()?;
                     due = reply.number()?.to_string();
+                    after = [reply.text()?, reply.text()?];
                     if seen == 0 {
                         break;
                     }

@@ -1,13 +1,13 @@
 -- flags: no-writes
 -- stats: numbers of topics.
--- ARGV: now, then names.
+-- ARGV: now, whether what is past its time is to be pruned first (0 or 1), then names.
 -- Reply: when there is something to prune first: false. Else now, then per topic false or: created, enqueued,
 --        succeeded, dead (since the topic exists); scheduled, ready, running, backoff, dead; when the
 --        job became due that is ready longest (0: none is). It ends early once it has looked at much: the rest is to
 --        be asked for again.
 --#include clock
 --#include line
-local alarm = call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
+local alarm = ARGV[2] == '1' and call('ZRANGE', P .. 'alarms', 0, 0, 'WITHSCORES')[2]
 if alarm and tonumber(alarm) <= now then return false end
 local reply, keys = { now }, 0
 
@@ -31,7 +31,7 @@ local function count(name, marks)
   return ahead[1], ready, ahead[2], oldest
 end
 
-for a = 2, #ARGV do
+for a = 3, #ARGV do
   local name = ARGV[a]
   local topic = call('HMGET', P .. 'topic:' .. name, 'created', 'arrived', 'succeeded', 'dead', 'ignored')
   local known, stats = call('HGET', P .. 'claims', name), false

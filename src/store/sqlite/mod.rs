@@ -95,14 +95,18 @@ impl SqliteStore {
         }
     }
 
-    /// Like [`SqliteStore::read`], after everything that is past its time was pruned.
+    /// Like [`SqliteStore::read`], after what is past its time was pruned. Where more of it comes all the time, or very
+    /// much is left, the read does not wait for that.
     fn read_pruned<I: Send + 'static, O: Send + 'static>(
         &self,
         input: I,
         read: reader::Read<I, O>,
     ) -> Reply<'_, O> {
         Box::pin(async move {
-            while self.prune_at.load(Ordering::Acquire) <= self.clock.now().0 {
+            for _ in 0..limit::PRUNES_MAX {
+                if self.prune_at.load(Ordering::Acquire) > self.clock.now().0 {
+                    break;
+                }
                 self.prune(limit::CALL_JOBS_MAX).await?;
             }
             self.read(input, read).await

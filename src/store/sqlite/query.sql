@@ -6,7 +6,7 @@ WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
 ORDER BY due, key LIMIT ?9;
 -- :list_running
 SELECT * FROM jobs
-WHERE topic = ?1 AND phase = 1 AND alarm IS NOT NULL AND (due > ?2 OR due = ?2 AND key > ?3)
+WHERE topic = ?1 AND phase = 1 AND (due > ?2 OR due = ?2 AND key > ?3)
 ORDER BY due, key LIMIT ?4;
 -- :list_finished
 SELECT * FROM jobs

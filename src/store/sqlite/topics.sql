@@ -22,7 +22,7 @@ SELECT count(*),
        min(due)
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 -- :running
-SELECT count(*) FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND topic = ?1;
+SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 1;
 -- :dead
 SELECT count(*) FROM jobs WHERE topic = ?1 AND phase = 3 AND phase >= 2;
 -- :behind

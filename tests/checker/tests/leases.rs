@@ -91,6 +91,13 @@ fn an_extend_keeps_a_lease() {
     let ended = || Event::Ended { stream: 0, at: 1100 * MS };
     assert_eq!(repeated(2200, [ended(), extended(1150)]).overlap, [8], "after the break");
     assert!(repeated(2200, [ended(), extended(1020)]).sound(), "long before it");
+    let opened = |stream, at_ms| Event::Opened { stream, worker: 0, server: 0, at: at_ms * MS };
+    let adopter = |at_ms| {
+        let adopted = Event::Ended { stream: 7, at: (at_ms + 10) * MS };
+        [opened(0, 900), ended(), extended(1150), opened(7, at_ms), adopted]
+    };
+    assert!(repeated(2400, adopter(1160)).sound(), "its next stream broke, too");
+    assert_eq!(repeated(2400, adopter(1140)).overlap, [8], "and it has spoken for it since");
 }
 
 #[test]

@@ -313,6 +313,7 @@ macro_rules! conformance {
                 a_limit_is_kept_and_the_rest_is_announced
                 the_next_time_is_that_of_the_next_job
                 a_pruned_job_is_not_in_the_way_of_a_new_one
+                a_count_does_not_wait_for_all_that_is_past_its_time
             }
             tidy {
                 a_topic_is_forgotten_once_it_was_empty_for_long

@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
-use ringq::domain::{Keep, Spec, State};
-use ringq::store::NewJob;
+use ringq::domain::{Keep, Spec, State, limit};
+use ringq::store::{List, NewJob};
 
 use super::fixture::Fixture;
-use super::values::{TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text};
+use super::values::{
+    TOPIC, ack, after, dead_lettered, failed_for, new_job, one, plus, text, topic,
+};
 
 /// Prunes until there is nothing left to do now; how many jobs that were.
 async fn prune_all(q: &Fixture) -> u64 {
@@ -124,4 +126,25 @@ pub(crate) async fn a_pruned_job_is_not_in_the_way_of_a_new_one(q: Fixture) {
     let settled = one(q.store.settle(vec![ack(&leased)]).await.unwrap());
     assert_eq!(settled, Err(ringq::store::Refused::Stale));
     assert_eq!(q.stats(TOPIC).await.ready, 1);
+}
+
+/// More of it may come all the time.
+pub(crate) async fn a_count_does_not_wait_for_all_that_is_past_its_time(q: Fixture) {
+    const MANY: usize = (limit::PRUNES_MAX + 2) * limit::CALL_JOBS_MAX;
+    let expires = |n: usize| NewJob {
+        expire: Some(after(60)),
+        keep: Keep::Nothing,
+        ..new_job(&n.to_string())
+    };
+    for part in (0..MANY).map(expires).collect::<Vec<_>>().chunks(limit::CALL_JOBS_MAX) {
+        q.store.enqueue(part.to_vec()).await.unwrap();
+    }
+    q.sleep(61);
+    q.stats(TOPIC).await;
+    assert!(records(&q).await >= limit::CALL_JOBS_MAX as u64, "some of it is left");
+    let list =
+        List { topic: topic(TOPIC), state: State::Ready, full: false, limit: 50, after: None };
+    let page = q.store.list(list).await.unwrap();
+    assert!(page.jobs.is_empty(), "what is past its time is in no list");
+    assert_eq!(q.stats(TOPIC).await.ready, 0);
 }

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use prost::Message as _;
-use ringq::pb::{GetServerInfoRequest, NackAction, NackItem, StreamRequest};
+use ringq::pb::{GetServerInfoRequest, NackAction, NackItem, PullRequest, StreamRequest};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -20,6 +20,7 @@ use crate::harness::{
 
 const INFO: &str = "AdminService/GetServerInfo";
 const ENQUEUE: &str = "QueueService/Enqueue";
+const PULL: &str = "QueueService/Pull";
 
 /// The gRPC status that an answer has in its headers; none: it has a body.
 fn status(answer: &RawAnswer) -> Option<&str> {
@@ -50,6 +51,34 @@ async fn answers_that_are_not_read_cost_no_settle_and_others_only_for_a_moment()
     client.extend(&held.receipt, millis(30_000)).await;
     client.ack(&held.receipt).await;
     eventually("room for others", async || client.send(request(job("mail"))).await.ok()).await;
+}
+
+/// Jobs of an answer for which there are no bytes go back.
+#[tokio::test]
+async fn answers_of_pulls_that_are_not_read_cost_no_settle() {
+    const JOBS: usize = 60;
+    let server = Setup::new().config("max_message_mib = 32").start().await;
+    let client = server.connect().await;
+    client.enqueue(job("mail")).await;
+    let held = client.pull_one("mail").await;
+    for _ in 0..JOBS {
+        client.enqueue(job("large").with_data(vec![7; 900 << 10])).await;
+    }
+    let pull = framed(&PullRequest { topics: vec!["large".into()], ..Default::default() });
+    let mut calls = Vec::new();
+    for _ in 0..15 {
+        let mut rude = RawCalls::connect(server.grpc, 1).await;
+        calls.extend((0..8).map(|_| tokio::spawn(rude.begin(PULL, pull.clone(), true))));
+    }
+    let answers = join_all(calls).await;
+    let is_kept = async || client.stats("large").await.running.try_into().ok().filter(|&n| n <= 36);
+    let running: usize = eventually("the others go back", is_kept).await;
+    assert!(running > 10, "{running} wait to be read");
+    for _ in 0..20 {
+        client.extend(&held.receipt, millis(30_000)).await;
+    }
+    client.ack(&held.receipt).await;
+    drop(answers);
 }
 
 #[tokio::test]

@@ -1,0 +1,17 @@
+-- A place in an order.
+
+-- How many members come up to and including the one with this due time and arrival. Members of one due time are in the
+-- order of arrival, so the last one that is passed is searched by halves.
+local function passed(order, after_due, after_seq)
+  if not after_due then return 0 end
+  local due = string.format('%d', after_due)
+  local low = call('ZCOUNT', order, '-inf', '(' .. due)
+  local high = low + call('ZCOUNT', order, due, due)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local member = call('ZRANGE', order, middle, middle)[1]
+    local seq = struct.unpack($member[arrival], member, $member.arrival)
+    if seq <= after_seq then low = middle + 1 else high = middle end
+  end
+  return low
+end
