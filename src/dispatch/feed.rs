@@ -11,6 +11,7 @@ use std::time::Duration;
 use rand::Rng as _;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Skew;
@@ -33,6 +34,8 @@ use super::streams::Streams;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// Topics of one page when all of them are read.
 const TOPICS_PAGE: usize = 1_000;
+/// A look that takes longer is left for the next round.
+const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub(super) struct Feed {
@@ -282,7 +285,13 @@ impl Feed {
 
     /// Names a page of the shard's topics to the board, or the new ones among them.
     async fn read_topics(&mut self, reading: Reading) -> shards::Result<()> {
-        let page = self.shard.topics(String::new(), reading.after, TOPICS_PAGE).await?;
+        let names = self.shard.topics(String::new(), reading.after, TOPICS_PAGE);
+        // Reads may be slow, or refused, while claims are well, and those wait for this.
+        let Ok(Ok(page)) = timeout(LOOK_MAX, names).await else {
+            self.looks.failed();
+            self.hear_waiting();
+            return Ok(());
+        };
         for topic in &page {
             if reading.all || !self.board.knows(&topic.name) {
                 self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));

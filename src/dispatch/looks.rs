@@ -141,6 +141,11 @@ impl Looks {
         self.calm_down();
     }
 
+    /// A look brought nothing: the next round goes on with it.
+    pub(super) fn failed(&mut self) {
+        (self.left, self.is_urgent) = (0, false);
+    }
+
     fn calm_down(&mut self) {
         self.is_urgent &= self.reading.is_some() || self.asleep > 0;
     }

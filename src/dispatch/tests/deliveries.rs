@@ -72,3 +72,20 @@ async fn a_large_job_comes_when_there_is_room_whatever_came_meanwhile() {
     let large = stream.jobs(1).await;
     assert_eq!(large[0].job.key.topic.as_str(), "a");
 }
+
+/// Reads can be slow while claims are well.
+#[tokio::test]
+async fn a_glob_whose_topics_are_not_told_holds_up_no_other_stream() {
+    let server = Server::start();
+    let mut plain = server.open(options(&["t"]));
+    server.store.hang_topics();
+    let glob = server.open(options(&["u.*"]));
+    let begin = std::time::Instant::now();
+    for _ in 0..5 {
+        server.enqueue("t", 1).await;
+        let sent = plain.jobs(1).await;
+        server.ack(&sent).await;
+    }
+    assert!(begin.elapsed() < 4 * SECOND, "{:?}", begin.elapsed());
+    drop(glob);
+}

@@ -29,6 +29,7 @@ pub(super) struct Flaky {
     /// Where it is shared and nothing is heard of it: the hints that arrive all the same.
     pub(super) hints: Events,
     deaf: AtomicBool,
+    mute: AtomicBool,
     asked: AtomicUsize,
     calls: Mutex<Vec<Call>>,
 }
@@ -60,6 +61,7 @@ impl Flaky {
             signs: Mutex::default(),
             hints: Events::new(),
             deaf: AtomicBool::new(false),
+            mute: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
             calls: Mutex::default(),
         }
@@ -69,6 +71,11 @@ impl Flaky {
     pub(super) fn share_unheard(&self) {
         self.share();
         self.deaf.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on the names of its topics are never told.
+    pub(super) fn hang_topics(&self) {
+        self.mute.store(true, Ordering::Relaxed);
     }
 
     /// The calls of the feed since this was asked last.
@@ -240,6 +247,9 @@ impl Store for Flaky {
         limit: usize,
     ) -> Reply<'_, Vec<Topic>> {
         self.calls.lock().unwrap().push(Call::Look);
+        if self.mute.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         self.store.topics(prefix, after, limit)
     }
 
