@@ -25,6 +25,7 @@
 //! |---|---|
 //! | `clock` | the time, first of all |
 //! | `line`, `record` | a job in its order and its record, read and written; nobody else knows how they lie |
+//! | `place` | where a list or heal goes on in an order |
 //! | `away` | when no server served the shard |
 //! | `lifecycle` | a job that ends, waits again or is forgotten |
 //! | `recall` | what is recalled of an ended job whose id a server made |

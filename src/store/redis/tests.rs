@@ -19,7 +19,7 @@ fn called(file: &str) -> Vec<&'static str> {
     let capitalized = |word: &str| word[..1].to_uppercase() + &word[1..];
     let calls = |script: &&Source| {
         let verb: String = script.name.split('_').map(capitalized).collect();
-        code.contains(&format!("call(Verb::{verb}"))
+        code.contains(&format!("(Verb::{verb}"))
     };
     ALL.iter().filter(calls).map(|script| script.name).collect()
 }
