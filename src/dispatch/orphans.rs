@@ -188,7 +188,7 @@ impl<'a> Orphans<'a> {
         Some(leases)
     }
 
-    /// Ends these leases. Answers those among which are some that did not end: somebody has settled or extended them.
+    /// Ends these leases. Answers those among which are some that did not end, because they were settled or extended.
     /// What is left in `leases` is to be ended after another grace: the shard did not answer.
     async fn end(&self, leases: &mut Vec<Lease>) -> Vec<Lease> {
         let (mut ended, mut rest) = (0, Vec::new());

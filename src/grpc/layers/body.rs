@@ -105,7 +105,7 @@ impl CallBody {
         let Some(call) = call.filter(|_| frame.is_data()) else { return frame };
         let Some(admission) = call.admission() else { return frame };
         let Ok(bytes) = frame.into_data() else { return Frame::data(Bytes::new()) };
-        // What was written must be told, whatever it takes; what is read can be read again, and jobs go back.
+        // The answer to a write always goes out; a read can be repeated, and the jobs of a Pull go back.
         let is_withheld = call.method().reads() || call.method().kind == Kind::Pull;
         if bytes.len() <= SMALL_MAX || !is_withheld {
             admission.take_in_any_case(bytes.len());

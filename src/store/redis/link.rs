@@ -67,8 +67,8 @@ struct Target {
     pool: Pool,
 }
 
-/// While there are doubts of a connection that are not settled, it has to be tried before it is used again. Whoever tries
-/// it settles those that there were before; dropped, it leaves everything as it was.
+/// Reasons to try a connection before it is used again, counted. A try that finds an answering connection settles those
+/// that were raised before it; one that is dropped or fails settles none.
 #[derive(Default)]
 struct Doubts {
     raised: AtomicU64,

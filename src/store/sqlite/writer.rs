@@ -101,7 +101,7 @@ impl Writer {
         self.call_until(None, sync, weight, input, verb)
     }
 
-    /// The same of a call that is not begun after `until`: by then its caller may have been told that nobody knows.
+    /// The same of a call that is not begun after `until`: by then its caller may have got OUTCOME_UNKNOWN.
     pub(super) fn call_until<I: Send + 'static, O: Send + 'static>(
         &self,
         until: Option<Instant>,
@@ -368,7 +368,7 @@ mod tests {
         SqliteStore::open(Config { name, database, clock: Clock::system() }).unwrap()
     }
 
-    /// By then whoever has called may have been told that nobody knows.
+    /// By then its caller may have got OUTCOME_UNKNOWN.
     #[tokio::test]
     async fn a_call_that_waits_until_its_deadline_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
