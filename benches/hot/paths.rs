@@ -96,12 +96,12 @@ fn receipt_decode() -> impl FnMut() {
 /// A delivery taken into the credit of a busy stream, and given back.
 fn credit_grant_release() -> impl FnMut() {
     let mut credit = Credit::new(2 * HELD, 64 << 20);
-    (0..HELD).for_each(|n| credit.grant(Token::new(1, n), 100, ()));
+    (0..HELD).for_each(|n| credit.grant(Token(1 << 32 | u64::from(n)), 100, ()));
     let mut next = 0;
     move || {
         // Another one each time: hash tables have random seeds, so that no token costs the same twice.
         next += 1;
-        let token = Token::new(2, next);
+        let token = Token(2 << 32 | next);
         credit.grant(black_box(token), 100, ());
         black_box((credit.jobs_free(), credit.bytes_free()));
         black_box(credit.release(black_box(token)));
@@ -178,7 +178,7 @@ fn key() -> JobKey {
 fn receipt() -> Receipt {
     let shard = shard("s0");
     let key = JobKey { id: JobId::server_made(&shard, UUID), ..key() };
-    Receipt { shard, owner: 0xfeed_f00d, stream: 7, token: Token::new(0xdead_beef, 42), key }
+    Receipt { shard, owner: 0xfeed_f00d, stream: 7, token: Token(0xdead_beef_0000_002a), key }
 }
 
 fn payload() -> Payload {

@@ -7,8 +7,9 @@ use super::id::{JobId, JobKey};
 use super::limit;
 use super::name::{ShardName, TopicName};
 
-/// Random 64-bit proof of one lease. All tokens of one claim share their upper half, the claim's
-/// nonce, so that a claim whose reply was lost can be undone as a whole.
+/// Proof of one lease, in 64 bits. All tokens of one claim share their upper half, the claim's random
+/// nonce, so that a claim whose reply was lost can be undone as a whole. Below are random bits, and the place of the
+/// lease in the claim: a stream knows its leases by their tokens, so no two may be alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
@@ -29,14 +30,18 @@ pub struct Receipt {
 }
 
 const VERSION: u8 = 1;
+/// Bits of a token for the place of its lease in the claim.
+const PLACE_BITS: u32 = limit::CALL_JOBS_MAX.ilog2();
+const _: () = assert!(1 << PLACE_BITS == limit::CALL_JOBS_MAX, "each job of a claim has a place");
 
 // === impl Token ===
 
 impl Token {
-    /// The token of one lease: the claim's nonce above, entropy below.
-    #[must_use]
-    pub fn new(nonce: u32, entropy: u32) -> Token {
-        Token(u64::from(nonce) << 32 | u64::from(entropy))
+    /// The tokens of one claim, as many as are taken. As many as a claim has jobs at most differ, whatever the entropy.
+    pub fn of_claim(nonce: u32, entropy: impl Iterator<Item = u32>) -> impl Iterator<Item = Token> {
+        let places = (0..1 << PLACE_BITS).cycle();
+        let half = |(entropy, place): (u32, u32)| u64::from(entropy << PLACE_BITS | place);
+        entropy.zip(places).map(half).map(move |half| Token(u64::from(nonce) << 32 | half))
     }
 
     /// The nonce of the claim that made it.
@@ -110,12 +115,20 @@ mod tests {
             shard: ShardName::try_new("s0").unwrap(),
             owner: 7,
             stream: 9,
-            token: Token::new(0xdead_beef, 42),
+            token: Token(0xdead_beef_0000_002a),
             key: JobKey {
                 topic: TopicName::try_new(topic).unwrap(),
                 id: JobId::try_new(id).unwrap(),
             },
         }
+    }
+
+    #[test]
+    fn tokens_of_a_claim_differ_whatever_the_entropy() {
+        let alike = Token::of_claim(7, std::iter::repeat(u32::MAX)).take(limit::CALL_JOBS_MAX);
+        let tokens: std::collections::BTreeSet<_> = alike.collect();
+        assert_eq!(tokens.len(), limit::CALL_JOBS_MAX);
+        assert!(tokens.iter().all(|token| token.nonce() == 7));
     }
 
     #[test]

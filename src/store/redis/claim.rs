@@ -60,8 +60,7 @@ fn jobs_at_most(claim: &Claim) -> usize {
 }
 
 fn fresh_tokens(claim: &Claim) -> Vec<Token> {
-    let halves = rand::rng().random_iter().take(jobs_at_most(claim));
-    halves.map(|half| Token::new(claim.nonce, half)).collect()
+    Token::of_claim(claim.nonce, rand::rng().random_iter()).take(jobs_at_most(claim)).collect()
 }
 
 /// How many takers each ask has.

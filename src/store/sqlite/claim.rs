@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use rand::Rng as _;
-use rand::rngs::ThreadRng;
 use rusqlite::params;
 
 use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
@@ -77,15 +76,17 @@ pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
         expiries: limit::CALL_JOBS_MAX,
     };
     let asks = claim.asks.iter();
-    let topics = asks.map(|ask| claim_topic(session, claim, ask, &mut budget));
+    let mut tokens = Token::of_claim(claim.nonce, rand::rng().random_iter());
+    let topics = asks.map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens));
     Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
 }
 
 fn claim_topic(
     session: &mut Session<'_>,
-    claim: &Claim,
+    owner: u32,
     ask: &Ask,
     budget: &mut Budget,
+    tokens: &mut impl Iterator<Item = Token>,
 ) -> Done<Claimed> {
     let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
     let Some(topic) = session.topic(&ask.topic)? else {
@@ -94,7 +95,7 @@ fn claim_topic(
     let mut round = Round::new(&ask.takers);
     let mut taken = Vec::new();
     let rest = take(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
-    lease(session, claim, &ask.takers, taken, &mut leased)?;
+    lease(session, owner, &ask.takers, taken.into_iter().zip(tokens), &mut leased)?;
     Ok(Claimed { leased, rest })
 }
 
@@ -193,23 +194,22 @@ fn expire_all(session: &mut Session<'_>, keys: &[i64]) -> Done<()> {
 /// Writes the leases of what was taken.
 fn lease(
     session: &mut Session<'_>,
-    claim: &Claim,
+    owner: u32,
     takers: &[Taker],
-    taken: Vec<Taken>,
+    taken: impl Iterator<Item = (Taken, Token)>,
     leased: &mut [Vec<Leased>],
 ) -> Done<()> {
     let mut statement = session.prepare(LEASE)?;
-    let mut entropy = rand::rng();
-    for Taken { key, taker: index, mut job } in taken {
+    for (Taken { key, taker: index, mut job }, token) in taken {
         let taker = &takers[index];
         let duration = job.spec.lease.unwrap_or(taker.lease);
-        job.token = new_token(claim.nonce, &mut entropy);
+        job.token = token;
         job.deadline = session.now.plus(duration);
         statement.execute(params![
             key,
             signed(job.token.0),
             job.deadline.0,
-            claim.owner,
+            owner,
             taker.stream,
             taker.grace.map(micros),
             micros(duration),
@@ -221,10 +221,6 @@ fn lease(
         leased[index].push(job);
     }
     Ok(())
-}
-
-fn new_token(nonce: u32, entropy: &mut ThreadRng) -> Token {
-    Token::new(nonce, entropy.random())
 }
 
 // === impl Budget ===

@@ -1,5 +1,6 @@
 //! Claim: what is handed out, when, in which order, to whom, and what is said of the rest.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ringq::domain::{Spec, State, Time, limit};
@@ -61,6 +62,21 @@ pub(crate) async fn a_job_is_handed_out_once(q: Fixture) {
     q.until(leased.deadline);
     q.sleep(1);
     assert!(q.claim_ids().await.is_empty(), "a passed deadline only allows reaping");
+}
+
+/// A stream knows its leases by their tokens. With random ones two of so many meet once in 30,000 claims; those that
+/// are made to differ do so in fewer bits, too.
+pub(crate) async fn no_two_leases_of_a_claim_have_one_token(q: Fixture) {
+    let job = |n: usize| job_in(["t", "u", "v"][n % 3], &n.to_string());
+    q.store.enqueue((0..limit::CALL_JOBS_MAX).map(job).collect()).await.unwrap();
+    let seats = || vec![Taker { jobs: 100, ..taker() }, Taker { stream: 2, ..taker() }];
+    let asks = ["t", "u", "v"].map(|name| Ask { topic: topic(name), takers: seats() });
+    let claim = Claim { nonce: q.nonce(), owner: OWNER, asks: asks.to_vec() };
+    let claimed = q.store.claim(claim).await.unwrap().topics;
+    let leased = claimed.into_iter().flat_map(|topic| topic.leased).flatten();
+    let places: BTreeSet<u64> =
+        leased.map(|leased| leased.token.0 % limit::CALL_JOBS_MAX as u64).collect();
+    assert_eq!(places.len(), limit::CALL_JOBS_MAX);
 }
 
 // === order ===

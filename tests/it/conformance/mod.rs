@@ -127,6 +127,7 @@ macro_rules! conformance {
                 a_retried_job_is_not_handed_out_before_its_wait_is_over
                 an_expired_job_is_never_handed_out
                 a_job_is_handed_out_once
+                no_two_leases_of_a_claim_have_one_token
                 order_is_priority_then_due_time_then_arrival
                 fresh_delayed_retried_and_returned_jobs_wait_in_one_order
                 a_retry_without_delay_goes_to_the_end
