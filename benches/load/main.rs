@@ -49,6 +49,9 @@ struct Options {
     /// On so many Redis shards without persistence, instead of a SQLite file.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..=64))]
     redis: u16,
+    /// Of `gaps`, only work whose figures begin with this: `list ready`.
+    #[arg(long, default_value = "")]
+    only: String,
     /// Where databases go; the disk under it is part of every figure.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -68,6 +71,7 @@ fn main() -> Result<ExitCode> {
         scale: options.scale,
         redis: usize::from(options.redis),
         threads: usize::from(options.threads),
+        only: options.only.clone(),
     };
     let fsync = disk::probe(&setting.dir)?;
     let report = measure(&options, &setting)?;

@@ -94,6 +94,9 @@ pub const CALL_BYTES_MAX: usize = 1 << 20;
 /// Entries of one kind of key that one store call looks at most, those included that it only passes over: a Redis
 /// serves no other caller meanwhile, and so many take it less than 2 ms.
 pub const CALL_LOOKS_MAX: usize = 1_024;
+/// Entries that one part of a long look takes: of all topics, or all leases. The parts follow each other at once, and each
+/// makes the calls that deliver jobs wait, so they are short.
+pub const PART_MAX: usize = 256;
 /// Bytes that wait for a stream's transport at most: what a worker has not read is not claimed.
 pub const PREFETCH_BYTES_MAX: u64 = 2 << 20;
 
@@ -234,7 +237,7 @@ mod tests {
 
     /// Those that no client runs into: how the server does its work, what operators name, and what is taken where
     /// a client asks for nothing.
-    const UNPUBLISHED: [&str; 20] = [
+    const UNPUBLISHED: [&str; 21] = [
         "SHARD_NAME_BYTES_MAX",
         "CONFIRMED_CALLS_MAX",
         "STREAM_BATCH_DEFAULT",
@@ -244,6 +247,7 @@ mod tests {
         "PRUNES_MAX",
         "CALL_BYTES_MAX",
         "CALL_LOOKS_MAX",
+        "PART_MAX",
         "EMPTY_TOPIC_MAX",
         "PREFETCH_BYTES_MAX",
         "AWAY_GRACE_MAX",

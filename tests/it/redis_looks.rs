@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use deadpool_redis::redis;
 use ringq::domain::{JobId, Keep, State, When, limit};
-use ringq::store::{Ask, Claim, Cursor, Delete, List, NewJob, Redrive, Reschedule, Taker, Unclaim};
+use ringq::store::{
+    Ask, Claim, Cursor, Delete, List, LostClaim, NewJob, Redrive, Reschedule, Taker, Unclaim,
+};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
@@ -16,6 +18,11 @@ use crate::harness::Redis;
 
 /// Deeper than any script looks.
 const DEEP: usize = 3 * limit::CALL_LOOKS_MAX;
+/// Verbs that look at all that lies in a shard, part by part: their scripts follow each other at once. What one step of a
+/// scan gives back may be a little more than was asked for.
+const LONG: [&str; 6] =
+    ["topics", "stats", "info", "list running", "orphans", "search for a lost claim"];
+const PART_MAX: usize = limit::PART_MAX + limit::PART_MAX / 4;
 /// What a script reads at most: it stops behind the page with which it has read enough.
 const BYTES_MAX: usize = limit::CALL_BYTES_MAX + limit::CALL_BYTES_MAX / 8;
 /// Verbs that look at more, each with its reason. They are to become none.
@@ -241,9 +248,10 @@ impl Rig {
         assert!(!scripts.is_empty(), "{verb}: no script has run");
         let client = redis::Client::open(self.redis.url()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let most = if LONG.contains(&verb) { PART_MAX } else { limit::CALL_LOOKS_MAX };
         for script in scripts {
             for (kind, entries) in script.touched(&self.redis).await {
-                if entries > limit::CALL_LOOKS_MAX {
+                if entries > most {
                     self.beyond.insert(verb, format!("{entries} entries of {kind}"));
                 }
             }
@@ -278,6 +286,15 @@ impl Rig {
             leased.extend(claimed.leased.into_iter().flatten());
         }
         leased
+    }
+
+    /// The next part of the search for the leases of a lost claim; where the part after it begins.
+    async fn search(&mut self, lost: &LostClaim) -> Option<String> {
+        let undone = self.q.store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
+        assert_eq!(undone.leases, 0);
+        // Its first part writes that the claim is given up.
+        self.look("search for a lost claim", lost.from.is_some()).await;
+        undone.next
     }
 
     async fn list(&self, name: &str, state: State, after: Option<Cursor>) {
@@ -352,13 +369,18 @@ async fn read(rig: &mut Rig) {
         for name in ["holes", "heavy", "running", "done", "delayed"] {
             rig.list(name, state, None).await;
             rig.list(name, state, Some(Cursor { due: rig.q.now(), sequence: 100 })).await;
-            rig.look("list", true).await;
+            rig.look(if state == State::Running { "list running" } else { "list" }, true).await;
         }
     }
     rig.q.store.ids(topic("holes"), None, limit::CALL_JOBS_MAX).await.unwrap();
     rig.look("ids", true).await;
     rig.q.store.orphans(vec![OWNER]).await.unwrap();
     rig.look("orphans", true).await;
+    let topics = [topic("running")].into();
+    let mut lost = LostClaim { nonce: rig.q.nonce(), topics, from: None };
+    while let Some(next) = rig.search(&lost).await {
+        lost.from = Some(next);
+    }
     let asks = names[..limit::CALL_JOBS_MAX].iter();
     let asks = asks.map(|name| Ask { topic: name.clone(), takers: Vec::new() }).collect();
     let claim = Claim { nonce: rig.q.nonce(), owner: OWNER, asks };

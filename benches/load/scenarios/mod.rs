@@ -117,6 +117,8 @@ pub(crate) struct Setting {
     pub(crate) redis: usize,
     /// Threads of the client.
     pub(crate) threads: usize,
+    /// Of `gaps`, only work whose figures begin with this.
+    pub(crate) only: String,
 }
 
 impl Setting {

@@ -37,7 +37,7 @@ end
 
 local names = call('ZRANGEBYLEX', P .. 'topics', ARGV[2], '+', 'LIMIT', 0, ARGV[3])
 local looked, n = 0, 0
-while n < #names and looked < $call.looks do
+while n < #names and looked < $part.looks do
   n = n + 1
   looked = looked + count(names[n])
 end

@@ -31,7 +31,7 @@ impl RedisStore {
         let mut place = "-".to_owned();
         loop {
             let mut call = self.call(Verb::Info);
-            call.arg(&place).arg(limit::CALL_JOBS_MAX);
+            call.arg(&place).arg(limit::PART_MAX);
             let mut reply = self.run(Lane::Read, &call).await?;
             let state = state_named(&reply.text()?);
             let (last, more) = (reply.text()?, reply.number()? == 1);
@@ -63,12 +63,12 @@ impl RedisStore {
         let mut passed = 0;
         loop {
             let mut call = self.call(Verb::Kept);
-            call.arg(passed).arg(limit::CALL_JOBS_MAX);
+            call.arg(passed).arg(limit::PART_MAX);
             let mut reply = self.run(Lane::Read, &call).await?;
             let found = reply.maybe_time()?;
             let (looked, last) = (reply.length()?, reply.maybe_time()?);
             passed += looked as u64;
-            if found.is_some() || looked < limit::CALL_JOBS_MAX {
+            if found.is_some() || looked < limit::PART_MAX {
                 return Ok(found);
             }
             if passed >= ALARMS_MAX {

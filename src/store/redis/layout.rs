@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use crate::domain::AttemptOutcome;
 use crate::domain::limit::{
-    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX,
+    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX,
     REPEAT_MAX,
 };
 use crate::store::codec::outcome_code;
@@ -137,13 +137,14 @@ const LAYOUTS: [(&str, &[&[Field]]); 12] = [
 ];
 
 /// Numbers that scripts name.
-const NUMBERS: [(&str, i64); 30] = [
+const NUMBERS: [(&str, i64); 31] = [
     ("running", RUNS as i64),
     ("unusual", UNUSUAL as i64),
     ("time.max", TIME_MAX),
     ("call.jobs", CALL_JOBS_MAX as i64),
     ("call.bytes", CALL_BYTES_MAX as i64),
     ("call.looks", CALL_LOOKS_MAX as i64),
+    ("part.looks", PART_MAX as i64),
     ("apart.kept", apart::KEPT as i64),
     ("apart.story", apart::STORY as i64),
     ("apart.payload", apart::PAYLOAD as i64),

@@ -40,7 +40,11 @@ impl RedisStore {
         places.truncate(list.limit);
         let next = places.last().map(|(cursor, _)| *cursor).filter(|_| more).or(stop);
         let (cursors, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
-        let found = self.get(keys, list.full).await?.into_iter().zip(cursors);
+        let mut found = Vec::with_capacity(keys.len());
+        for part in keys.chunks(limit::PART_MAX) {
+            found.extend(self.get(part.to_vec(), list.full).await?);
+        }
+        let found = found.into_iter().zip(cursors);
         let listed = found.filter_map(|(job, place)| Some(Listed { job: job?, place }));
         // One that has left the state since then is not in the list.
         let jobs = listed.filter(|listed| listed.job.state == list.state).collect();
@@ -147,7 +151,7 @@ impl RedisStore {
             _ => format!("[{prefix}"),
         };
         let _permit = self.permit().await?;
-        let found = self.shard.topics_from(&place, limit).await?;
+        let found = self.shard.topics_from(place, limit).await?;
         let found = found.into_iter().map(|(topic, _)| topic);
         Ok(found.take_while(|topic| topic.name.as_str().starts_with(&prefix)).collect())
     }

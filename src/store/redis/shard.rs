@@ -361,10 +361,30 @@ impl Shard {
 // === impl Shard: topics ===
 
 impl Shard {
-    /// Topics from a place on, and how many records each has.
-    pub(super) async fn topics_from(&self, place: &str, limit: usize) -> Result<Vec<(Topic, u64)>> {
+    /// So many topics from a place on, in parts, and how many records each has.
+    pub(super) async fn topics_from(
+        &self,
+        mut place: String,
+        limit: usize,
+    ) -> Result<Vec<(Topic, u64)>> {
+        let mut topics = Vec::new();
+        loop {
+            let size = (limit - topics.len()).min(limit::PART_MAX);
+            let part = self.part_of_topics(&place, size).await?;
+            let full = part.len() == size;
+            topics.extend(part);
+            match topics.last() {
+                Some((last, _)) if full && topics.len() < limit => {
+                    place = format!("({}", last.name)
+                }
+                _ => return Ok(topics),
+            }
+        }
+    }
+
+    async fn part_of_topics(&self, place: &str, size: usize) -> Result<Vec<(Topic, u64)>> {
         let mut call = self.call(Verb::Topics);
-        call.arg(place).arg(limit);
+        call.arg(place).arg(size);
         let mut reply = self.run_list(Lane::Read, &call).await?;
         let mut topics = Vec::new();
         while !reply.is_empty() {
@@ -374,18 +394,9 @@ impl Shard {
         Ok(topics)
     }
 
-    /// Every topic, in portions, with how many records each has.
+    /// Every topic, and how many records each has.
     pub(super) async fn topics_with_records(&self) -> Result<Vec<(Topic, u64)>> {
-        let (mut all, mut place) = (Vec::new(), "-".to_owned());
-        loop {
-            let part = self.topics_from(&place, limit::CALL_JOBS_MAX).await?;
-            let full = part.len() == limit::CALL_JOBS_MAX;
-            all.extend(part);
-            match all.last() {
-                Some((last, _)) if full => place = format!("({}", last.name),
-                _ => return Ok(all),
-            }
-        }
+        self.topics_from("-".to_owned(), usize::MAX).await
     }
 
     /// The names of all topics.

@@ -45,6 +45,6 @@ for a = 3, #ARGV do
   end
   reply[#reply + 1] = stats
   keys = keys + 8 + (known and 3 * #known or 0)
-  if keys >= $call.looks or looked_enough() then break end
+  if keys >= $part.looks or looks >= $part.looks or looked_enough() then break end
 end
 return reply

@@ -115,10 +115,13 @@ impl RedisStore {
             };
             self.visit_running(&topic, visit).await?;
         }
-        let refs = wanted.into_iter().map(|(key, token)| LeaseRef { key, token });
-        // One that has ended meanwhile is none any more.
-        let leases = self.leases(refs.collect()).await?;
-        Ok(leases.into_iter().flatten().collect())
+        let refs: Vec<_> = wanted.into_iter().map(|(key, token)| LeaseRef { key, token }).collect();
+        let mut leases = Vec::with_capacity(refs.len());
+        for part in refs.chunks(limit::PART_MAX) {
+            // One that has ended meanwhile is none any more.
+            leases.extend(self.leases(part.to_vec()).await?.into_iter().flatten());
+        }
+        Ok(leases)
     }
 
     /// Shows everything that runs of a topic, some of it twice; answers the store's time before that.
@@ -142,7 +145,7 @@ impl RedisStore {
     /// The part of what runs of a topic that begins at `cursor`.
     pub(super) async fn running_part(&self, topic: &TopicName, cursor: &[u8]) -> Result<Part> {
         let mut call = self.call(Verb::Running);
-        call.arg(topic.as_str()).arg(cursor).arg(limit::CALL_JOBS_MAX);
+        call.arg(topic.as_str()).arg(cursor).arg(limit::PART_MAX);
         let mut reply = self.run(Lane::Read, &call).await?;
         let now = reply.time()?;
         let next = Some(reply.bytes()?).filter(|cursor| &cursor[..] != FIRST.as_bytes());
