@@ -32,8 +32,6 @@ use super::streams::Streams;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// Topics of one page when all of them are read.
-const TOPICS_PAGE: usize = 1_000;
 /// A look that takes longer is left for the next round.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
@@ -112,7 +110,8 @@ impl Feed {
             self.look(look).await
         } else if let Some(plan) = self.board.plan() {
             self.claim(plan).await
-        } else if self.looks.has_more() {
+        } else if self.looks.has_more() || self.board.has_chores() {
+            tokio::task::yield_now().await;
             Ok(())
         } else {
             self.rest().await;
@@ -169,8 +168,8 @@ impl Feed {
     /// time, which of them have any.
     fn missed_events(&mut self) {
         tracing::debug!(shard = %self.shard.name(), "events were missed, every topic is asked");
+        self.board.miss_events();
         if self.board.asleep() > limit::CALL_JOBS_MAX && self.shard.is_shared() {
-            self.board.wake_awake();
             self.looks.ask_now(self.board.asleep());
         } else {
             self.board.wake_all();
@@ -264,7 +263,7 @@ impl Feed {
     /// Asks about topics that sleep, as many as one call takes: a claim for nobody, which says nothing about how
     /// often claims come back empty.
     async fn ask_about_sleepers(&mut self) -> shards::Result<()> {
-        let topics = self.board.sleepers(limit::CALL_JOBS_MAX);
+        let topics = self.board.sleepers(limit::PART_MAX);
         if !topics.is_empty() {
             let ask = |topic: &TopicName| Ask { topic: topic.clone(), takers: Vec::new() };
             let asks = topics.iter().map(ask).collect();
@@ -285,7 +284,7 @@ impl Feed {
 
     /// Names a page of the shard's topics to the board, or the new ones among them.
     async fn read_topics(&mut self, reading: Reading) -> shards::Result<()> {
-        let names = self.shard.topics(String::new(), reading.after, TOPICS_PAGE);
+        let names = self.shard.topics(String::new(), reading.after, limit::PART_MAX);
         // Reads may be slow, or refused, while claims are well, and those wait for this.
         let Ok(Ok(page)) = timeout(LOOK_MAX, names).await else {
             self.looks.failed();
@@ -297,7 +296,7 @@ impl Feed {
                 self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
             }
         }
-        let is_full = page.len() == TOPICS_PAGE;
+        let is_full = page.len() == limit::PART_MAX;
         self.looks.read(page.into_iter().next_back().map(|topic| topic.name).filter(|_| is_full));
         if !self.looks.is_reading_now() {
             self.hear_waiting();

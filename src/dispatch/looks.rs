@@ -11,9 +11,12 @@ use super::reminder::Reminder;
 
 /// Time between two rounds of looks, where wake-ups can be lost.
 const ROUND: Duration = Duration::from_secs(1);
-/// Looks of a round. Each costs the shard about a millisecond, for every replica; a thousand topics or less need no
-/// more than two or three.
-const LOOKS_MAX: u32 = 8;
+/// What the looks of a round cost the shard at most, in quarters of a millisecond, for every replica; some hundred topics
+/// need no more than one or two.
+const COST_MAX: u32 = 32;
+/// Of a page of names, and of a part of the topics that sleep.
+const PAGE_COST: u32 = 1;
+const ASK_COST: u32 = 2;
 /// So many rounds, and the names of all topics are read again, because of new ones.
 const ROUNDS_PER_READ: u32 = 10;
 
@@ -21,7 +24,7 @@ const ROUNDS_PER_READ: u32 = 10;
 pub(super) struct Looks {
     reminder: Reminder,
     rounds: u32,
-    /// Looks that are left of this round.
+    /// What is left to the looks of this round.
     left: u32,
     /// Topics that sleep and are still to be asked about.
     asleep: usize,
@@ -97,7 +100,7 @@ impl Looks {
     /// stream means topics that it does not name.
     pub(super) fn begin(&mut self, asleep: usize, globs: bool) {
         self.reminder.put_off();
-        self.left = LOOKS_MAX;
+        self.left = COST_MAX;
         if !self.is_urgent {
             self.asleep = asleep;
         }
@@ -112,12 +115,17 @@ impl Looks {
         if std::mem::take(&mut self.looked) || !self.has_more() {
             return None;
         }
-        let asks_first = !self.is_urgent && !self.left.is_multiple_of(2) && self.asleep > 0;
-        let look = match &self.reading {
-            Some(reading) if !asks_first => Look::Topics(reading.clone()),
-            _ => Look::Sleepers,
+        // One part of those that sleep, and as much of the names.
+        let is_turn = !self.is_urgent && self.left.is_multiple_of(2 * ASK_COST);
+        let (look, cost) = match &self.reading {
+            Some(reading) if !(is_turn && self.asleep > 0) => {
+                (Look::Topics(reading.clone()), PAGE_COST)
+            }
+            _ => (Look::Sleepers, ASK_COST),
         };
-        self.left = self.left.saturating_sub(u32::from(!self.is_urgent));
+        if !self.is_urgent {
+            self.left = self.left.saturating_sub(cost);
+        }
         self.looked = true;
         Some(look)
     }
@@ -136,7 +144,7 @@ impl Looks {
 
     /// So many topics were asked about; with less than a call takes there were no more.
     pub(super) fn asked(&mut self, topics: usize) {
-        let is_full = topics >= limit::CALL_JOBS_MAX;
+        let is_full = topics >= limit::PART_MAX;
         self.asleep = if is_full { self.asleep.saturating_sub(topics) } else { 0 };
         self.calm_down();
     }
@@ -168,7 +176,7 @@ mod tests {
             count += 1;
             match look {
                 Look::Topics(_) => looks.read(Some(TopicName::stored("t"))),
-                Look::Sleepers => looks.asked(512),
+                Look::Sleepers => looks.asked(limit::PART_MAX),
             }
         }
         count
@@ -188,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_round_has_so_many_looks_at_most_and_no_more_than_are_needed() {
-        for (asleep, wanted) in [(0, 0), (1, 1), (512, 1), (513, 2), (5_000, 8), (1_000_000, 8)] {
+        for (asleep, wanted) in [(0, 0), (1, 1), (256, 1), (257, 2), (5_000, 16), (1_000_000, 16)] {
             let mut looks = looks();
             looks.begin(asleep, false);
             let mut made = 0;
@@ -212,11 +220,11 @@ mod tests {
                 }
                 Some(Look::Sleepers) => {
                     sleepers += 1;
-                    looks.asked(512);
+                    looks.asked(limit::PART_MAX);
                 }
                 None => {}
             }
         }
-        assert_eq!((topics, sleepers), (LOOKS_MAX / 2, LOOKS_MAX / 2));
+        assert_eq!((topics, sleepers), (16, 8), "each as much of the cost");
     }
 }

@@ -93,7 +93,7 @@ impl<'a> Orphans<'a> {
     /// The leases among `sent` that still run.
     async fn read(&self, sent: Vec<Loose>) -> Vec<Lease> {
         let mut found = Vec::with_capacity(sent.len());
-        for part in sent.chunks(limit::CALL_JOBS_MAX) {
+        for part in sent.chunks(limit::PART_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
             let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
             let read = self.repeat(last, || self.shard.leases(refs.clone()));
@@ -158,7 +158,7 @@ impl<'a> Orphans<'a> {
     /// Those that no other stream has adopted since they were read: an adoption moves no deadline.
     async fn unadopted(&self, leases: Vec<Lease>) -> Vec<Lease> {
         let mut left = Vec::with_capacity(leases.len());
-        for part in leases.chunks(limit::CALL_JOBS_MAX) {
+        for part in leases.chunks(limit::PART_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|lease| lease.tied().lease).collect();
             let read = self.repeat(Time::MAX, || self.shard.leases(refs.clone()));
             let now = read.await.unwrap_or_default();

@@ -168,6 +168,11 @@ impl Stream {
         self.ledger().doze(feed, share, now)
     }
 
+    /// Whether it is a pull, which hears when there is nothing.
+    pub(super) fn is_pull(&self) -> bool {
+        self.ledger().is_pull()
+    }
+
     /// A feed has asked for everything that the stream wants.
     pub(super) fn answered(&self) {
         self.ledger().answered();

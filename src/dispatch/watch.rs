@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,7 +16,6 @@ use crate::domain::{Time, limit};
 use crate::scheduler::{Fate, Scheduler};
 use crate::store::{LeaseRef, Revoked};
 
-use super::stream::Stream;
 use super::streams::Streams;
 
 /// Time between two looks at least, however many deadlines come.
@@ -31,14 +31,14 @@ pub(super) async fn run(scheduler: Scheduler, streams: Arc<Streams>, stop: Cance
             wait(&scheduler, &streams).await;
             streams.alarm.reset();
             asking.retain(|_, asked| !asked.is_finished());
-            let mut unsure = look(&streams, scheduler.clock().now());
+            let mut unsure = look(&streams, scheduler.clock().now()).await;
             for shard in 0..scheduler.shards().all().len() {
                 let asked = asking.contains_key(&shard);
                 if streams.clear_doubt(shard) {
                     if asked {
                         streams.doubt(shard);
                     } else {
-                        unsure.insert(shard, all_on(&streams, shard));
+                        unsure.insert(shard, all_on(&streams, shard).await);
                     }
                 }
                 // One call at a time, and beside the other shards: one may hang. What is not asked for
@@ -72,8 +72,9 @@ async fn wait(scheduler: &Scheduler, streams: &Streams) {
 
 type Unsure = BTreeMap<usize, Vec<(u32, LeaseRef)>>;
 
-/// Gives back what is stale; answers what is to be asked for, by shard.
-fn look(streams: &Streams, now: Time) -> Unsure {
+/// Gives back what is stale; answers what is to be asked for, by shard. Streams may hold ten thousand jobs each, so others
+/// come between two of them.
+async fn look(streams: &Streams, now: Time) -> Unsure {
     let mut unsure = Unsure::new();
     for stream in streams.all() {
         let look = stream.look(now);
@@ -86,17 +87,20 @@ fn look(streams: &Streams, now: Time) -> Unsure {
         for loose in look.unsure {
             unsure.entry(loose.shard).or_default().push((stream.id(), loose.lease));
         }
+        tokio::task::yield_now().await;
     }
     unsure
 }
 
 /// Every lease of the shard that a worker has.
-fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
-    let sent = |stream: Arc<Stream>| {
+async fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
+    let mut all = Vec::new();
+    for stream in streams.all() {
         let sent = stream.ledger().sent_on(shard);
-        sent.into_iter().map(move |(loose, _)| (stream.id(), loose.lease))
-    };
-    streams.all().into_iter().flat_map(sent).collect()
+        all.extend(sent.into_iter().map(|(loose, _)| (stream.id(), loose.lease)));
+        tokio::task::yield_now().await;
+    }
+    all
 }
 
 /// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
@@ -107,7 +111,8 @@ pub(super) async fn ask(
     leases: Vec<(u32, LeaseRef)>,
 ) {
     let at = &scheduler.shards().all()[shard];
-    for part in leases.chunks(limit::CALL_JOBS_MAX) {
+    for part in leases.chunks(limit::PART_MAX) {
+        let begin = Instant::now();
         let refs: Vec<_> = part.iter().map(|(_, lease)| lease.clone()).collect();
         let Ok(fates) = scheduler.fates(at, &refs).await else {
             at.wait_out(PAUSE).await;
@@ -122,5 +127,7 @@ pub(super) async fn ask(
                 Fate::Lost => streams.revoke(shard, *stream, &[lease.token], Revoked::LeaseExpired),
             }
         }
+        // Streams may hold a million leases, and nobody waits for this: most of the time is for those who deliver.
+        tokio::time::sleep(3 * begin.elapsed()).await;
     }
 }

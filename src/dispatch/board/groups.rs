@@ -1,10 +1,13 @@
 //! Groups: the distinct patterns that streams ask for, the topics that match them, and who is in line.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ops::Bound;
 
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
+use super::chores::Chore;
+use super::turns::Place;
 use super::{Board, Position, Status, Topic, WIDTH_MIN};
 
 /// The streams that share a pattern, and the topics that match it.
@@ -12,7 +15,10 @@ pub(super) struct Group {
     pub(super) pattern: TopicPattern,
     pub(super) members: usize,
     pub(super) line: Line,
-    pub(super) parked: HashSet<TopicName>,
+    /// By their turns, the next one first.
+    pub(super) parked: BTreeMap<Place, TopicName>,
+    /// They are getting another chance.
+    pub(super) unparking: bool,
     pub(super) awake: usize,
 }
 
@@ -49,11 +55,9 @@ impl Board {
         match pattern {
             TopicPattern::Exact(name) if !self.topics.contains_key(name) => self.add_topic(name),
             TopicPattern::Exact(name) => self.attach(name, id),
-            TopicPattern::Prefix(prefix) => {
+            TopicPattern::Prefix(_) => {
                 self.globbing.insert(id);
-                for name in self.names(prefix) {
-                    self.attach(&name, id);
-                }
+                self.chores.push_back(Chore::Attach { group: id, after: None });
             }
         }
         id
@@ -71,15 +75,11 @@ impl Board {
         let Some(group) = self.groups.remove(&id) else { return };
         self.by_pattern.remove(&group.pattern);
         self.globbing.remove(&id);
-        let names = match &group.pattern {
-            TopicPattern::Exact(name) => vec![name.clone()],
-            TopicPattern::Prefix(prefix) => self.names(prefix),
-        };
-        for name in names {
-            if let Some(topic) = self.topics.get_mut(&name) {
-                topic.groups.retain(|&other| other != id);
+        match group.pattern {
+            TopicPattern::Exact(name) => self.detach(&name, id),
+            TopicPattern::Prefix(prefix) => {
+                self.chores.push_back(Chore::Detach { group: id, prefix, after: None });
             }
-            self.forget_if_unneeded(&name);
         }
     }
 
@@ -97,17 +97,29 @@ impl Board {
         self.set(name, Status::Awake);
     }
 
-    fn attach(&mut self, name: &TopicName, id: u32) {
+    pub(super) fn detach(&mut self, name: &TopicName, id: u32) {
+        if let Some(topic) = self.topics.get_mut(name) {
+            topic.groups.retain(|&other| other != id);
+        }
+        self.list_sleeper(name);
+        self.forget_if_unneeded(name);
+    }
+
+    /// The topic is in the group, maybe already. One that is parked gets its chance with the others of the group.
+    pub(super) fn attach(&mut self, name: &TopicName, id: u32) {
         let Some(topic) = self.topics.get_mut(name) else { return };
+        if topic.groups.contains(&id) {
+            return;
+        }
         topic.groups.push(id);
         if topic.status != Status::Awake {
-            return;
+            return self.list_sleeper(name);
         }
         if let Some(group) = self.groups.get_mut(&id) {
             group.awake += 1;
-        }
-        if topic.position == Position::Parked {
-            topic.enter(&mut self.turns, name.clone());
+            if topic.position == Position::Parked {
+                group.parked.insert(topic.turn.place(), name.clone());
+            }
         }
     }
 
@@ -122,7 +134,7 @@ impl Board {
             return;
         }
         self.set(name, Status::Asleep(None));
-        if let Some(topic) = self.topics.remove(name) {
+        if let Some(topic) = self.remove(name) {
             self.turns.remember(name.clone(), topic.turn);
         }
     }
@@ -137,23 +149,27 @@ impl Board {
             self.set(name, Status::Asleep(None));
         }
         if self.topics.get(name).is_some_and(|topic| topic.status == Status::Asleep(None)) {
-            self.topics.remove(name);
+            self.remove(name);
         }
     }
 
-    fn names(&self, prefix: &str) -> Vec<TopicName> {
-        let from = self.topics.range(TopicName::stored(prefix)..);
-        from.map(|(name, _)| name).take_while(|n| n.as_str().starts_with(prefix)).cloned().collect()
+    fn remove(&mut self, name: &TopicName) -> Option<Topic> {
+        let removed = self.topics.remove(name);
+        self.list_sleeper(name);
+        removed
     }
 
-    pub(super) fn awake_of(&self, group: u32) -> Vec<TopicName> {
-        let Some(Group { pattern: TopicPattern::Prefix(prefix), .. }) = self.groups.get(&group)
-        else {
-            return Vec::new();
-        };
-        let mut names = self.names(prefix);
-        names.retain(|name| self.topics.get(name).is_some_and(|t| t.status == Status::Awake));
-        names
+    /// So many topics that begin so, from behind one on.
+    pub(super) fn names(
+        &self,
+        prefix: &str,
+        after: Option<&TopicName>,
+        most: usize,
+    ) -> Vec<TopicName> {
+        let first = TopicName::stored(prefix);
+        let from = after.map_or(Bound::Included(&first), Bound::Excluded);
+        let names = self.topics.range((from, Bound::Unbounded)).map(|(name, _)| name);
+        names.take_while(|name| name.as_str().starts_with(prefix)).take(most).cloned().collect()
     }
 }
 
@@ -161,8 +177,15 @@ impl Board {
 
 impl Group {
     pub(super) fn new(pattern: TopicPattern) -> Group {
-        let (line, parked) = (Line::default(), HashSet::new());
-        Group { pattern, members: 0, line, parked, awake: 0 }
+        let (line, parked) = (Line::default(), BTreeMap::new());
+        Group { pattern, members: 0, line, parked, unparking: false, awake: 0 }
+    }
+
+    /// What is parked gets another chance before there is any other chore: a stream waits for it.
+    pub(super) fn unpark_soon(&mut self, id: u32, chores: &mut VecDeque<Chore>) {
+        if !self.parked.is_empty() && !std::mem::replace(&mut self.unparking, true) {
+            chores.push_front(Chore::Unpark { group: id });
+        }
     }
 }
 

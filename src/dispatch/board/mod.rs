@@ -12,9 +12,11 @@
 //!   to be steps out, and back in when its books say so: nobody looks at streams that are busy.
 //! - An awake topic whose groups have no hungry stream is parked until one of them has. One that is
 //!   only passed over for the sake of another topic stays ready: nobody would tell when that is over.
+//! - What concerns all topics of a glob is done in pieces; a plan that comes before the last one asks for what is known by then.
 //! - Ready topics are asked in the order of their turns, which they keep while they are parked or forgotten.
 
 mod awake;
+mod chores;
 mod groups;
 mod plan;
 mod served;
@@ -23,7 +25,7 @@ mod sleepers;
 mod tests;
 mod turns;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use rand::seq::SliceRandom as _;
@@ -33,7 +35,9 @@ use crate::domain::{Time, TopicName};
 use super::TopicPattern;
 use super::stream::Stream;
 
+use chores::Chore;
 use groups::{Group, distinct};
+use sleepers::Sleepers;
 use turns::{Turn, Turns};
 
 pub(super) use awake::Awake;
@@ -71,12 +75,16 @@ pub(super) struct Board {
     round: u64,
     /// Wake-ups heard.
     wakes: u64,
+    /// How often wake-ups were missed: each may have been of any topic.
+    missed: u64,
     /// Topics that nobody names are remembered: some stream has asked for a glob.
     globs: bool,
     /// Wake-ups can be lost: topics that sleep are asked about, and none is forgotten.
     lossy: bool,
-    /// The topic that was asked about last while it slept.
-    asked_last: Option<TopicName>,
+    sleepers: Sleepers,
+    chores: VecDeque<Chore>,
+    /// The last plan has not looked at all topics that are ready.
+    is_cut: bool,
 }
 
 struct Topic {
@@ -116,6 +124,8 @@ struct Sub {
     blocked: HashSet<TopicName>,
     /// Topics that were awake when it came and were not found empty since.
     unasked: HashSet<TopicName>,
+    /// Of so many of its globs these are not all noted yet.
+    gathering: usize,
     /// The round in which `split` was computed: the share of each of its topics.
     round: u64,
     split: (u32, u64),
@@ -142,9 +152,12 @@ impl Board {
             due: BTreeSet::new(),
             round: 0,
             wakes: 0,
+            missed: 0,
             globs: false,
             lossy: false,
-            asked_last: None,
+            sleepers: Sleepers::default(),
+            chores: VecDeque::new(),
+            is_cut: false,
         }
     }
 
@@ -168,6 +181,8 @@ impl Board {
         } else {
             self.subscribe(Arc::clone(stream));
         }
+        // All of it, unless there are very many topics.
+        self.work();
     }
 
     /// The topic has something from `at` on, for whoever's clock says `now`.
@@ -191,17 +206,15 @@ impl Board {
         }
     }
 
-    /// Events were missed: anything may have come.
-    pub(super) fn wake_all(&mut self) {
-        let names: Vec<TopicName> = self.topics.keys().cloned().collect();
-        names.iter().for_each(|name| self.wake(name, Time(i64::MIN), Time(i64::MIN)));
+    /// Events were missed: anything may have come, and a claim under way may have come before it.
+    pub(super) fn miss_events(&mut self) {
+        self.missed += 1;
     }
 
-    /// The same of topics that are awake: a claim under way may have come before it.
-    pub(super) fn wake_awake(&mut self) {
-        for topic in self.topics.values_mut().filter(|topic| topic.status == Status::Awake) {
-            self.wakes += 1;
-            topic.wakes = self.wakes;
+    /// Wakes all that sleep.
+    pub(super) fn wake_all(&mut self) {
+        for name in self.sleepers.names() {
+            self.wake(&name, Time(i64::MIN), Time(i64::MIN));
         }
     }
 
@@ -234,15 +247,17 @@ impl Board {
                     self.wake(name, Time(i64::MIN), Time(i64::MIN));
                     sub.unasked.insert(name.clone());
                 }
-                TopicPattern::Prefix(_) => sub.unasked.extend(self.awake_of(group)),
+                TopicPattern::Prefix(prefix) if sub.stream.is_pull() => {
+                    sub.gathering += 1;
+                    let prefix = prefix.clone();
+                    self.chores.push_back(Chore::Gather { stream: id, prefix, after: None });
+                }
+                TopicPattern::Prefix(_) => {}
             }
         }
-        if sub.unasked.is_empty() {
-            sub.stream.answered();
-        } else {
-            self.fresh.insert(id);
-        }
+        self.fresh.insert(id);
         self.subs.insert(id, sub);
+        self.answered_if_asked(id);
         self.feed_again(id);
     }
 
@@ -261,16 +276,10 @@ impl Board {
         let Some(sub) = self.subs.get_mut(&id) else { return };
         self.hungry += usize::from(!std::mem::replace(&mut sub.hungry, true));
         sub.blocked.clear();
-        for group in &sub.groups {
-            let Some(group) = self.groups.get_mut(group) else { continue };
+        for id_of_group in &sub.groups {
+            let Some(group) = self.groups.get_mut(id_of_group) else { continue };
             group.line.push(id);
-            for name in group.parked.drain() {
-                if let Some(topic) = self.topics.get_mut(&name)
-                    && topic.position == Position::Parked
-                {
-                    topic.enter(&mut self.turns, name);
-                }
-            }
+            group.unpark_soon(*id_of_group, &mut self.chores);
         }
     }
 
@@ -287,12 +296,13 @@ impl Board {
         if was == is {
             return;
         }
+        let place = topic.turn.place();
         self.awake = if is { self.awake + 1 } else { self.awake.saturating_sub(1) };
         self.awakeness.set(self.feed, self.awake > 0);
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
                 group.awake = if is { group.awake + 1 } else { group.awake.saturating_sub(1) };
-                group.parked.remove(name);
+                group.parked.remove(&place);
             }
         }
         topic.width = WIDTH_MIN;
@@ -301,6 +311,7 @@ impl Board {
         } else {
             topic.leave(&mut self.turns);
         }
+        self.list_sleeper(name);
     }
 }
 
@@ -337,6 +348,7 @@ impl Sub {
             solo: None,
             blocked: HashSet::new(),
             unasked: HashSet::new(),
+            gathering: 0,
             round: 0,
             split: (0, 0),
         }

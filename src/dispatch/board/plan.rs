@@ -10,6 +10,7 @@ use crate::store::{Claimed, Leased, Rest};
 
 use super::super::ledger::{Loose, Origin, Share};
 use super::super::stream::Stream;
+use super::chores::PIECE;
 use super::{Board, Position, Status, Sub};
 
 /// Topics of one claim at most: with a handful of jobs each the call is full.
@@ -26,8 +27,10 @@ pub(in crate::dispatch) struct Plan {
 pub(in crate::dispatch) struct Asked {
     pub(in crate::dispatch) topic: TopicName,
     pub(in crate::dispatch) takers: Vec<Asker>,
-    /// Of the topic, when it was asked.
-    wakes: u64,
+    /// Of the topic, and how often wake-ups were missed, when it was asked.
+    wakes: (u64, u64),
+    /// What it had got by then.
+    served: u64,
 }
 
 /// On whose behalf, and how much.
@@ -64,10 +67,13 @@ enum Pick {
 // === impl Board ===
 
 impl Board {
-    /// The next claim; `None` when there is nothing to ask for or nobody to take it.
+    /// The next claim; `None` when there is nothing to ask for or nobody to take it, or [`Board::has_chores`].
     pub(in crate::dispatch) fn plan(&mut self) -> Option<Plan> {
+        self.work();
         self.round += 1;
         let (mut asks, mut later, mut budget) = (Vec::new(), Vec::new(), JOBS_MAX);
+        let mut parked = 0;
+        self.is_cut = false;
         while budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
             let topics = self.turns.len().min(ASKS_MAX - asks.len());
             let Some(name) = self.turns.pop() else { break };
@@ -79,16 +85,22 @@ impl Board {
             let (takers, comes_later) = self.takers(&name, slice);
             if takers.is_empty() {
                 if comes_later {
-                    later.push(name)
-                } else {
-                    self.park(name)
+                    later.push(name);
+                    continue;
                 }
-                continue;
+                self.park(name);
+                parked += 1;
+                if parked < PIECE {
+                    continue;
+                }
+                self.is_cut = true;
+                break;
             }
             budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
             let Some(topic) = self.topics.get_mut(&name) else { continue };
             topic.position = Position::Asked;
-            asks.push(Asked { wakes: topic.wakes, topic: name, takers });
+            let (wakes, served) = ((topic.wakes, self.missed), topic.turn.place().served());
+            asks.push(Asked { wakes, served, topic: name, takers });
         }
         // They have a taker as soon as that stream's turn alone is over, of which no letter comes.
         later.into_iter().for_each(|name| self.enter(name));
@@ -108,6 +120,8 @@ impl Board {
         for (asked, found) in plan.asks.iter().zip(&found).rev() {
             self.take_turns(asked, found);
         }
+        // All of them were ready, so nobody needs to catch up with more than the least of them.
+        let floor = plan.asks.iter().map(|asked| asked.served).min().unwrap_or(0);
         for (asked, found) in plan.asks.into_iter().zip(found) {
             let more = found.rest == Rest::More;
             let jobs: usize = found.leased.iter().map(Vec::len).sum();
@@ -119,7 +133,7 @@ impl Board {
                 let look_at = self.learn(&asked.topic, asker, more && !got, progress, at.now);
                 outcome.look_at = outcome.look_at.into_iter().chain(look_at).min();
             }
-            self.conclude(&asked, found.rest, jobs as u64);
+            self.conclude(&asked, found.rest, jobs as u64, floor);
         }
         outcome
     }
@@ -216,7 +230,8 @@ impl Board {
     /// In how many ways the stream's credit is split: over its topics here, and over other shards.
     fn ways(&self, sub: &Sub) -> usize {
         let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
-        awake.sum::<usize>().max(1) * self.awakeness.count()
+        // No claim asks for more topics, so a share is as large as those can use.
+        awake.sum::<usize>().clamp(1, ASKS_MAX) * self.awakeness.count()
     }
 
     fn grant(&mut self, asker: &Asker, jobs: Vec<Leased>, at: Origin, outcome: &mut Outcome) {
@@ -262,11 +277,11 @@ impl Board {
     }
 
     /// What becomes of a topic that was asked and gave so many jobs.
-    fn conclude(&mut self, asked: &Asked, rest: Rest, jobs: u64) {
+    fn conclude(&mut self, asked: &Asked, rest: Rest, jobs: u64, floor: u64) {
         let Some(topic) = self.topics.get_mut(&asked.topic) else { return };
         let status = match rest {
             Rest::More | Rest::Again => Status::Awake,
-            _ if topic.wakes != asked.wakes => Status::Awake,
+            _ if (topic.wakes, self.missed) != asked.wakes => Status::Awake,
             Rest::Until(at) => Status::Asleep(Some(at)),
             Rest::Nothing => Status::Asleep(None),
         };
@@ -274,7 +289,7 @@ impl Board {
             topic.width = (topic.width * 4).min(limit::CALL_JOBS_MAX);
         }
         // Also one that stays awake and gave nothing has had its turn: others may have something.
-        self.turns.served(&mut topic.turn, jobs.max(u64::from(status == Status::Awake)));
+        self.turns.served(&mut topic.turn, jobs.max(u64::from(status == Status::Awake)), floor);
         if status == Status::Awake {
             return self.ready_again(&asked.topic);
         }
@@ -291,8 +306,15 @@ impl Board {
             return;
         }
         let Some(sub) = self.subs.get_mut(&id) else { return };
-        if sub.unasked.remove(name) && sub.unasked.is_empty() {
-            self.fresh.remove(&id);
+        if sub.unasked.remove(name) {
+            self.answered_if_asked(id);
+        }
+    }
+
+    /// Tells a stream that is new when everything was asked for it.
+    pub(super) fn answered_if_asked(&mut self, id: u32) {
+        let Some(sub) = self.subs.get(&id) else { return };
+        if sub.gathering == 0 && sub.unasked.is_empty() && self.fresh.remove(&id) {
             sub.stream.answered();
         }
     }
@@ -320,7 +342,7 @@ impl Board {
         topic.position = Position::Parked;
         for id in &topic.groups {
             if let Some(group) = self.groups.get_mut(id) {
-                group.parked.insert(name.clone());
+                group.parked.insert(topic.turn.place(), name.clone());
             }
         }
     }

@@ -14,7 +14,7 @@ pub(super) type Count = Arc<AtomicU64>;
 #[derive(Default)]
 pub(in crate::dispatch) struct Served {
     counts: Mutex<Counts>,
-    /// What the topic that was served last had got before that.
+    /// What the topic that had got the least had got, of those that were served last.
     floor: AtomicU64,
 }
 
@@ -47,7 +47,7 @@ impl Served {
         self.floor.load(Relaxed)
     }
 
-    /// A topic that had got so many is served.
+    /// Topics are served that had got so many at least.
     pub(super) fn raise_floor(&self, served: u64) {
         self.floor.fetch_max(served, Relaxed);
     }

@@ -24,7 +24,7 @@ pub(super) struct Turn {
 
 /// Where a topic stands; the smallest one is next.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+pub(super) struct Place {
     /// What the topic had got when it took this place.
     served: u64,
     /// When it was served last; no two topics have the same.
@@ -42,9 +42,21 @@ pub(super) struct Turns {
     forgotten: BTreeMap<u64, TopicName>,
 }
 
+// === impl Place ===
+
+impl Place {
+    pub(super) fn served(self) -> u64 {
+        self.served
+    }
+}
+
 // === impl Turn ===
 
 impl Turn {
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
     /// Whether another shard has served the topic since it took its place.
     pub(super) fn is_past(&self) -> bool {
         self.count.load(Relaxed) > self.place.served
@@ -103,10 +115,10 @@ impl Turns {
         self.ready.len()
     }
 
-    /// The topic got so many jobs.
-    pub(super) fn served(&mut self, turn: &mut Turn, jobs: u64) {
+    /// The topic got so many jobs, in a claim whose topics had got `floor` at least.
+    pub(super) fn served(&mut self, turn: &mut Turn, jobs: u64, floor: u64) {
         if jobs > 0 {
-            self.served.raise_floor(turn.place.served);
+            self.served.raise_floor(floor);
             let before = turn.count.fetch_add(jobs, Relaxed);
             turn.place = Place { served: before + jobs, since: self.stamp() };
         }

@@ -299,6 +299,11 @@ impl Ledger {
         roused.collect()
     }
 
+    /// Whether it gets something once.
+    pub(super) fn is_pull(&self) -> bool {
+        self.once
+    }
+
     /// One more feed has asked for everything that the stream wants.
     pub(super) fn answered(&mut self) {
         self.unanswered = self.unanswered.saturating_sub(1);

@@ -8,7 +8,7 @@ use super::flaky::Call;
 use super::harness::{Server, Worker, options, settle_down};
 use super::*;
 use crate::domain::lifecycle::Cause;
-use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When};
+use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When, limit};
 use crate::scheduler::Ended;
 use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle, Store as _};
 
@@ -111,6 +111,13 @@ async fn a_stream_that_waits_for_credit_finds_out_what_it_did_not_hear() {
     let batch = stream.batch().await;
     assert_eq!((batch.deliveries.len(), batch.in_flight), (1, 2));
     assert!(batch.revocations.is_empty(), "what was acknowledged has not run out");
+}
+
+#[tokio::test]
+async fn what_a_full_stream_holds_is_asked_for_in_short_parts() {
+    let (server, _stream, _jobs) = started(2 * limit::PART_MAX as u32 + 1).await;
+    server.jump(2).await;
+    assert_eq!(server.store.asked(), 3);
 }
 
 #[tokio::test]

@@ -247,6 +247,17 @@ fn topics_are_served_in_turns_at_every_credit_and_number_of_shards() {
     }
 }
 
+/// What is left of a credit once each topic has had one goes to another topic each time.
+#[test]
+fn topics_are_served_in_turns_where_the_credit_is_one_more_than_they_are() {
+    for way in WAYS {
+        for (topics, shards) in [(12, 16), (12, 7), (12, 2), (5, 16), (16, 4), (2, 3), (1, 2)] {
+            let credit = u32::try_from(topics).unwrap() + 1;
+            Case { way, topics, credit, shards, batches: false }.check(7);
+        }
+    }
+}
+
 #[test]
 fn pulls_of_more_topics_than_are_remembered_starve_none() {
     let mut board = board(&[]);

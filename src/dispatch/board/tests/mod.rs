@@ -1,4 +1,6 @@
+mod chores;
 mod fairness;
+mod sleepers;
 mod turns;
 
 use std::collections::HashMap;

@@ -1,0 +1,129 @@
+//! Globs of more topics than one piece takes.
+
+use std::collections::BTreeSet;
+
+use super::super::chores::PIECE;
+use super::*;
+
+/// More than two pieces.
+const TOPICS: usize = 2 * PIECE + PIECE / 2;
+
+fn wide() -> Board {
+    let mut board = Board::new(0, Arc::new(Awake::new(1)), Arc::default());
+    board.learn_globs();
+    (0..TOPICS).for_each(|n| board.wake(&name(&format!("g.{n}")), NOW, NOW));
+    board
+}
+
+/// Lets everybody take one job after the other until nothing is asked for any more; which topics were asked.
+fn drain(board: &mut Board, streams: &[&Arc<Stream>]) -> BTreeSet<String> {
+    let mut seen = BTreeSet::new();
+    for _ in 0..100 * TOPICS {
+        let Some(plan) = board.plan() else {
+            if board.has_chores() {
+                continue;
+            }
+            return seen;
+        };
+        seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
+        let found = answer(&plan, 1, 10, Rest::Nothing);
+        let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
+        let tokens: Vec<Token> = leased.map(|job| job.token).collect();
+        assert!(board.apply(plan, found, AT).refused.is_empty());
+        for stream in streams {
+            if stream.release(&tokens, drop).rouse {
+                board.hear(stream);
+            }
+        }
+    }
+    panic!("there is always something to be asked for");
+}
+
+#[test]
+fn every_topic_of_a_wide_glob_is_asked_at_every_credit() {
+    for credit in [1, 2, 7, 64, 10_000] {
+        let (one, mut board) = (stream(1, &["g.*"], credit), wide());
+        board.hear(&one);
+        assert_eq!(drain(&mut board, &[&one]).len(), TOPICS, "credit {credit}");
+        assert!(board.chores.is_empty());
+    }
+}
+
+#[test]
+fn one_that_is_busy_holds_up_no_other_and_loses_no_topic() {
+    let (wide_one, other) = (stream(1, &["g.*"], 1), stream(2, &["z"], 5));
+    let mut board = wide();
+    board.hear(&wide_one);
+    board.hear(&other);
+    // With no credit left of the one all its topics are parked for the sake of the other.
+    let seen = drain(&mut board, &[&wide_one, &other]);
+    assert_eq!(seen.len(), TOPICS + 1);
+    board.wake(&name("z"), NOW, NOW);
+    assert_eq!(asked(&board.plan().unwrap()), [("z".into(), vec![(2, 5)])]);
+}
+
+#[test]
+fn no_piece_is_long() {
+    let (one, mut board) = (stream(1, &["g.*"], 1), wide());
+    let grouped = |board: &Board| board.topics.values().filter(|t| !t.groups.is_empty()).count();
+    board.hear(&one);
+    assert!(grouped(&board) <= PIECE && board.has_chores());
+    while !board.chores.is_empty() {
+        let before = grouped(&board);
+        board.work();
+        assert!(grouped(&board) - before <= PIECE);
+    }
+    assert_eq!(grouped(&board), TOPICS);
+    one.close(false);
+    board.hear(&one);
+    assert!(grouped(&board) >= TOPICS - PIECE && board.has_chores());
+    while !board.chores.is_empty() {
+        let before = grouped(&board);
+        board.work();
+        assert!(before - grouped(&board) <= PIECE);
+    }
+    assert_eq!(grouped(&board), 0);
+}
+
+#[test]
+fn a_stream_that_comes_and_goes_amid_pieces_leaves_nothing() {
+    let mut board = wide();
+    for id in 0..5 {
+        let one = stream(id, &["g.*"], 3);
+        board.hear(&one);
+        one.close(false);
+        board.hear(&one);
+    }
+    let last = stream(9, &["g.1*"], 3);
+    board.hear(&last);
+    let expected = (0..TOPICS).filter(|n| n.to_string().starts_with('1')).count();
+    assert_eq!(drain(&mut board, &[&last]).len(), expected);
+    last.close(false);
+    board.hear(&last);
+    while !board.chores.is_empty() {
+        board.work();
+    }
+    assert!(board.groups.is_empty());
+    assert!(board.topics.values().all(|topic| topic.groups.is_empty()));
+}
+
+#[test]
+fn a_pull_of_a_wide_glob_hears_that_there_is_nothing_once_all_was_asked() {
+    let pull = stream_of(1, options(&["g.*"], 10, 1 << 20), Mode::Pull);
+    let mut board = wide();
+    board.hear(&pull);
+    let mut asked = 0;
+    while asked < TOPICS {
+        assert_eq!(pull.ledger().harvest(), Harvest::Nothing, "{asked}");
+        let Some(plan) = board.plan() else {
+            assert!(board.has_chores());
+            continue;
+        };
+        asked += plan.asks.len();
+        apply(&mut board, plan, 0, Rest::Nothing);
+    }
+    while !board.chores.is_empty() {
+        board.work();
+    }
+    assert_eq!(pull.ledger().harvest(), Harvest::Exhausted);
+}
