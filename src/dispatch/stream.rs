@@ -168,7 +168,7 @@ impl Stream {
         self.ledger().doze(feed, share, now)
     }
 
-    /// Whether it is a pull, which hears when there is nothing.
+    /// Whether it is a pull, which is answered when there is nothing.
     pub(super) fn is_pull(&self) -> bool {
         self.ledger().is_pull()
     }

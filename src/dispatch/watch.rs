@@ -127,7 +127,7 @@ pub(super) async fn ask(
                 Fate::Lost => streams.revoke(shard, *stream, &[lease.token], Revoked::LeaseExpired),
             }
         }
-        // Streams may hold a million leases, and nobody waits for this: most of the time is for those who deliver.
+        // Streams may hold a million leases, and no caller waits for this: three quarters of the time are left to deliveries.
         tokio::time::sleep(3 * begin.elapsed()).await;
     }
 }

@@ -14,7 +14,7 @@ pub(super) enum Chore {
     Attach { group: u32, after: Option<TopicName> },
     /// They lose one that is no more.
     Detach { group: u32, prefix: String, after: Option<TopicName> },
-    /// A pull is to hear when they were asked for it.
+    /// A pull is told once all of them were asked for it: they are noted.
     Gather { stream: u32, prefix: String, after: Option<TopicName> },
     /// Those that are parked get another chance, the next ones first.
     Unpark { group: u32 },
@@ -107,7 +107,7 @@ impl Board {
     fn unpark_some(&mut self, id: u32, most: usize) -> usize {
         let mut count = 0;
         while let Some(group) = self.groups.get_mut(&id) {
-            // Whoever is hungry next begins again.
+            // The next stream with credit begins this anew.
             if group.parked.is_empty() || group.line.len() == 0 {
                 group.unparking = false;
                 break;

@@ -67,7 +67,7 @@ enum Pick {
 // === impl Board ===
 
 impl Board {
-    /// The next claim; `None` when there is nothing to ask for or nobody to take it, or [`Board::has_chores`].
+    /// The next claim; `None` when there is nothing to ask for, no stream that could take it, or [`Board::has_chores`].
     pub(in crate::dispatch) fn plan(&mut self) -> Option<Plan> {
         self.work();
         self.round += 1;
@@ -120,7 +120,7 @@ impl Board {
         for (asked, found) in plan.asks.iter().zip(&found).rev() {
             self.take_turns(asked, found);
         }
-        // All of them were ready, so nobody needs to catch up with more than the least of them.
+        // All of them were ready, so other topics may catch up with the one that had got the least, not with more.
         let floor = plan.asks.iter().map(|asked| asked.served).min().unwrap_or(0);
         for (asked, found) in plan.asks.into_iter().zip(found) {
             let more = found.rest == Rest::More;

@@ -7,7 +7,7 @@ use crate::domain::TopicName;
 
 use super::{Board, Status};
 
-/// All topics that sleep, so that nobody looks for them among a million that are awake.
+/// All topics that sleep, so that they are found without a look at a million that are awake.
 #[derive(Default)]
 pub(super) struct Sleepers {
     /// Whether a stream could take from the topic, and which it is.
