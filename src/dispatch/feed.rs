@@ -34,6 +34,8 @@ use super::streams::Streams;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// A look that takes longer is left for the next round.
 const LOOK_MAX: Duration = Duration::from_millis(500);
+/// Names that are taken in before others have their turn: a page takes a millisecond.
+const NAMES_MAX: usize = 32;
 
 /// See the module.
 pub(super) struct Feed {
@@ -291,10 +293,13 @@ impl Feed {
             self.hear_waiting();
             return Ok(());
         };
-        for topic in &page {
-            if reading.all || !self.board.knows(&topic.name) {
-                self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
+        for some in page.chunks(NAMES_MAX) {
+            for topic in some {
+                if reading.all || !self.board.knows(&topic.name) {
+                    self.board.wake(&topic.name, Time(i64::MIN), Time(i64::MIN));
+                }
             }
+            tokio::task::yield_now().await;
         }
         let is_full = page.len() == limit::PART_MAX;
         self.looks.read(page.into_iter().next_back().map(|topic| topic.name).filter(|_| is_full));

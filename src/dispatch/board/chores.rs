@@ -3,17 +3,18 @@
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
+use super::groups::Parked;
 use super::{Board, Position, Status};
 
-/// Topics that one piece looks at: about a millisecond.
-pub(super) const PIECE: usize = 1_024;
+/// Topics that one piece looks at: some hundred microseconds. A delivery waits for several pieces on its way.
+pub(super) const PIECE: usize = 128;
 
 /// What is still to be done, from behind a topic on.
 pub(super) enum Chore {
     /// Topics get a new group.
     Attach { group: u32, after: Option<TopicName> },
-    /// They lose one that is no more.
-    Detach { group: u32, prefix: String, after: Option<TopicName> },
+    /// They lose one that is no more, and what was parked in it is dropped.
+    Detach { group: u32, prefix: String, parked: Parked, after: Option<TopicName> },
     /// A pull is told once all of them were asked for it: they are noted.
     Gather { stream: u32, prefix: String, after: Option<TopicName> },
     /// Those that are parked get another chance, the next ones first.
@@ -36,8 +37,8 @@ impl Board {
         {
             left -= match chore {
                 Chore::Attach { group, after } => self.attach_some(group, after, left),
-                Chore::Detach { group, prefix, after } => {
-                    self.detach_some(group, prefix, after, left)
+                Chore::Detach { group, prefix, parked, after } => {
+                    self.detach_some(group, prefix, parked, after, left)
                 }
                 Chore::Gather { stream, prefix, after } => {
                     self.gather_some(stream, prefix, after, left)
@@ -66,16 +67,18 @@ impl Board {
         &mut self,
         group: u32,
         prefix: String,
+        mut parked: Parked,
         after: Option<TopicName>,
         most: usize,
     ) -> usize {
         let names = self.names(&prefix, after.as_ref(), most);
         names.iter().for_each(|name| self.detach(name, group));
-        if names.len() == most {
-            let after = names.last().cloned();
-            self.chores.push_front(Chore::Detach { group, prefix, after });
+        let dropped = (0..most).map_while(|_| parked.pop_first()).count();
+        if names.len() == most || dropped == most {
+            let after = names.last().cloned().or(after);
+            self.chores.push_front(Chore::Detach { group, prefix, parked, after });
         }
-        names.len()
+        names.len().max(dropped)
     }
 
     /// What is awake now was so when the pull came, or may have become so since: it is asked all the same.

@@ -15,12 +15,14 @@ pub(super) struct Group {
     pub(super) pattern: TopicPattern,
     pub(super) members: usize,
     pub(super) line: Line,
-    /// By their turns, the next one first.
-    pub(super) parked: BTreeMap<Place, TopicName>,
+    pub(super) parked: Parked,
     /// They are getting another chance.
     pub(super) unparking: bool,
     pub(super) awake: usize,
 }
+
+/// Topics by their turns, the next one first.
+pub(super) type Parked = BTreeMap<Place, TopicName>;
 
 /// Streams in turn, each once.
 #[derive(Default)]
@@ -78,7 +80,8 @@ impl Board {
         match group.pattern {
             TopicPattern::Exact(name) => self.detach(&name, id),
             TopicPattern::Prefix(prefix) => {
-                self.chores.push_back(Chore::Detach { group: id, prefix, after: None });
+                let parked = group.parked;
+                self.chores.push_back(Chore::Detach { group: id, prefix, parked, after: None });
             }
         }
     }
@@ -100,6 +103,10 @@ impl Board {
     pub(super) fn detach(&mut self, name: &TopicName, id: u32) {
         if let Some(topic) = self.topics.get_mut(name) {
             topic.groups.retain(|&other| other != id);
+            if topic.position == Position::Ready && topic.groups.is_empty() {
+                topic.leave(&mut self.turns);
+                topic.position = Position::Parked;
+            }
         }
         self.list_sleeper(name);
         self.forget_if_unneeded(name);

@@ -181,8 +181,6 @@ impl Board {
         } else {
             self.subscribe(Arc::clone(stream));
         }
-        // All of it, unless there are very many topics.
-        self.work();
     }
 
     /// The topic has something from `at` on, for whoever's clock says `now`.
@@ -306,12 +304,34 @@ impl Board {
             }
         }
         topic.width = WIDTH_MIN;
+        topic.leave(&mut self.turns);
         if is {
-            topic.enter(&mut self.turns, name.clone());
-        } else {
-            topic.leave(&mut self.turns);
+            self.enter(name.clone());
         }
         self.list_sleeper(name);
+    }
+
+    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it, so that
+    /// no plan has to look at the others.
+    fn enter(&mut self, name: TopicName) {
+        let Some(topic) = self.topics.get_mut(&name) else { return };
+        let groups = &self.groups;
+        if topic.groups.iter().any(|id| groups.get(id).is_some_and(|group| group.line.len() > 0)) {
+            topic.enter(&mut self.turns, name);
+        } else {
+            self.park(name);
+        }
+    }
+
+    /// Nobody takes anything of the topic until somebody is hungry again.
+    fn park(&mut self, name: TopicName) {
+        let Some(topic) = self.topics.get_mut(&name) else { return };
+        topic.position = Position::Parked;
+        for id in &topic.groups {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.parked.insert(topic.turn.place(), name.clone());
+            }
+        }
     }
 }
 

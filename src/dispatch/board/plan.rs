@@ -320,30 +320,8 @@ impl Board {
     }
 
     fn ready_again(&mut self, name: &TopicName) {
-        if let Some(topic) = self.topics.get_mut(name)
-            && topic.position == Position::Asked
-        {
-            topic.enter(&mut self.turns, name.clone());
-        }
-    }
-
-    fn enter(&mut self, name: TopicName) {
-        if let Some(topic) = self.topics.get_mut(&name) {
-            topic.enter(&mut self.turns, name);
-        }
-    }
-
-    /// Nobody takes anything of the topic until somebody is hungry again.
-    fn park(&mut self, name: TopicName) {
-        let Some(topic) = self.topics.get_mut(&name) else { return };
-        if topic.position != Position::Ready {
-            return;
-        }
-        topic.position = Position::Parked;
-        for id in &topic.groups {
-            if let Some(group) = self.groups.get_mut(id) {
-                group.parked.insert(topic.turn.place(), name.clone());
-            }
+        if self.topics.get(name).is_some_and(|topic| topic.position == Position::Asked) {
+            self.enter(name.clone());
         }
     }
 

@@ -1,7 +1,8 @@
 //! How many jobs topics got from all shards of this replica together: turns are counted over shards, because jobs of a
 //! topic lie on all of them, and in what order they come is one order for a worker.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -9,6 +10,9 @@ use crate::domain::TopicName;
 
 /// What one topic got, or would have got if it had always been served in its turn. Boards that know the topic share it.
 pub(super) type Count = Arc<AtomicU64>;
+
+/// So many counts are looked at when one is added.
+const SWEPT: usize = 4;
 
 /// See the module.
 #[derive(Default)]
@@ -20,9 +24,10 @@ pub(in crate::dispatch) struct Served {
 
 #[derive(Default)]
 struct Counts {
-    by_name: HashMap<TopicName, Weak<AtomicU64>>,
-    /// With so many, those that no board knows any more are dropped.
-    full: usize,
+    /// No table that doubles: with a million topics all boards would wait for that.
+    by_name: BTreeMap<TopicName, Weak<AtomicU64>>,
+    /// Up to here it was looked for those that no board knows any more.
+    swept: Option<TopicName>,
 }
 
 // === impl Served ===
@@ -34,10 +39,7 @@ impl Served {
         if let Some(count) = counts.by_name.get(name).and_then(Weak::upgrade) {
             return count;
         }
-        if counts.by_name.len() >= counts.full {
-            counts.by_name.retain(|_, count| count.strong_count() > 0);
-            counts.full = 2 * counts.by_name.len() + 1_024;
-        }
+        counts.sweep();
         let count = Arc::new(AtomicU64::new(first));
         counts.by_name.insert(name.clone(), Arc::downgrade(&count));
         count
@@ -54,5 +56,41 @@ impl Served {
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    /// Drops those of the next few that no board knows any more. It comes round faster than as many are added.
+    fn sweep(&mut self) {
+        let from = self.swept.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.by_name.range((from, Bound::Unbounded)).take(SWEPT);
+        let known = |count: &Weak<AtomicU64>| count.strong_count() > 0;
+        let next: Vec<_> = next.map(|(name, count)| (name.clone(), known(count))).collect();
+        for (name, _) in next.iter().filter(|(_, known)| !known) {
+            self.by_name.remove(name);
+        }
+        self.swept = next.into_iter().nth(SWEPT - 1).map(|(name, _)| name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(served: &Served) -> usize {
+        served.counts().by_name.len()
+    }
+
+    #[test]
+    fn counts_that_a_board_knows_are_kept_and_the_others_are_dropped() {
+        let (served, name) = (Served::default(), |n: usize| TopicName::stored(&format!("t{n}")));
+        let kept: Vec<_> = (0..1_000).map(|n| served.count(&name(n), n as u64)).collect();
+        (1_000..100_000).for_each(|n| drop(served.count(&name(n), 0)));
+        assert!(known(&served) <= 2 * kept.len(), "{}", known(&served));
+        for (n, count) in kept.iter().enumerate() {
+            assert!(Arc::ptr_eq(count, &served.count(&name(n), 0)));
+        }
     }
 }
