@@ -231,6 +231,7 @@ impl Adopter<'_> {
         tracing::debug!(shard = %self.shard.name(), stream, jobs, "a stream adopts leases");
         let unsure = leases.iter().map(|loose| (heir.id(), loose.lease.clone())).collect();
         let over = self.streams.adopt(heir, adopted);
+        let unsure = watch::Question::about(unsure);
         watch::ask(self.scheduler.clone(), Arc::clone(self.streams), shard, unsure).await;
         match over {
             Over::Not => {}

@@ -14,8 +14,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::{Time, limit};
 use crate::scheduler::{Fate, Scheduler};
+use crate::shards;
 use crate::store::{LeaseRef, Revoked};
 
+use super::stream::Stream;
 use super::streams::Streams;
 
 /// Time between two looks at least, however many deadlines come.
@@ -31,22 +33,21 @@ pub(super) async fn run(scheduler: Scheduler, streams: Arc<Streams>, stop: Cance
             wait(&scheduler, &streams).await;
             streams.alarm.reset();
             asking.retain(|_, asked| !asked.is_finished());
-            let mut unsure = look(&streams, scheduler.clock().now()).await;
-            for shard in 0..scheduler.shards().all().len() {
+            let shards = scheduler.shards().all().len();
+            let questions = look(&streams, scheduler.clock().now(), shards).await;
+            for (shard, mut question) in questions.into_iter().enumerate() {
                 let asked = asking.contains_key(&shard);
                 if streams.clear_doubt(shard) {
                     if asked {
                         streams.doubt(shard);
                     } else {
-                        unsure.insert(shard, all_on(&streams, shard).await);
+                        question = Question { streams: streams.all(), ..Question::default() };
                     }
                 }
                 // One call at a time, and beside the other shards: one may hang. What is not asked for
                 // now is found again by a later look.
-                if let Some(leases) =
-                    unsure.remove(&shard).filter(|leases| !leases.is_empty() && !asked)
-                {
-                    let ask = ask(scheduler.clone(), Arc::clone(&streams), shard, leases);
+                if !question.is_empty() && !asked {
+                    let ask = ask(scheduler.clone(), Arc::clone(&streams), shard, question);
                     asking.insert(shard, AbortOnDropHandle::new(tokio::spawn(ask)));
                 }
             }
@@ -70,12 +71,20 @@ async fn wait(scheduler: &Scheduler, streams: &Streams) {
     }
 }
 
-type Unsure = BTreeMap<usize, Vec<(u32, LeaseRef)>>;
+/// What a shard is to be asked about.
+#[derive(Default)]
+pub(super) struct Question {
+    /// Leases, and the streams that hold them.
+    leases: Vec<(u32, LeaseRef)>,
+    /// Streams of which every lease that the worker has is meant. They may hold a million, so these are not collected
+    /// before it is their turn.
+    streams: Vec<Arc<Stream>>,
+}
 
 /// Gives back what is stale; answers what is to be asked for, by shard. Streams may hold ten thousand jobs each, so others
 /// come between two of them.
-async fn look(streams: &Streams, now: Time) -> Unsure {
-    let mut unsure = Unsure::new();
+async fn look(streams: &Streams, now: Time, shards: usize) -> Vec<Question> {
+    let mut questions: Vec<_> = (0..shards).map(|_| Question::default()).collect();
     for stream in streams.all() {
         let look = stream.look(now);
         streams.alarm.by(look.next);
@@ -85,22 +94,14 @@ async fn look(streams: &Streams, now: Time) -> Unsure {
         }
         streams.give_back(look.stale);
         for loose in look.unsure {
-            unsure.entry(loose.shard).or_default().push((stream.id(), loose.lease));
+            questions[loose.shard].leases.push((stream.id(), loose.lease));
+        }
+        if look.starved {
+            questions.iter_mut().for_each(|question| question.streams.push(Arc::clone(&stream)));
         }
         tokio::task::yield_now().await;
     }
-    unsure
-}
-
-/// Every lease of the shard that a worker has.
-async fn all_on(streams: &Streams, shard: usize) -> Vec<(u32, LeaseRef)> {
-    let mut all = Vec::new();
-    for stream in streams.all() {
-        let sent = stream.ledger().sent_on(shard);
-        all.extend(sent.into_iter().map(|(loose, _)| (stream.id(), loose.lease)));
-        tokio::task::yield_now().await;
-    }
-    all
+    questions
 }
 
 /// Asks the shard about leases. When it does not answer all of them are in doubt, once it does again.
@@ -108,26 +109,86 @@ pub(super) async fn ask(
     scheduler: Scheduler,
     streams: Arc<Streams>,
     shard: usize,
-    leases: Vec<(u32, LeaseRef)>,
+    question: Question,
 ) {
-    let at = &scheduler.shards().all()[shard];
-    for part in leases.chunks(limit::PART_MAX) {
+    let asking = Asking { scheduler, streams, shard };
+    if asking.ask(question).await.is_err() {
+        asking.scheduler.shards().all()[shard].wait_out(PAUSE).await;
+        asking.streams.doubt(shard);
+    }
+}
+
+struct Asking {
+    scheduler: Scheduler,
+    streams: Arc<Streams>,
+    shard: usize,
+}
+
+// === impl Question ===
+
+impl Question {
+    /// About these leases.
+    pub(super) fn about(leases: Vec<(u32, LeaseRef)>) -> Question {
+        Question { leases, streams: Vec::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.leases.is_empty() && self.streams.is_empty()
+    }
+}
+
+// === impl Asking ===
+
+impl Asking {
+    async fn ask(&self, question: Question) -> shards::Result<()> {
+        let mut part = Vec::new();
+        for (stream, lease) in question.leases {
+            part.push((stream, lease));
+            self.ask_if_full(&mut part).await?;
+        }
+        for stream in question.streams {
+            let tokens = stream.ledger().tokens_on(self.shard);
+            let mut left = &tokens[..];
+            while !left.is_empty() {
+                let (some, others) = left.split_at(left.len().min(limit::PART_MAX - part.len()));
+                left = others;
+                let leases = stream.ledger().leases(some);
+                part.extend(leases.into_iter().map(|lease| (stream.id(), lease)));
+                self.ask_if_full(&mut part).await?;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.ask_part(part).await
+    }
+
+    async fn ask_if_full(&self, part: &mut Vec<(u32, LeaseRef)>) -> shards::Result<()> {
+        if part.len() < limit::PART_MAX {
+            return Ok(());
+        }
+        self.ask_part(std::mem::take(part)).await
+    }
+
+    /// Asks about as many as one call takes.
+    async fn ask_part(&self, part: Vec<(u32, LeaseRef)>) -> shards::Result<()> {
+        if part.is_empty() {
+            return Ok(());
+        }
         let begin = Instant::now();
         let refs: Vec<_> = part.iter().map(|(_, lease)| lease.clone()).collect();
-        let Ok(fates) = scheduler.fates(at, &refs).await else {
-            at.wait_out(PAUSE).await;
-            streams.doubt(shard);
-            return;
-        };
-        let now = scheduler.clock().now();
-        for ((stream, lease), fate) in part.iter().zip(fates) {
+        let shard = &self.scheduler.shards().all()[self.shard];
+        let fates = self.scheduler.fates(shard, &refs).await?;
+        let now = self.scheduler.clock().now();
+        for ((stream, lease), fate) in part.into_iter().zip(fates) {
             match fate {
-                Fate::Runs(left) => streams.extended(*stream, &[lease.token], now.plus(left)),
-                Fate::Done => streams.ended(*stream, &[lease.token]),
-                Fate::Lost => streams.revoke(shard, *stream, &[lease.token], Revoked::LeaseExpired),
+                Fate::Runs(left) => self.streams.extended(stream, &[lease.token], now.plus(left)),
+                Fate::Done => self.streams.ended(stream, &[lease.token]),
+                Fate::Lost => {
+                    self.streams.revoke(self.shard, stream, &[lease.token], Revoked::LeaseExpired);
+                }
             }
         }
         // Streams may hold a million leases, and no caller waits for this: three quarters of the time are left to deliveries.
         tokio::time::sleep(3 * begin.elapsed()).await;
+        Ok(())
     }
 }

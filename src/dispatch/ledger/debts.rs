@@ -26,6 +26,10 @@ impl Debts {
         self.leases.is_empty()
     }
 
+    pub(super) fn get(&self, token: Token) -> Option<&Held> {
+        self.leases.get(&token)
+    }
+
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Held> {
         self.leases.get_mut(&token)
     }

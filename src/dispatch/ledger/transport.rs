@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::domain::{JobKey, Time, Token, limit};
-use crate::store::Leased;
+use crate::store::{LeaseRef, Leased};
 
 use super::{Held, Ledger, Loose, Phase, Revocation, Unsent};
 
@@ -44,11 +44,14 @@ pub(in crate::dispatch) struct Remains {
 }
 
 /// What a look at deadlines has found.
+#[derive(Default)]
 pub(in crate::dispatch) struct Look {
     /// Waited too long for the transport; no longer held.
     pub(in crate::dispatch) stale: Vec<Loose>,
-    /// Past their deadline and still held, or holding up their stream: the store knows more.
+    /// Past their deadline and still held: the store knows more.
     pub(in crate::dispatch) unsure: Vec<Loose>,
+    /// Whatever the stream holds keeps it from getting more: the store knows whether it still does.
+    pub(in crate::dispatch) starved: bool,
     /// When to look again.
     pub(in crate::dispatch) next: Time,
 }
@@ -145,6 +148,19 @@ impl Ledger {
         sent.map(|(token, held)| (held.to_loose(token), held.origin.is_some())).collect()
     }
 
+    /// Which leases on that shard a worker has: [`Ledger::leases`] tells more of some of them.
+    pub(in crate::dispatch) fn tokens_on(&self, shard: usize) -> Vec<Token> {
+        let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
+        sent.map(|(token, _)| token).collect()
+    }
+
+    /// Those of these leases that are still held.
+    pub(in crate::dispatch) fn leases(&self, tokens: &[Token]) -> Vec<LeaseRef> {
+        let held = |token| self.credit.get(token).or_else(|| self.debts.get(token));
+        let lease = |token| Some(LeaseRef { key: held(token)?.key.clone(), token });
+        tokens.iter().filter_map(|&token| lease(token)).collect()
+    }
+
     /// The leases that a worker has and its stream answers for; those of a pull never were.
     fn sent(&self) -> Vec<Loose> {
         let sent = self.all_sent().filter(|_| !self.once);
@@ -158,7 +174,7 @@ impl Ledger {
 
     /// Looks at deadlines that have come.
     pub(in crate::dispatch) fn look(&mut self, now: Time) -> Look {
-        let mut look = Look { stale: Vec::new(), unsure: Vec::new(), next: self.look_at };
+        let mut look = Look { next: self.look_at, ..Look::default() };
         if now < self.look_at {
             return look;
         }
@@ -166,15 +182,17 @@ impl Ledger {
         self.stuck |= !look.stale.is_empty();
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         look.next = stale_at.min().unwrap_or(Time::MAX);
-        let starved = self.is_starved(now);
+        let mut holds_some = false;
         for (token, held) in self.all_sent() {
+            holds_some = true;
             let at = held.deadline.plus(OVERDUE);
-            if starved || at <= now {
+            if at <= now {
                 look.unsure.push(held.to_loose(token));
             }
             look.next = look.next.min(at.max(now.plus(OVERDUE)));
         }
-        look.next = look.next.min(self.next_if_starved(now, !look.unsure.is_empty()));
+        look.starved = holds_some && self.is_starved(now);
+        look.next = look.next.min(self.next_if_starved(now, holds_some));
         self.look_at = look.next;
         look
     }
