@@ -34,6 +34,8 @@ use super::streams::Streams;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// A look that takes longer is left for the next round.
 const LOOK_MAX: Duration = Duration::from_millis(500);
+/// Pieces of chores between two claims.
+const PIECES_PER_CLAIM: usize = 4;
 /// Names that are taken in before others have their turn: a page takes a millisecond.
 const NAMES_MAX: usize = 32;
 
@@ -111,13 +113,26 @@ impl Feed {
         if let Some(look) = self.looks.next() {
             self.look(look).await
         } else if let Some(plan) = self.board.plan() {
-            self.claim(plan).await
+            self.claim(plan).await?;
+            self.work().await;
+            Ok(())
         } else if self.looks.has_more() || self.board.has_chores() {
             tokio::task::yield_now().await;
             Ok(())
         } else {
             self.rest().await;
             Ok(())
+        }
+    }
+
+    /// Where claims follow each other chores get on, too.
+    async fn work(&mut self) {
+        for _ in 0..PIECES_PER_CLAIM {
+            if !self.board.has_chores() {
+                return;
+            }
+            tokio::task::yield_now().await;
+            self.board.work();
         }
     }
 

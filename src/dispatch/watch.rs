@@ -93,11 +93,12 @@ async fn look(streams: &Streams, now: Time, shards: usize) -> Vec<Question> {
             tracing::info!(stream, jobs, "jobs go back from a stream that does not read");
         }
         streams.give_back(look.stale);
-        for loose in look.unsure {
-            questions[loose.shard].leases.push((stream.id(), loose.lease));
-        }
         if look.starved {
             questions.iter_mut().for_each(|question| question.streams.push(Arc::clone(&stream)));
+        } else {
+            for loose in look.unsure {
+                questions[loose.shard].leases.push((stream.id(), loose.lease));
+            }
         }
         tokio::task::yield_now().await;
     }

@@ -1,9 +1,13 @@
 //! What concerns all topics of a glob, of which there may be a million, is done in pieces, and claims come in between.
 
+use std::ops::Bound;
+
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
-use super::groups::Parked;
+use super::groups::{Parked, Reach};
+use super::plan::ASKS_MAX;
+use super::turns::Place;
 use super::{Board, Position, Status};
 
 /// Topics that one piece looks at: some hundred microseconds. A delivery waits for several pieces on its way.
@@ -11,14 +15,30 @@ pub(super) const PIECE: usize = 128;
 
 /// What is still to be done, from behind a topic on.
 pub(super) enum Chore {
-    /// Topics get a new group.
-    Attach { group: u32, after: Option<TopicName> },
-    /// They lose one that is no more, and what was parked in it is dropped.
-    Detach { group: u32, prefix: String, parked: Parked, after: Option<TopicName> },
+    /// Topics get a new group, see [`Reach`].
+    Attach(u32),
+    /// They lose one that is no more, as far as they had got it, and what was parked in it is dropped.
+    Detach(Detach),
     /// A pull is told once all of them were asked for it: they are noted.
     Gather { stream: u32, prefix: String, after: Option<TopicName> },
-    /// Those that are parked get another chance, the next ones first.
-    Unpark { group: u32 },
+}
+
+/// See [`Chore::Detach`].
+pub(super) struct Detach {
+    pub(super) group: u32,
+    pub(super) prefix: String,
+    pub(super) parked: Parked,
+    pub(super) after: Option<TopicName>,
+    pub(super) reach: Reach,
+}
+
+/// A walk over what is parked in a group, the next ones first. It ends where the last one was when it began, so that what
+/// is parked again behind it has its chance in the next walk, not at once.
+pub(super) struct Walk {
+    after: Option<Place>,
+    until: Place,
+    /// A stream has got credit since it began.
+    again: bool,
 }
 
 // === impl Board ===
@@ -26,57 +46,62 @@ pub(super) enum Chore {
 impl Board {
     /// Whether there is something to be done before the next plan is a whole one.
     pub(in crate::dispatch) fn has_chores(&self) -> bool {
-        !self.chores.is_empty() || self.is_cut
+        !self.chores.is_empty() || !self.unparking.is_empty() || self.is_cut
     }
 
-    /// Does a piece of it.
-    pub(super) fn work(&mut self) {
+    /// Parked topics get another chance. Streams wait for that, so it does not wait for chores.
+    pub(super) fn unpark_next(&mut self) {
+        let mut left = PIECE;
+        while left > 0
+            && let Some(group) = self.unparking.pop_front()
+        {
+            left -= self.unpark_some(group, left.min(ASKS_MAX)).clamp(1, left);
+        }
+    }
+
+    /// Does a piece of the chores.
+    pub(in crate::dispatch) fn work(&mut self) {
         let mut left = PIECE;
         while left > 0
             && let Some(chore) = self.chores.pop_front()
         {
             left -= match chore {
-                Chore::Attach { group, after } => self.attach_some(group, after, left),
-                Chore::Detach { group, prefix, parked, after } => {
-                    self.detach_some(group, prefix, parked, after, left)
-                }
+                Chore::Attach(group) => self.attach_some(group, left),
+                Chore::Detach(detach) => self.detach_some(detach, left),
                 Chore::Gather { stream, prefix, after } => {
                     self.gather_some(stream, prefix, after, left)
                 }
-                Chore::Unpark { group } => self.unpark_some(group, left),
             };
         }
     }
 
-    fn attach_some(&mut self, group: u32, after: Option<TopicName>, most: usize) -> usize {
-        let pattern = self.groups.get(&group).map(|group| &group.pattern);
-        let Some(TopicPattern::Prefix(prefix)) = pattern else { return 0 };
-        let names = self.names(prefix, after.as_ref(), most);
-        names.iter().for_each(|name| self.attach(name, group));
-        if names.len() == most {
-            let after = names.last().cloned();
-            self.chores.push_front(Chore::Attach { group, after });
+    fn attach_some(&mut self, id: u32, most: usize) -> usize {
+        let Some(group) = self.groups.get(&id) else { return 0 };
+        let (TopicPattern::Prefix(prefix), Reach::UpTo(last)) = (&group.pattern, &group.reach)
+        else {
+            return 0;
+        };
+        let names = self.names(prefix, last.as_ref(), most);
+        names.iter().for_each(|name| self.attach(name, id));
+        let is_cut = names.len() == most;
+        if is_cut {
+            self.chores.push_front(Chore::Attach(id));
         }
-        if let Some(grown) = self.groups.get_mut(&group) {
-            grown.unpark_soon(group, &mut self.chores);
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.reach = if is_cut { Reach::UpTo(names.last().cloned()) } else { Reach::All };
         }
+        self.unpark_soon(id);
         names.len()
     }
 
-    fn detach_some(
-        &mut self,
-        group: u32,
-        prefix: String,
-        mut parked: Parked,
-        after: Option<TopicName>,
-        most: usize,
-    ) -> usize {
-        let names = self.names(&prefix, after.as_ref(), most);
-        names.iter().for_each(|name| self.detach(name, group));
-        let dropped = (0..most).map_while(|_| parked.pop_first()).count();
+    fn detach_some(&mut self, mut detach: Detach, most: usize) -> usize {
+        let mut names = self.names(&detach.prefix, detach.after.as_ref(), most);
+        names.truncate(names.partition_point(|name| detach.reach.covers(name)));
+        names.iter().for_each(|name| self.detach(name, detach.group));
+        let dropped = (0..most).map_while(|_| detach.parked.pop_first()).count();
         if names.len() == most || dropped == most {
-            let after = names.last().cloned().or(after);
-            self.chores.push_front(Chore::Detach { group, prefix, parked, after });
+            detach.after = names.last().cloned().or(detach.after);
+            self.chores.push_front(Chore::Detach(detach));
         }
         names.len().max(dropped)
     }
@@ -107,27 +132,59 @@ impl Board {
         count
     }
 
+    /// What is parked gets another chance, because a stream of the group has credit again.
+    pub(super) fn unpark_soon(&mut self, id: u32) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let (Some(first), Some(last)) =
+            (group.parked.first_key_value(), group.parked.last_key_value())
+        else {
+            return;
+        };
+        if let Some(walk) = &mut group.walk {
+            walk.again = true;
+        } else if first.0 == last.0 {
+            let name = first.1.clone();
+            self.unpark(&name);
+        } else {
+            group.walk = Some(Walk { after: None, until: *last.0, again: false });
+            self.unparking.push_back(id);
+        }
+    }
+
     fn unpark_some(&mut self, id: u32, most: usize) -> usize {
         let mut count = 0;
         while let Some(group) = self.groups.get_mut(&id) {
             // The next stream with credit begins this anew.
-            if group.parked.is_empty() || group.line.len() == 0 {
-                group.unparking = false;
+            let Some(walk) = group.walk.as_mut().filter(|_| group.line.len() > 0) else {
+                group.walk = None;
                 break;
-            }
+            };
             if count == most {
-                self.chores.push_front(Chore::Unpark { group: id });
+                self.unparking.push_back(id);
                 break;
             }
-            count += 1;
-            let next = group.parked.pop_first();
-            next.into_iter().for_each(|(_, name)| self.unpark(&name));
+            let from = walk.after.map_or(Bound::Unbounded, Bound::Excluded);
+            if let Some((place, name)) =
+                group.parked.range((from, Bound::Included(walk.until))).next()
+            {
+                walk.after = Some(*place);
+                let name = name.clone();
+                self.unpark(&name);
+                count += 1;
+                continue;
+            }
+            let again = walk.again;
+            group.walk = None;
+            if again {
+                self.unpark_soon(id);
+            }
+            break;
         }
         count
     }
 
     /// The topic may have takers again.
-    fn unpark(&mut self, name: &TopicName) {
+    pub(super) fn unpark(&mut self, name: &TopicName) {
         let Some(topic) = self.topics.get_mut(name) else { return };
         if topic.position != Position::Parked {
             return;

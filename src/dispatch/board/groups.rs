@@ -6,19 +6,28 @@ use std::ops::Bound;
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
-use super::chores::Chore;
+use super::chores::{Chore, Detach, Walk};
 use super::turns::Place;
 use super::{Board, Position, Status, Topic, WIDTH_MIN};
 
 /// The streams that share a pattern, and the topics that match it.
 pub(super) struct Group {
     pub(super) pattern: TopicPattern,
+    /// Of a glob: which of its topics it has got by now.
+    pub(super) reach: Reach,
     pub(super) members: usize,
     pub(super) line: Line,
     pub(super) parked: Parked,
     /// They are getting another chance.
-    pub(super) unparking: bool,
+    pub(super) walk: Option<Walk>,
     pub(super) awake: usize,
+}
+
+/// How many topics of a glob know their group.
+pub(super) enum Reach {
+    /// Those up to this name: the others get to know it in pieces.
+    UpTo(Option<TopicName>),
+    All,
 }
 
 /// Topics by their turns, the next one first.
@@ -59,7 +68,7 @@ impl Board {
             TopicPattern::Exact(name) => self.attach(name, id),
             TopicPattern::Prefix(_) => {
                 self.globbing.insert(id);
-                self.chores.push_back(Chore::Attach { group: id, after: None });
+                self.chores.push_back(Chore::Attach(id));
             }
         }
         id
@@ -80,22 +89,24 @@ impl Board {
         match group.pattern {
             TopicPattern::Exact(name) => self.detach(&name, id),
             TopicPattern::Prefix(prefix) => {
-                let parked = group.parked;
-                self.chores.push_back(Chore::Detach { group: id, prefix, parked, after: None });
+                let (parked, reach) = (group.parked, group.reach);
+                let detach = Detach { group: id, prefix, parked, after: None, reach };
+                self.chores.push_back(Chore::Detach(detach));
             }
         }
     }
 
     /// A topic that was not known, in the groups that match it; awake.
     pub(super) fn add_topic(&mut self, name: &TopicName) {
-        let turn = self.turns.of(name);
-        self.topics.insert(name.clone(), Topic::new(turn));
         let globs = self
             .globbing
             .iter()
-            .filter(|id| self.groups.get(id).is_some_and(|group| group.pattern.matches(name)));
+            .filter(|id| self.groups.get(id).is_some_and(|group| group.is_to_have(name)));
         let exact = self.by_pattern.get(&TopicPattern::Exact(name.clone()));
         let matching: Vec<u32> = globs.chain(exact).copied().collect();
+        let parked = matching.iter().filter_map(|id| self.groups.get(id)?.parked.last_key_value());
+        let turn = self.turns.of(name, parked.map(|(place, _)| *place).max());
+        self.topics.insert(name.clone(), Topic::new(turn));
         matching.into_iter().for_each(|group| self.attach(name, group));
         self.set(name, Status::Awake);
     }
@@ -180,19 +191,32 @@ impl Board {
     }
 }
 
+// === impl Reach ===
+
+impl Reach {
+    pub(super) fn covers(&self, name: &TopicName) -> bool {
+        match self {
+            Reach::UpTo(last) => last.as_ref().is_some_and(|last| name <= last),
+            Reach::All => true,
+        }
+    }
+}
+
 // === impl Group ===
 
 impl Group {
     pub(super) fn new(pattern: TopicPattern) -> Group {
         let (line, parked) = (Line::default(), BTreeMap::new());
-        Group { pattern, members: 0, line, parked, unparking: false, awake: 0 }
+        let reach = match &pattern {
+            TopicPattern::Exact(_) => Reach::All,
+            TopicPattern::Prefix(_) => Reach::UpTo(None),
+        };
+        Group { pattern, reach, members: 0, line, parked, walk: None, awake: 0 }
     }
 
-    /// What is parked gets another chance before there is any other chore: a stream waits for it.
-    pub(super) fn unpark_soon(&mut self, id: u32, chores: &mut VecDeque<Chore>) {
-        if !self.parked.is_empty() && !std::mem::replace(&mut self.unparking, true) {
-            chores.push_front(Chore::Unpark { group: id });
-        }
+    /// Whether a topic that is new belongs to it now; otherwise it comes with the other ones that are still to come.
+    fn is_to_have(&self, name: &TopicName) -> bool {
+        self.pattern.matches(name) && self.reach.covers(name)
     }
 }
 

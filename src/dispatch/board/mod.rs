@@ -83,6 +83,8 @@ pub(super) struct Board {
     lossy: bool,
     sleepers: Sleepers,
     chores: VecDeque<Chore>,
+    /// Groups whose parked topics are getting another chance, in turn.
+    unparking: VecDeque<u32>,
     /// The last plan has not looked at all topics that are ready.
     is_cut: bool,
 }
@@ -157,6 +159,7 @@ impl Board {
             lossy: false,
             sleepers: Sleepers::default(),
             chores: VecDeque::new(),
+            unparking: VecDeque::new(),
             is_cut: false,
         }
     }
@@ -274,10 +277,10 @@ impl Board {
         let Some(sub) = self.subs.get_mut(&id) else { return };
         self.hungry += usize::from(!std::mem::replace(&mut sub.hungry, true));
         sub.blocked.clear();
-        for id_of_group in &sub.groups {
-            let Some(group) = self.groups.get_mut(id_of_group) else { continue };
+        for id_of_group in sub.groups.clone() {
+            let Some(group) = self.groups.get_mut(&id_of_group) else { continue };
             group.line.push(id);
-            group.unpark_soon(*id_of_group, &mut self.chores);
+            self.unpark_soon(id_of_group);
         }
     }
 

@@ -3,6 +3,7 @@
 //! A stream's free credit is split over its awake topics; what is asked for is set aside in its books
 //! until the answer is there, so the sum of all asks never exceeds its credit.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::domain::{Time, TopicName, limit};
@@ -11,10 +12,12 @@ use crate::store::{Claimed, Leased, Rest};
 use super::super::ledger::{Loose, Origin, Share};
 use super::super::stream::Stream;
 use super::chores::PIECE;
-use super::{Board, Position, Status, Sub};
+use super::{Board, Position, Status, Sub, Topic};
 
 /// Topics of one claim at most: with a handful of jobs each the call is full.
-const ASKS_MAX: usize = 64;
+pub(super) const ASKS_MAX: usize = 64;
+/// Topics that a plan looks at: more than get another chance in it, so that it comes to those behind them.
+const PASSED_MAX: usize = 3 * PIECE;
 const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;
 
 /// One claim.
@@ -58,10 +61,30 @@ enum Pick {
     Taker(Asker),
     /// Hungry, but this topic has nothing that fits until there is more credit.
     Blocked,
-    /// Hungry, but another topic has its turn alone.
-    Later,
+    /// Hungry, but this other topic has its turn alone.
+    Later(TopicName),
     /// Not hungry, or gone.
     Out,
+}
+
+/// Topics whose takers have to ask another one alone first.
+#[derive(Default)]
+struct Later {
+    topics: Vec<TopicName>,
+    /// Such another one, which comes next: it may stand behind a million that wait for it.
+    next: Option<TopicName>,
+    asked_alone: HashSet<TopicName>,
+}
+
+// === impl Later ===
+
+impl Later {
+    fn wait(&mut self, name: TopicName, alone: TopicName) {
+        self.topics.push(name);
+        if self.asked_alone.insert(alone.clone()) {
+            self.next = Some(alone);
+        }
+    }
 }
 
 // === impl Board ===
@@ -70,31 +93,27 @@ impl Board {
     /// The next claim; `None` when there is nothing to ask for, no stream that could take it, or [`Board::has_chores`].
     pub(in crate::dispatch) fn plan(&mut self) -> Option<Plan> {
         self.work();
+        self.unpark_next();
         self.round += 1;
-        let (mut asks, mut later, mut budget) = (Vec::new(), Vec::new(), JOBS_MAX);
-        let mut parked = 0;
-        self.is_cut = false;
-        while budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 {
+        let (mut asks, mut later, mut budget) = (Vec::new(), Later::default(), JOBS_MAX);
+        let mut passed = 0;
+        while budget > 0 && asks.len() < ASKS_MAX && self.hungry > 0 && passed < PASSED_MAX {
             let topics = self.turns.len().min(ASKS_MAX - asks.len());
-            let Some(name) = self.turns.pop() else { break };
+            let alone = later.next.take().filter(|name| self.take_out(name));
+            let Some(name) = alone.or_else(|| self.turns.pop()) else { break };
+            passed += 1;
             if self.topics.get(&name).is_some_and(|topic| topic.turn.is_past()) {
                 self.enter(name);
                 continue;
             }
-            let slice = budget.div_ceil(u32::try_from(topics).unwrap_or(u32::MAX));
-            let (takers, comes_later) = self.takers(&name, slice);
+            let slice = budget.div_ceil(u32::try_from(topics.max(1)).unwrap_or(u32::MAX));
+            let (takers, alone) = self.takers(&name, slice);
             if takers.is_empty() {
-                if comes_later {
-                    later.push(name);
-                    continue;
+                match alone {
+                    Some(alone) => later.wait(name, alone),
+                    None => self.park(name),
                 }
-                self.park(name);
-                parked += 1;
-                if parked < PIECE {
-                    continue;
-                }
-                self.is_cut = true;
-                break;
+                continue;
             }
             budget -= takers.iter().map(|taker| taker.share.jobs).sum::<u32>().min(budget);
             let Some(topic) = self.topics.get_mut(&name) else { continue };
@@ -102,9 +121,25 @@ impl Board {
             let (wakes, served) = ((topic.wakes, self.missed), topic.turn.place().served());
             asks.push(Asked { wakes, served, topic: name, takers });
         }
+        self.is_cut = passed == PASSED_MAX;
         // They have a taker as soon as that stream's turn alone is over, of which no letter comes.
-        later.into_iter().for_each(|name| self.enter(name));
+        for name in later.topics {
+            if self.topics.get(&name).is_some_and(|topic| topic.position == Position::Ready) {
+                self.enter(name);
+            }
+        }
         (!asks.is_empty()).then_some(Plan { asks })
+    }
+
+    /// Takes the topic out of the queue before its turn, if it is there.
+    fn take_out(&mut self, name: &TopicName) -> bool {
+        if self.topics.get(name).is_some_and(|topic| topic.position == Position::Parked) {
+            self.unpark(name);
+        }
+        let ready = |topic: &&mut Topic| topic.position == Position::Ready;
+        let Some(topic) = self.topics.get_mut(name).filter(ready) else { return false };
+        self.turns.leave(&topic.turn);
+        true
     }
 
     /// Takes in the answer to `plan`; events that came before it must have been heard.
@@ -151,16 +186,16 @@ impl Board {
         outcome
     }
 
-    /// Hungry streams of the topic's groups, for `slice` jobs together; and whether there are others
-    /// that only have to ask elsewhere first.
-    fn takers(&mut self, name: &TopicName, slice: u32) -> (Vec<Asker>, bool) {
+    /// Hungry streams of the topic's groups, for `slice` jobs together; and the topic that another one, which only has to
+    /// ask elsewhere first, asks alone.
+    fn takers(&mut self, name: &TopicName, slice: u32) -> (Vec<Asker>, Option<TopicName>) {
         let Some(topic) = self.topics.get(name).filter(|topic| topic.position == Position::Ready)
         else {
-            return (Vec::new(), false);
+            return (Vec::new(), None);
         };
         let (groups, width) = (topic.groups.clone(), topic.width.min(slice as usize));
         let waiting: usize = groups.iter().map(|group| self.line_len(*group)).sum();
-        let (mut takers, mut slice, mut later) = (Vec::new(), slice, false);
+        let (mut takers, mut slice, mut later) = (Vec::new(), slice, None);
         for group in groups {
             let before = takers.len();
             for _ in 0..self.line_len(group) {
@@ -176,8 +211,8 @@ impl Board {
                         takers.push(taker);
                     }
                     Pick::Blocked => self.push(group, id),
-                    Pick::Later => {
-                        later = true;
+                    Pick::Later(alone) => {
+                        later = Some(alone);
                         self.push(group, id);
                     }
                     Pick::Out => {}
@@ -203,8 +238,8 @@ impl Board {
         if sub.blocked.contains(name) {
             return Pick::Blocked;
         }
-        if sub.solo.as_ref().is_some_and(|solo| solo != name) {
-            return Pick::Later;
+        if let Some(solo) = sub.solo.as_ref().filter(|solo| *solo != name) {
+            return Pick::Later(solo.clone());
         }
         let ways = if sub.solo.is_some() { 1 } else { ways };
         let (round, stream) = (self.round, Arc::clone(&sub.stream));

@@ -78,14 +78,14 @@ impl Turns {
     }
 
     /// The turn of a topic that the board did not know: where it was when it was forgotten, or else behind all that
-    /// are ready.
-    pub(super) fn of(&mut self, name: &TopicName) -> Turn {
+    /// are ready, or parked up to that place.
+    pub(super) fn of(&mut self, name: &TopicName, parked: Option<Place>) -> Turn {
         if let Some((turn, at)) = self.remembered.remove(name) {
             self.forgotten.remove(&at);
             return turn;
         }
-        let last = self.ready.last_key_value().map(|(place, _)| place.served);
-        let count = self.served.count(name, last.unwrap_or_else(|| self.served.floor()));
+        let last = self.ready.last_key_value().map(|(place, _)| *place).max(parked);
+        let count = self.served.count(name, last.map_or(self.served.floor(), Place::served));
         Turn { place: Place { served: count.load(Relaxed), since: self.stamp() }, count }
     }
 

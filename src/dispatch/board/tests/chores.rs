@@ -81,7 +81,7 @@ fn what_is_parked_for_a_stream_that_is_gone_is_dropped_in_pieces() {
     }
     let parked = |board: &Board| {
         let dropped = board.chores.iter().map(|chore| match chore {
-            Chore::Detach { parked, .. } => parked.len(),
+            Chore::Detach(detach) => detach.parked.len(),
             _ => 0,
         });
         dropped.sum::<usize>()
@@ -94,6 +94,121 @@ fn what_is_parked_for_a_stream_that_is_gone_is_dropped_in_pieces() {
         let before = parked(&board);
         board.work();
         assert!((1..=PIECE).contains(&(before - parked(&board))));
+    }
+}
+
+/// Nothing fits what is left of the stream's bytes, in any topic.
+fn block(board: &mut Board, stream: &Arc<Stream>) {
+    board.hear(stream);
+    let mut jobs = 1;
+    for _ in 0..100 * TOPICS {
+        if let Some(plan) = board.plan() {
+            apply(board, plan, jobs, Rest::More);
+            jobs = 0;
+        } else if !board.has_chores() {
+            return;
+        }
+    }
+    panic!("there is always something to be done");
+}
+
+#[test]
+fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
+    let (one, other, mut board) = (stream(1, &["g.*"], 10), stream(2, &["g.*"], 1), wide());
+    block(&mut board, &one);
+    board.hear(&other);
+    let (mut seen, mut idle) = (BTreeSet::new(), 0);
+    for _ in 0..10 * TOPICS {
+        let Some(plan) = board.plan() else {
+            idle += 1;
+            continue;
+        };
+        seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
+        let found = answer(&plan, 1, 10, Rest::More);
+        let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
+        let tokens: Vec<Token> = leased.map(|job| job.token).collect();
+        board.apply(plan, found, AT);
+        if other.release(&tokens, drop).rouse {
+            board.hear(&other);
+        }
+    }
+    assert_eq!(seen.len(), TOPICS);
+    assert!(idle < TOPICS, "{idle} plans for nothing");
+    // And with no credit left of either there is an end of it.
+    let plan = board.plan().unwrap();
+    apply(&mut board, plan, 1, Rest::More);
+    for _ in 0..TOPICS {
+        assert!(board.plan().is_none());
+    }
+    assert!(!board.has_chores());
+}
+
+#[test]
+fn whoever_comes_while_much_is_parked_is_asked_for_at_once() {
+    let (one, mut board) = (stream(1, &["g.*"], 1), wide());
+    let idle = stream(3, &["nothing"], 1);
+    board.hear(&one);
+    board.hear(&idle);
+    for n in 0..TOPICS {
+        let new = stream(10 + n as u32, &[&format!("z.{n}")], 1);
+        board.hear(&new);
+        let mut plans = 0;
+        let is_asked =
+            |plan: &Plan| plan.asks.iter().any(|asked| asked.topic.as_str().starts_with("z."));
+        loop {
+            plans += 1;
+            assert!(plans <= 4, "{n}");
+            let Some(plan) = board.plan() else { continue };
+            let done = is_asked(&plan);
+            let found = answer(&plan, 1, 10, Rest::More);
+            let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
+            let tokens: Vec<Token> = leased.map(|job| job.token).collect();
+            board.apply(plan, found, AT);
+            // Its credit comes back before each plan.
+            if one.release(&tokens, drop).rouse {
+                board.hear(&one);
+            }
+            if done {
+                break;
+            }
+        }
+        new.close(false);
+        board.hear(&new);
+    }
+}
+
+#[test]
+fn a_topic_that_is_asked_alone_comes_before_all_that_wait_for_it() {
+    let (one, mut board) = (stream(1, &["g.*"], 1_000), wide());
+    (TOPICS..10 * TOPICS).for_each(|n| board.wake(&name(&format!("g.{n}")), NOW, NOW));
+    board.hear(&one);
+    while !board.chores.is_empty() || !board.unparking.is_empty() {
+        board.work();
+        board.unpark_next();
+    }
+    let plan = board.plan().unwrap();
+    apply(&mut board, plan, 1, Rest::More);
+    // Shares were too small for what comes next.
+    let plan = board.plan().unwrap();
+    let topics: BTreeSet<_> = plan.asks.iter().map(|asked| asked.topic.clone()).collect();
+    apply(&mut board, plan, 0, Rest::More);
+    let alone = board.plan().unwrap().asks;
+    assert!(alone.len() == 1 && topics.contains(&alone[0].topic), "{}", alone.len());
+}
+
+#[test]
+fn a_glob_that_ends_at_once_leaves_next_to_nothing_to_do() {
+    let mut board = wide();
+    for pieces in 0..2 {
+        let one = stream(1, &["g.*"], 1);
+        board.hear(&one);
+        (0..pieces).for_each(|_| board.work());
+        one.close(false);
+        board.hear(&one);
+        board.wake(&name(&format!("g.new{pieces}")), NOW, NOW);
+        (0..=pieces).for_each(|_| board.work());
+        assert!(board.chores.is_empty());
+        assert!(board.topics.values().all(|topic| topic.groups.is_empty()));
     }
 }
 

@@ -262,7 +262,7 @@ fn topics_are_served_in_turns_where_the_credit_is_one_more_than_they_are() {
 fn pulls_of_more_topics_than_are_remembered_starve_none() {
     let mut board = board(&[]);
     let forget = |board: &mut Board, n: usize| {
-        let turn = board.turns.of(&name(&n.to_string()));
+        let turn = board.turns.of(&name(&n.to_string()), None);
         board.turns.remember(name(&n.to_string()), turn);
     };
     (0..20_000).for_each(|n| forget(&mut board, n));
