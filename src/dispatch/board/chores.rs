@@ -5,10 +5,8 @@ use std::ops::Bound;
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
-use super::groups::{Parked, Reach};
-use super::plan::ASKS_MAX;
-use super::turns::Place;
-use super::{Board, Position, Status};
+use super::turns::{Parked, Place};
+use super::{ASKS_MAX, Board, Position, Status};
 
 /// Topics that one piece looks at: some hundred microseconds. A delivery waits for several pieces on its way.
 pub(super) const PIECE: usize = 128;
@@ -21,6 +19,13 @@ pub(super) enum Chore {
     Detach(Detach),
     /// A pull is told once all of them were asked for it: they are noted.
     Gather { stream: u32, prefix: String, after: Option<TopicName> },
+}
+
+/// How many topics of a glob know their group.
+pub(super) enum Reach {
+    /// Those up to this name: the others get to know it in pieces.
+    UpTo(Option<TopicName>),
+    All,
 }
 
 /// See [`Chore::Detach`].
@@ -39,6 +44,17 @@ pub(super) struct Walk {
     until: Place,
     /// A stream has got credit since it began.
     again: bool,
+}
+
+// === impl Reach ===
+
+impl Reach {
+    pub(super) fn covers(&self, name: &TopicName) -> bool {
+        match self {
+            Reach::UpTo(last) => last.as_ref().is_some_and(|last| name <= last),
+            Reach::All => true,
+        }
+    }
 }
 
 // === impl Board ===

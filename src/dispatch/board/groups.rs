@@ -6,8 +6,8 @@ use std::ops::Bound;
 use crate::domain::TopicName;
 
 use super::super::TopicPattern;
-use super::chores::{Chore, Detach, Walk};
-use super::turns::Place;
+use super::chores::{Chore, Detach, Reach, Walk};
+use super::turns::Parked;
 use super::{Board, Position, Status, Topic, WIDTH_MIN};
 
 /// The streams that share a pattern, and the topics that match it.
@@ -22,16 +22,6 @@ pub(super) struct Group {
     pub(super) walk: Option<Walk>,
     pub(super) awake: usize,
 }
-
-/// How many topics of a glob know their group.
-pub(super) enum Reach {
-    /// Those up to this name: the others get to know it in pieces.
-    UpTo(Option<TopicName>),
-    All,
-}
-
-/// Topics by their turns, the next one first.
-pub(super) type Parked = BTreeMap<Place, TopicName>;
 
 /// Streams in turn, each once.
 #[derive(Default)]
@@ -188,17 +178,6 @@ impl Board {
         let from = after.map_or(Bound::Included(&first), Bound::Excluded);
         let names = self.topics.range((from, Bound::Unbounded)).map(|(name, _)| name);
         names.take_while(|name| name.as_str().starts_with(prefix)).take(most).cloned().collect()
-    }
-}
-
-// === impl Reach ===
-
-impl Reach {
-    pub(super) fn covers(&self, name: &TopicName) -> bool {
-        match self {
-            Reach::UpTo(last) => last.as_ref().is_some_and(|last| name <= last),
-            Reach::All => true,
-        }
     }
 }
 

@@ -44,6 +44,8 @@ pub(super) use awake::Awake;
 pub(super) use plan::{Asked, Outcome, Plan};
 pub(super) use served::Served;
 
+/// Topics of one claim at most: with a handful of jobs each the call is full.
+const ASKS_MAX: usize = 64;
 /// Takers of the first claim after a topic woke; each further one that finds more asks for more, so
 /// that a trickle of jobs does not cost a look at every idle stream.
 const WIDTH_MIN: usize = 16;

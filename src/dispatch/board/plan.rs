@@ -12,10 +12,8 @@ use crate::store::{Claimed, Leased, Rest};
 use super::super::ledger::{Loose, Origin, Share};
 use super::super::stream::Stream;
 use super::chores::PIECE;
-use super::{Board, Position, Status, Sub, Topic};
+use super::{ASKS_MAX, Board, Position, Status, Sub, Topic};
 
-/// Topics of one claim at most: with a handful of jobs each the call is full.
-pub(super) const ASKS_MAX: usize = 64;
 /// Topics that a plan looks at: more than get another chance in it, so that it comes to those behind them.
 const PASSED_MAX: usize = 3 * PIECE;
 const JOBS_MAX: u32 = limit::CALL_JOBS_MAX as u32;

@@ -31,6 +31,9 @@ pub(super) struct Place {
     since: u64,
 }
 
+/// Topics by their turns, the next one first.
+pub(super) type Parked = BTreeMap<Place, TopicName>;
+
 /// See the module.
 pub(super) struct Turns {
     ready: BTreeMap<Place, TopicName>,
