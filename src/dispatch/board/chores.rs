@@ -75,17 +75,18 @@ impl Board {
         }
     }
 
-    /// Does a piece of the chores.
+    /// Does a piece of the chores, each in turn: a small glob does not wait for a wide one.
     pub(in crate::dispatch) fn work(&mut self) {
         let mut left = PIECE;
         while left > 0
             && let Some(chore) = self.chores.pop_front()
         {
+            let most = left.min(ASKS_MAX);
             left -= match chore {
-                Chore::Attach(group) => self.attach_some(group, left),
-                Chore::Detach(detach) => self.detach_some(detach, left),
+                Chore::Attach(group) => self.attach_some(group, most),
+                Chore::Detach(detach) => self.detach_some(detach, most),
                 Chore::Gather { stream, prefix, after } => {
-                    self.gather_some(stream, prefix, after, left)
+                    self.gather_some(stream, prefix, after, most)
                 }
             };
         }
@@ -101,7 +102,7 @@ impl Board {
         names.iter().for_each(|name| self.attach(name, id));
         let is_cut = names.len() == most;
         if is_cut {
-            self.chores.push_front(Chore::Attach(id));
+            self.chores.push_back(Chore::Attach(id));
         }
         if let Some(group) = self.groups.get_mut(&id) {
             group.reach = if is_cut { Reach::UpTo(names.last().cloned()) } else { Reach::All };
@@ -117,7 +118,7 @@ impl Board {
         let dropped = (0..most).map_while(|_| detach.parked.pop_first()).count();
         if names.len() == most || dropped == most {
             detach.after = names.last().cloned().or(detach.after);
-            self.chores.push_front(Chore::Detach(detach));
+            self.chores.push_back(Chore::Detach(detach));
         }
         names.len().max(dropped)
     }
@@ -140,7 +141,7 @@ impl Board {
         let Some(sub) = self.subs.get_mut(&stream) else { return 0 };
         sub.unasked.extend(names.into_iter().filter(awake));
         if count == most {
-            self.chores.push_front(Chore::Gather { stream, prefix, after: last });
+            self.chores.push_back(Chore::Gather { stream, prefix, after: last });
         } else {
             sub.gathering -= 1;
             self.answered_if_asked(stream);

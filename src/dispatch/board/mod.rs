@@ -316,8 +316,8 @@ impl Board {
         self.list_sleeper(name);
     }
 
-    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it, so that
-    /// no plan has to look at the others.
+    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it: plans would
+    /// look at all the others in vain.
     fn enter(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
         let groups = &self.groups;

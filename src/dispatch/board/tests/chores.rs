@@ -65,6 +65,7 @@ fn one_that_is_busy_holds_up_no_other_and_loses_no_topic() {
 #[test]
 fn no_plan_looks_at_topics_that_nobody_asks_for() {
     let (other, mut board) = (stream(2, &["z"], 500), wide());
+    (TOPICS..10 * TOPICS).for_each(|n| board.wake(&name(&format!("g.{n}")), NOW, NOW));
     board.hear(&other);
     // Neither are they counted where jobs are split over topics.
     assert_eq!(asked(&board.plan().unwrap()), [("z".into(), vec![(2, 500)])]);
@@ -114,8 +115,9 @@ fn block(board: &mut Board, stream: &Arc<Stream>) {
 
 #[test]
 fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
-    let (one, other, mut board) = (stream(1, &["g.*"], 10), stream(2, &["g.*"], 1), wide());
+    let (one, other, mut board) = (stream(1, &["g.*"], 1_000), stream(2, &["g.*"], 1), wide());
     block(&mut board, &one);
+    assert_eq!(board.subs[&1].blocked.len(), TOPICS);
     board.hear(&other);
     let (mut seen, mut idle) = (BTreeSet::new(), 0);
     for _ in 0..10 * TOPICS {
@@ -146,11 +148,17 @@ fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
 #[test]
 fn whoever_comes_while_much_is_parked_is_asked_for_at_once() {
     let (one, mut board) = (stream(1, &["g.*"], 1), wide());
+    (TOPICS..10 * TOPICS).for_each(|n| board.wake(&name(&format!("g.{n}")), NOW, NOW));
     let idle = stream(3, &["nothing"], 1);
     board.hear(&one);
     board.hear(&idle);
-    for n in 0..TOPICS {
-        let new = stream(10 + n as u32, &[&format!("z.{n}")], 1);
+    for n in 0..50 {
+        // A topic, or a glob of two.
+        let topic = if n % 2 == 0 { format!("z.{n}") } else { format!("z.{n}.*") };
+        for part in ["1", "2"] {
+            board.wake(&name(&format!("z.{n}.{part}")), NOW, NOW);
+        }
+        let new = stream(10 + n as u32, &[&topic], 1);
         board.hear(&new);
         let mut plans = 0;
         let is_asked =
