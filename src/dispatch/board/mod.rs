@@ -316,8 +316,8 @@ impl Board {
         self.list_sleeper(name);
     }
 
-    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it: plans would
-    /// look at all the others in vain.
+    /// The topic is awake. It takes its place among those that are ready only if a stream stands in line for it: plans
+    /// do not look at topics that no stream can take.
     fn enter(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
         let groups = &self.groups;
@@ -328,7 +328,7 @@ impl Board {
         }
     }
 
-    /// Nobody takes anything of the topic until somebody is hungry again.
+    /// No stream takes jobs of the topic until one of its groups has a hungry stream again.
     fn park(&mut self, name: TopicName) {
         let Some(topic) = self.topics.get_mut(&name) else { return };
         topic.position = Position::Parked;

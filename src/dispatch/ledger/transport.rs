@@ -148,7 +148,7 @@ impl Ledger {
         sent.map(|(token, held)| (held.to_loose(token), held.origin.is_some())).collect()
     }
 
-    /// Which leases on that shard a worker has: [`Ledger::leases`] tells more of some of them.
+    /// The tokens of the leases on that shard that a worker has; [`Ledger::leases`] finds the jobs of some of them.
     pub(in crate::dispatch) fn tokens_on(&self, shard: usize) -> Vec<Token> {
         let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
         sent.map(|(token, _)| token).collect()

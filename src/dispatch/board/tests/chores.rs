@@ -15,6 +15,15 @@ fn wide() -> Board {
     board
 }
 
+/// Gives each taker one job; the tokens of their leases.
+fn give_one(board: &mut Board, plan: Plan, rest: Rest) -> Vec<Token> {
+    let found = answer(&plan, 1, 10, rest);
+    let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
+    let tokens = leased.map(|job| job.token).collect();
+    assert!(board.apply(plan, found, AT).refused.is_empty());
+    tokens
+}
+
 /// Lets everybody take one job after the other until nothing is asked for any more; which topics were asked.
 fn drain(board: &mut Board, streams: &[&Arc<Stream>]) -> BTreeSet<String> {
     let mut seen = BTreeSet::new();
@@ -26,10 +35,7 @@ fn drain(board: &mut Board, streams: &[&Arc<Stream>]) -> BTreeSet<String> {
             return seen;
         };
         seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
-        let found = answer(&plan, 1, 10, Rest::Nothing);
-        let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
-        let tokens: Vec<Token> = leased.map(|job| job.token).collect();
-        assert!(board.apply(plan, found, AT).refused.is_empty());
+        let tokens = give_one(board, plan, Rest::Nothing);
         for stream in streams {
             if stream.release(&tokens, drop).rouse {
                 board.hear(stream);
@@ -63,7 +69,7 @@ fn one_that_is_busy_holds_up_no_other_and_loses_no_topic() {
 }
 
 #[test]
-fn no_plan_looks_at_topics_that_nobody_asks_for() {
+fn no_plan_looks_at_topics_that_no_stream_asks_for() {
     let (other, mut board) = (stream(2, &["z"], 500), wide());
     (TOPICS..10 * TOPICS).for_each(|n| board.wake(&name(&format!("g.{n}")), NOW, NOW));
     board.hear(&other);
@@ -126,10 +132,7 @@ fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
             continue;
         };
         seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
-        let found = answer(&plan, 1, 10, Rest::More);
-        let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
-        let tokens: Vec<Token> = leased.map(|job| job.token).collect();
-        board.apply(plan, found, AT);
+        let tokens = give_one(&mut board, plan, Rest::More);
         if other.release(&tokens, drop).rouse {
             board.hear(&other);
         }
@@ -168,10 +171,7 @@ fn whoever_comes_while_much_is_parked_is_asked_for_at_once() {
             assert!(plans <= 4, "{n}");
             let Some(plan) = board.plan() else { continue };
             let done = is_asked(&plan);
-            let found = answer(&plan, 1, 10, Rest::More);
-            let leased = found.iter().flat_map(|found| found.leased.iter().flatten());
-            let tokens: Vec<Token> = leased.map(|job| job.token).collect();
-            board.apply(plan, found, AT);
+            let tokens = give_one(&mut board, plan, Rest::More);
             // Its credit comes back before each plan.
             if one.release(&tokens, drop).rouse {
                 board.hear(&one);
