@@ -1,4 +1,5 @@
-//! Compiles the public contract, `proto/ringq/v1`, in pure Rust: no protoc is needed.
+//! Compiles the public contract, `proto/ringq/v1`, and the messages that stores keep, in pure Rust: no protoc is
+//! needed.
 //!
 //! The descriptor set keeps the comments of the proto files, so that server reflection can show
 //! them.
@@ -7,9 +8,15 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message as _;
 
+/// Where the messages that stores keep are described.
+const STORED: &str = "src/store/codec";
+const STORED_FILE: &str = "stored.proto";
+
 #[expect(clippy::disallowed_methods, reason = "a build script gets its paths by environment")]
 fn main() -> Result<(), Box<dyn Error>> {
+    let is_server = env::var_os("CARGO_FEATURE_SERVER").is_some();
     println!("cargo:rerun-if-changed=proto");
+    println!("cargo:rerun-if-changed={STORED}/{STORED_FILE}");
     let files = [
         "job",
         "queue_service",
@@ -25,7 +32,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Payloads become `bytes::Bytes`: a job's data is shared on its way, never copied.
     tonic_prost_build::configure()
         .bytes(".ringq.v1.Payload")
-        .build_server(env::var_os("CARGO_FEATURE_SERVER").is_some())
+        .build_server(is_server)
         .compile_fds(descriptors)?;
+    if is_server {
+        let stored = protox::compile([STORED_FILE], [STORED])?;
+        tonic_prost_build::configure().bytes(".ringq.stored.Payload").compile_fds(stored)?;
+    }
     Ok(())
 }

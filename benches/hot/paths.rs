@@ -152,15 +152,15 @@ fn codec_payload_decode() -> impl FnMut() {
 fn codec_terms_encode() -> impl FnMut() {
     let spec = spec();
     move || {
-        black_box(codec::encode_terms(black_box(&spec)));
+        black_box(codec::encode_spec(black_box(&spec)));
     }
 }
 
 /// Headers and retry policy on their way to a worker.
 fn codec_terms_decode() -> impl FnMut() {
-    let blob = codec::encode_terms(&spec());
+    let blob = codec::encode_spec(&spec());
     move || {
-        let _ = black_box(codec::decode_terms(black_box(blob.as_deref())));
+        let _ = black_box(codec::decode_spec(black_box(blob.as_deref())));
     }
 }
 

@@ -153,6 +153,34 @@ pub enum Durability {
     Replicated,
 }
 
+// === impl AttemptOutcome ===
+
+impl AttemptOutcome {
+    /// Its stored number. Part of what recognizes the repeat of a settle: each way to settle has its own.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            AttemptOutcome::Succeeded => 1,
+            AttemptOutcome::Failed => 2,
+            AttemptOutcome::LeaseExpired => 3,
+            AttemptOutcome::Released => 4,
+            AttemptOutcome::Revoked => 5,
+        }
+    }
+
+    /// The outcome with this number; one that is not known is a failure.
+    #[must_use]
+    pub fn of(code: u8) -> AttemptOutcome {
+        match code {
+            1 => AttemptOutcome::Succeeded,
+            3 => AttemptOutcome::LeaseExpired,
+            4 => AttemptOutcome::Released,
+            5 => AttemptOutcome::Revoked,
+            _ => AttemptOutcome::Failed,
+        }
+    }
+}
+
 // === impl Durability ===
 
 impl fmt::Display for Durability {

@@ -2,6 +2,7 @@
 //! modules. Everything here is a value or a function of its arguments.
 //!
 //! - [`job`]: what a job is; [`name`] and [`id`]: how it is named; [`receipt`]: how a lease is proved
+//! - [`engine`]: what becomes of a job, decided once for all stores
 //! - [`lifecycle`]: the table of state transitions, and what follows when a lease ends: [`lifecycle::Cause`] is where a new
 //!   way of settling begins
 //! - [`away`]: what becomes of a lease that ran out while no server served its shard
@@ -16,6 +17,7 @@
 pub mod away;
 pub mod conflict;
 pub mod credit;
+pub mod engine;
 pub mod id;
 pub mod job;
 pub mod lifecycle;

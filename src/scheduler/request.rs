@@ -51,7 +51,7 @@ fn content(draft: &Draft) -> u64 {
     }
     if *retry != RetryOverrides::default() {
         let terms = Spec { retry: retry.clone(), ..Spec::default() };
-        content.add(&codec::encode_terms(&terms).unwrap_or_default());
+        content.add(&codec::encode_spec(&terms).unwrap_or_default());
     }
     content.add_when(lease.map(When::After));
     content.add_when(retention.map(When::After));

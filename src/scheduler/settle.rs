@@ -121,7 +121,8 @@ impl Scheduler {
         for (item, refused) in items.into_iter().zip(&refused) {
             if refused.is_none() {
                 let follow_ups = item.follow_ups.into_iter();
-                let follow_ups = follow_ups.map(|draft| self.place_on(shard, draft)).collect();
+                let follow_ups =
+                    follow_ups.map(|draft| self.place_on(shard, draft).into_command()).collect();
                 let end = End::Ack { result: item.result, follow_ups };
                 let (lease, owner) = (lease_ref(&item.receipt), item.receipt.owner);
                 settles.push(Settle { lease, owner, end, deadline: None });

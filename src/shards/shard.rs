@@ -424,7 +424,7 @@ fn settle_bytes(settle: &Settle) -> usize {
     match &settle.end {
         End::Ack { result, follow_ups } => {
             let result = result.as_ref().map_or(0, |result| result.body.len());
-            result + follow_ups.iter().map(job_bytes).sum::<usize>()
+            result + follow_ups.iter().map(|(_, job)| job.spec.bytes()).sum::<usize>()
         }
         End::Decided { .. } => 0,
     }

@@ -32,15 +32,15 @@ use tokio::time::Instant;
 use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 
+pub use crate::domain::engine::{Deleted, End, Lapsed, Prior, Refused, Settled, Unwritten};
 pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Deleted,
-    End, Enqueue, Extend, Ids, Info, Lapsed, Lease, LeaseRef, Leased, List, Listed, LostClaim,
-    NewJob, Page, Prior, Pruned, Reach, Reaped, Redrive, Redriven, Refused, Reschedule,
-    Rescheduled, Rest, Settle, Settled, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim,
-    Undone, Unwritten,
+    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Enqueue,
+    Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Pruned,
+    Reach, Reaped, Redrive, Redriven, Reschedule, Rescheduled, Rest, Settle, Sign, Stats, Taker,
+    Tidied, Tied, Topic, Trouble, Unclaim, Undone,
 };
 
 /// What a call answers.

@@ -4,7 +4,7 @@ WITH
   ours AS (SELECT * FROM topics WHERE name GLOB 'faults.*'),
   rows AS (
     SELECT jobs.*, ours.name,
-           EXISTS (SELECT 1 FROM bodies WHERE job = jobs.key) AS has_body
+           EXISTS (SELECT 1 FROM bodies WHERE bodies.key = 2 * jobs.key) AS has_body
     FROM jobs JOIN ours ON ours.key = jobs.topic
   )
 SELECT id || ' of ' || name || ' waits' FROM rows WHERE phase = 0
@@ -19,22 +19,22 @@ UNION ALL
 -- Nobody asks for records here: what has ended leaves a tombstone or nothing.
 SELECT id || ' of ' || name || ' has ended and is no tombstone' FROM rows
 WHERE phase IN (2, 4)
-  AND (keep >= 0 OR large OR has_body OR coalesce(payload, terms, history, result) IS NOT NULL)
+  AND (keep >= 0 OR large OR has_body OR coalesce(payload, spec, attempts, result) IS NOT NULL)
 UNION ALL
 SELECT id || ' of ' || name || ' is dead and has no body' FROM rows
 WHERE phase = 3 AND CASE WHEN large THEN NOT has_body ELSE has_body OR payload IS NULL END
 UNION ALL
-SELECT id || ' of ' || name || ' has a lease' FROM rows WHERE phase >= 2 AND token IS NOT NULL AND settled IS NULL
+SELECT id || ' of ' || name || ' has a lease' FROM rows WHERE phase >= 2 AND token IS NOT NULL
 UNION ALL
 SELECT id || ' of ' || name || ' waits for its next generation' FROM rows WHERE next
 UNION ALL
 SELECT id || ' is of no topic' FROM jobs WHERE topic NOT IN (SELECT key FROM topics)
 UNION ALL
-SELECT 'a generation of job ' || job || ', which has none' FROM generations
-WHERE job NOT IN (SELECT key FROM jobs WHERE next)
+SELECT 'a generation of job ' || key / 2 || ', which has none' FROM bodies
+WHERE key % 2 AND key / 2 NOT IN (SELECT key FROM jobs WHERE next)
 UNION ALL
-SELECT 'a body of job ' || job || ', which has none' FROM bodies
-WHERE job NOT IN (SELECT key FROM jobs WHERE large)
+SELECT 'a body of job ' || key / 2 || ', which has none' FROM bodies
+WHERE NOT key % 2 AND key / 2 NOT IN (SELECT key FROM jobs WHERE large)
 UNION ALL
 SELECT name || ' counts ' || dead || ' dead letters and has ' || found
 FROM (SELECT ours.*, (SELECT count(*) FROM rows WHERE topic = ours.key AND phase = 3) AS found FROM ours)

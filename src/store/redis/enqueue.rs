@@ -42,7 +42,7 @@ const HAS_PRIORITY: u8 = 64;
 
 /// The job as it travels.
 pub(super) fn blob(job: &NewJob) -> Vec<u8> {
-    let terms = codec::encode_terms(&job.spec);
+    let terms = codec::encode_spec(&job.spec);
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
     let large = payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX);
     let (mode, due, expire) = schedule(job);

@@ -20,7 +20,6 @@ use crate::domain::limit::{
     ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX,
     REPEAT_MAX,
 };
-use crate::store::codec::outcome_code;
 
 /// What an entry of a running job begins with; records begin with a time, which is far smaller.
 pub(super) const RUNS: u8 = 255;
@@ -160,8 +159,8 @@ const NUMBERS: [(&str, i64); 31] = [
     ("limit.recalled", RECALLED_BYTES_MAX),
     ("limit.look", RECALL_LOOK.as_micros() as i64),
     ("limit.away", AWAY_MIN.as_micros() as i64),
-    ("outcome.succeeded", outcome_code(AttemptOutcome::Succeeded) as i64),
-    ("outcome.revoked", outcome_code(AttemptOutcome::Revoked) as i64),
+    ("outcome.succeeded", AttemptOutcome::Succeeded.code() as i64),
+    ("outcome.revoked", AttemptOutcome::Revoked.code() as i64),
     ("phase.succeeded", 2),
     ("phase.dead", 3),
     ("phase.cancelled", 4),

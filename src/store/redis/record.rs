@@ -176,7 +176,7 @@ impl Record {
 
     /// What was asked for; `apart`: the payload, if it lies apart.
     pub(super) fn spec(&self, apart: Option<Bytes>, full: bool) -> Result<Spec> {
-        let mut spec = codec::decode_terms(self.terms.as_deref());
+        let mut spec = codec::decode_spec(self.terms.as_deref());
         if full {
             spec.payload = payload(self.payload.clone().or(apart))?;
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _};
 
+use crate::domain::engine;
 use crate::domain::id::{SECOND_CHARS, second_of};
 use crate::domain::lifecycle::{LeaseEnd, Step};
 use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
@@ -90,7 +91,7 @@ fn part_of(items: &[Settle]) -> usize {
 fn weight(item: &Settle) -> (usize, usize) {
     match &item.end {
         End::Ack { result, follow_ups } => {
-            let bodies: usize = follow_ups.iter().map(|job| job.spec.bytes()).sum();
+            let bodies: usize = follow_ups.iter().map(|(_, job)| job.spec.bytes()).sum();
             let result = result.as_ref().map_or(0, |result| result.body.len());
             (1 + follow_ups.len(), result + bodies)
         }
@@ -200,15 +201,12 @@ fn add_settle(call: &mut Call, item: &Settle) {
     match &item.end {
         End::Ack { result, follow_ups } => {
             let done = AttemptOutcome::Succeeded;
-            call.arg("a")
-                .arg(guard)
-                .arg(codec::outcome_code(done))
-                .arg(codec::settled_code(done, false));
+            call.arg("a").arg(guard).arg(done.code()).arg(engine::settled_code(done, false));
             call.arg(0).arg("").arg("").arg(0);
             let result =
                 result.as_ref().map(|result| [b"+", &codec::encode_payload(result)[..]].concat());
             call.arg(result.unwrap_or_default()).arg(follow_ups.len());
-            follow_ups.iter().for_each(|job| add_follow_up(call, job));
+            follow_ups.iter().for_each(|job| add_follow_up(call, &job.clone().into()));
         }
         End::Decided { end, dead_retention } => add_decided(call, &guard, end, *dead_retention),
     }
@@ -219,8 +217,8 @@ fn add_decided(call: &mut Call, guard: &str, end: &LeaseEnd, dead_retention: Dur
         Step::Wait(delay) => ("w", delay.map(micros)),
         Step::Die => ("d", None),
     };
-    call.arg(step).arg(guard).arg(codec::outcome_code(end.outcome));
-    call.arg(codec::settled_code(end.outcome, end.dead_lettered))
+    call.arg(step).arg(guard).arg(end.outcome.code());
+    call.arg(engine::settled_code(end.outcome, end.dead_lettered))
         .arg(u8::from(end.counted))
         .arg(&end.error);
     call.arg(delay.map_or(String::new(), |micros| micros.to_string())).arg(micros(dead_retention));

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::domain::{Attempt, Job, JobKey, ShardName, State, Time, limit};
-use crate::store::{Result, codec};
+use crate::domain::{Attempt, AttemptOutcome, Job, JobKey, ShardName, State, Time, limit};
+use crate::store::Result;
 
 use super::record::{Fields, Record, StoredLease, payload, read_entry, text};
 use super::reply::unexpected;
@@ -135,7 +135,7 @@ fn history(blob: Option<Bytes>) -> Result<Vec<Attempt>> {
             number: attempt.word()?,
             start_time: attempt.time()?,
             finish_time: attempt.time()?,
-            outcome: codec::outcome(u32::from(attempt.small()?)),
+            outcome: AttemptOutcome::of(attempt.small()?),
             worker_id: attempt.text(1)?,
             error: text(&attempt.0),
         });

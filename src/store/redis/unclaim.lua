@@ -25,9 +25,10 @@ for a = 3, #ARGV, 3 do
   local k = topic_of(ARGV[a])
   local j = k and load(k, ARGV[a + 1])
   if j and j.lease and j.lease.token == ARGV[a + 2] then
-    leave(j)
     local s = story(j)
-    if j.deliveries == 0 then s.first, s.worker = 0, '' end
+    local first, worker = s.first, s.worker
+    leave(j)
+    s.first, s.worker = first, worker
     -- The claim made the eleventh end before it be forgotten, and that stays so.
     s.past = sub(s.past, 1, PAST_BYTES_MAX - PAST_BYTES)
     if j.next then begin_next(j) else wait(j) end

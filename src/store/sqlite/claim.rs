@@ -7,12 +7,13 @@ use bytes::Bytes;
 use rand::Rng as _;
 use rusqlite::params;
 
+use crate::domain::engine::Command;
 use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
 
+use super::apply::apply_to;
 use super::fault::Done;
-use super::finish;
-use super::row::{self, BY_KEY, PAST_CHARS_MAX, Row, micros, signed};
+use super::record::{self, BY_KEY, Row, micros, payload_key, signed};
 use super::session::Session;
 use super::sql::statement;
 
@@ -169,7 +170,7 @@ fn take_rank(
         if seen == 0 && taken.len() == before {
             session.rank_is_empty(name, rank);
         }
-        expire_all(session, &expired)?;
+        expire_all(session, name, &expired)?;
         budget.expiries = budget.expiries.saturating_sub(expired.len());
         match end {
             Some(end) => return Ok(end),
@@ -181,11 +182,12 @@ fn take_rank(
     }
 }
 
-fn expire_all(session: &mut Session<'_>, keys: &[i64]) -> Done<()> {
+fn expire_all(session: &mut Session<'_>, topic: &TopicName, keys: &[i64]) -> Done<()> {
     for key in keys {
         let row = Row::find(&mut session.prepare(BY_KEY)?, params![key])?;
         if let Some(row) = row {
-            finish::expire(session, &row)?;
+            let key = row.job_key(topic.clone());
+            apply_to(session, &key, Some(&row), &Command::Prune)?;
         }
     }
     Ok(())
@@ -215,7 +217,6 @@ fn lease(
             micros(duration),
             session.now.0,
             &*taker.worker_id,
-            PAST_CHARS_MAX,
         ])?;
         session.reap_at(job.deadline);
         leased[index].push(job);
@@ -290,8 +291,8 @@ impl Waiting {
         Ok(Waiting {
             key: row.get(0)?,
             due: Time(row.get(2)?),
-            expire: row.get::<_, Option<i64>>(6)?.map(Time),
-            bytes: row.get::<_, i64>(8)?.unsigned_abs(),
+            expire: row.get::<_, Option<i64>>(4)?.map(Time),
+            bytes: row.get::<_, i64>(6)?.unsigned_abs(),
         })
     }
 }
@@ -306,17 +307,19 @@ impl Taken {
         rank: u8,
     ) -> rusqlite::Result<Taken> {
         let id = JobId::stored(row.get_ref(1)?.as_str()?);
+        let life = row.get_ref(9)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+        let (life, _) = codec::decode_life(life);
         let job = Leased {
             key: JobKey { topic: topic.clone(), id },
             token: Token(0),
             deadline: Time(0),
             spec,
             priority: limit::PRIORITY_MAX - rank,
-            failures: row.get(3)?,
-            deliveries: row.get(4)?,
+            failures: life.failures,
+            deliveries: life.deliveries,
             due: waiting.due,
-            create_time: Time(row.get(5)?),
-            last_error: row.get::<_, Option<String>>(10)?.unwrap_or_default(),
+            create_time: Time(row.get(3)?),
+            last_error: life.last_error,
         };
         Ok(Taken { key: waiting.key, taker, job })
     }
@@ -324,16 +327,15 @@ impl Taken {
 
 /// The spec with its payload still encoded: decoding is not the writer's work, see [`decode`].
 fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> {
-    let large: bool = row.get(9)?;
+    let large: bool = row.get(7)?;
     let blob: Option<Vec<u8>> =
-        if large { row::body(session.connection, key)? } else { row.get(13)? };
-    let terms = row.get_ref(11)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
+        if large { record::body(session.connection, payload_key(key))? } else { row.get(10)? };
+    let spec = row.get_ref(8)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
     let encoded = blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() });
     Ok(Spec {
         payload: encoded,
-        lease: row.get::<_, Option<i64>>(7)?.map(row::duration),
-        retention: row.get::<_, Option<i64>>(12)?.map(row::duration),
-        ..codec::decode_terms(terms)
+        lease: row.get::<_, Option<i64>>(5)?.map(record::duration),
+        ..codec::decode_spec(spec)
     })
 }
 

@@ -1,8 +1,7 @@
--- enqueue: write a job unless its id is taken; what happens then is decided by the caller.
--- Arguments are named in `generation.rs`; the topic and the id are the last. Nothing is read before the
+-- enqueue: write a job unless its id is taken; what happens then is decided by the engine. Nothing is read before the
 -- first write.
 -- :insert
-INSERT INTO jobs (rank, due, created, alarm, expire, keep, request, bytes, large, own_lease, retention,
-                  terms, payload, topic, id, phase)
-VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 0)
+INSERT INTO jobs (rank, due, created, alarm, expire, keep, request, bytes, large, own_lease, spec, payload, topic, id,
+                  phase)
+VALUES (?1, ?2, ?3, ?4, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0)
 ON CONFLICT (topic, id) DO NOTHING;

@@ -6,7 +6,7 @@ use crate::domain::{Job, JobKey};
 
 use super::fault::Done;
 use super::reader::Reader;
-use super::row::{BY_ID, Row};
+use super::record::{BY_ID, Row};
 
 /// Which jobs to read.
 pub(super) struct Get {
@@ -31,6 +31,5 @@ fn get_one(
         .query_row(params![topic, key.id.as_str()], |row| Row::read_with(row, full))
         .optional()?;
     let Some((row, blobs)) = found else { return Ok(None) };
-    let Some(state) = row.state(reader.now) else { return Ok(None) };
-    reader.job(row, state, blobs, &key.topic, full).map(Some)
+    reader.job(row, blobs, &key.topic, full)
 }

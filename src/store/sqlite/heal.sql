@@ -4,4 +4,4 @@
 -- that moved to another topic may have.
 SELECT 1 FROM (SELECT created FROM jobs ORDER BY key DESC LIMIT 10000) WHERE created > ?1;
 -- :heal
-UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failures = 0;
+UPDATE jobs SET due = ?1 WHERE phase = 0 AND due > ?1 AND due = created AND failed = 0;

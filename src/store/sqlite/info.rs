@@ -2,14 +2,14 @@
 
 use rusqlite::params;
 
-use crate::domain::Time;
 use crate::domain::ring::ShardState;
+use crate::domain::{State, Time};
 use crate::store::Content;
 
 use super::beat;
 use super::fault::Done;
-use super::phase::Phase;
 use super::reader::Reader;
+use super::record::phase_of;
 use super::sql::statement;
 
 const FILE: &str = include_str!("info.sql");
@@ -20,9 +20,6 @@ const ENDED: &str = statement(FILE, "ended");
 const LEASED: &str = statement(FILE, "leased");
 const LATEST_FORGET: &str = statement(FILE, "latest_forget");
 const BYTES: &str = statement(FILE, "bytes");
-
-/// Jobs that are kept.
-const KEPT: [Phase; 4] = [Phase::Succeeded, Phase::Dead, Phase::Cancelled, Phase::Expired];
 
 /// What the file knows of itself.
 pub(super) struct Found {
@@ -42,8 +39,8 @@ pub(super) fn info(reader: &Reader<'_>, _: &()) -> Done<Found> {
     }
     content.running = connection.prepare_cached(LEASED)?.query_row([], |row| row.get(0))?;
     let mut latest = connection.prepare_cached(LATEST_FORGET)?;
-    for phase in KEPT {
-        let alarm: Option<i64> = latest.query_row(params![phase.code()], |row| row.get(0))?;
+    for state in State::ALL.into_iter().filter(|state| state.is_terminal()) {
+        let alarm: Option<i64> = latest.query_row(params![phase_of(state)], |row| row.get(0))?;
         content.latest_forget = content.latest_forget.max(alarm.map(Time));
     }
     let bytes = connection.prepare_cached(BYTES)?.query_row([], |row| row.get(0))?;

@@ -6,7 +6,7 @@ SELECT key FROM topics;
 -- :waiting
 SELECT count(*),
        count(*) FILTER (WHERE due <= ?2),
-       count(*) FILTER (WHERE due > ?2 AND failures = 0),
+       count(*) FILTER (WHERE due > ?2 AND failed = 0),
        max(due)
 FROM jobs WHERE topic = ?1 AND phase = 0;
 -- :ended

@@ -1,22 +1,19 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{OptionalExtension as _, params};
 
-use crate::domain::lifecycle::Standing;
-use crate::domain::{JobId, JobKey, State, StreamId, Time, Token};
+use crate::domain::engine::{self, Command};
+use crate::domain::{StreamId, Time};
 use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Tied};
 
+use super::apply::{apply, find};
 use super::fault::Done;
-use super::lifecycle;
-use super::phase::Phase;
 use super::reader::Reader;
-use super::row::{self, BY_ID, Row, micros, past_end, signed};
+use super::record::{Row, micros, signed};
 use super::session::Session;
 use super::sql::statement;
 
 const FILE: &str = include_str!("leases.sql");
-const PAST: &str = statement(FILE, "past");
-const LEASE: &str = statement(FILE, "lease");
 const EXTEND: &str = statement(FILE, "extend");
 const DETACH: &str = statement(FILE, "detach");
 const ADOPT: &str = statement(FILE, "adopt");
@@ -31,43 +28,46 @@ pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec
 }
 
 fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
-    let key = &item.lease.key;
-    let Some(topic) = session.topic(&key.topic)? else { return Ok(Err(Refused::NotFound)) };
-    let mut lease = session.prepare(LEASE)?;
-    let arguments = params![topic, key.id.as_str(), signed(item.lease.token.0)];
-    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?, row.get(1)?, row.get(2)?));
-    match lease.query_row(arguments, read).optional()? {
-        Some((_, _, alarm)) if item.lapsed.is_some_and(|lapsed| lapsed.deadline != Time(alarm)) => {
-            Ok(Err(Refused::Stale))
-        }
-        Some((row, lease, _)) => {
-            let duration = item.duration.unwrap_or_else(|| row::duration(lease));
-            let extended = item.lapsed.map_or(session.now, |lapsed| lapsed.served);
-            let deadline = extended.plus(duration);
-            let mut extend = session.prepare(EXTEND)?;
-            extend.execute(params![row, deadline.0, extended.0, item.progress])?;
-            session.reap_at(deadline);
-            Ok(Ok(deadline))
-        }
-        None => Ok(Err(match leased(session, topic, &item.lease)? {
-            Err(Instead::Refused(refused)) => refused,
-            _ => Refused::Stale,
-        })),
+    if let Some(deadline) = patch(session, item)? {
+        return Ok(Ok(deadline));
     }
+    match apply(session, &item.lease.key, &Command::Extend(item.command()))? {
+        engine::Answer::Extended(extended) => Ok(extended.map(|deadline| deadline.at)),
+        _ => unreachable!("an extend is answered as one"),
+    }
+}
+
+/// Moves the deadline where nothing but the lease changes; the new one.
+fn patch(session: &mut Session<'_>, item: &Extend) -> Done<Option<Time>> {
+    let key = &item.lease.key;
+    if item.progress.is_some() || item.lapsed.is_some() {
+        return Ok(None);
+    }
+    let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
+    let mut extend = session.prepare(EXTEND)?;
+    let arguments = params![
+        topic,
+        key.id.as_str(),
+        signed(item.lease.token.0),
+        session.now.0,
+        item.duration.map(micros),
+    ];
+    let deadline: Option<i64> = extend.query_row(arguments, |row| row.get(0)).optional()?;
+    if let Some(deadline) = deadline {
+        session.reap_at(Time(deadline));
+    }
+    Ok(deadline.map(Time))
 }
 
 /// [`Store::leases`](crate::store::Store::leases).
 pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Vec<Answer<Lease>>> {
     let mut found = Vec::with_capacity(refs.len());
-    for lease in refs {
-        let Some(topic) = session.topic(&lease.key.topic)? else {
-            found.push(Err(Refused::NotFound));
-            continue;
-        };
-        found.push(match leased(session, topic, lease)? {
-            Ok(row) => Ok(lease_of(session.connection, session.now, row)?),
-            Err(Instead::Refused(refused)) => Err(refused),
-            Err(Instead::Ended(..)) => Err(Refused::Stale),
+    for LeaseRef { key, token } in refs {
+        let row = find(session, key)?;
+        let record = row.as_ref().map(|row| &row.record);
+        found.push(match record.filter(|record| record.lease_of(*token).is_some()) {
+            Some(record) => Lease::of(key.clone(), record, session.now).ok_or(Refused::Stale),
+            None => Err(Refused::of(record, session.now)),
         });
     }
     Ok(found)
@@ -127,68 +127,6 @@ pub(super) fn orphans(reader: &Reader<'_>, living: &Vec<u32>) -> Done<Vec<Lease>
 fn select(reader: &Reader<'_>, sql: &str, numbers: &str) -> Done<Vec<Lease>> {
     let mut found = reader.connection.prepare_cached(sql)?;
     let rows = found.query_map(params![numbers], Row::read)?;
-    rows.map(|row| lease_of(reader.connection, reader.now, row?)).collect()
-}
-
-/// A running job's lease.
-pub(super) fn lease_of(connection: &Connection, now: Time, row: Row) -> Done<Lease> {
-    let topic = row::topic_name(connection, row.topic)?;
-    Ok(Lease {
-        standing: Standing {
-            failures: row.failures,
-            deliveries: row.deliveries,
-            first_start: row.first_start.unwrap_or(row.started),
-            retry: row.retry(),
-        },
-        key: JobKey { topic, id: JobId::stored(&row.id) },
-        token: row.token.unwrap_or(Token(0)),
-        deadline: row.alarm.unwrap_or(now),
-        start_time: row.started,
-        extend_time: row.extended,
-        worker: row.worker,
-        owner: row.owner,
-        stream: row.stream,
-        grace: row.grace,
-        bytes: row.bytes.unsigned_abs(),
-        now,
-    })
-}
-
-/// What is there instead of the lease.
-pub(super) enum Instead {
-    Refused(Refused),
-    /// The lease of this token ended like that, and the job is in this state now.
-    Ended(u32, State),
-}
-
-/// The job that this token leases, or what is there instead: a deleted job is gone, any other goes on
-/// without this lease.
-pub(super) fn leased(
-    session: &mut Session<'_>,
-    topic: i64,
-    lease: &LeaseRef,
-) -> Done<Result<Row, Instead>> {
-    let mut by_id = session.prepare(BY_ID)?;
-    let found = lifecycle::find(session, &mut by_id, topic, lease.key.id.as_str())?;
-    let Some((row, state)) = found else { return Ok(Err(Instead::Refused(Refused::NotFound))) };
-    if row.is_leased_by(lease.token) {
-        return Ok(Ok(row));
-    }
-    if row.phase == Phase::Cancelled {
-        return Ok(Err(Instead::Refused(Refused::NotFound)));
-    }
-    Ok(Err(match how_ended(session, &row, lease.token)? {
-        Some(how) => Instead::Ended(how, state),
-        None => Instead::Refused(Refused::Stale),
-    }))
-}
-
-/// How the lease of this token ended, as far back as that is remembered.
-fn how_ended(session: &Session<'_>, row: &Row, token: Token) -> Done<Option<u32>> {
-    if row.token == Some(token) {
-        return Ok(row.settled);
-    }
-    let mut past = session.prepare(PAST)?;
-    let past: Option<String> = past.query_row(params![row.key], |found| found.get(0))?;
-    Ok(past.and_then(|past| past_end(&past, token)))
+    let leases = rows.map(|row| row?.lease(reader.connection, reader.now));
+    leases.filter_map(Result::transpose).collect()
 }

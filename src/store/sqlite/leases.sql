@@ -1,10 +1,9 @@
 -- leases, extend, detach, adopt: of one lease each; those of some streams, and those of others than living owners.
--- :past
-SELECT past FROM jobs WHERE key = ?1;
--- :lease
-SELECT key, lease, alarm FROM jobs WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1;
 -- :extend
-UPDATE jobs SET alarm = ?2, extended = ?3, progress = coalesce(?4, progress) WHERE key = ?1;
+-- Without a duration the lease's own.
+UPDATE jobs SET alarm = ?4 + coalesce(?5, lease), extended = ?4
+WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1
+RETURNING alarm;
 -- :detach
 UPDATE jobs SET grace = NULL
 WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1 AND owner = ?4 AND stream = ?5;

@@ -8,31 +8,29 @@
 
 #![expect(clippy::ptr_arg, reason = "the writer hands a verb a reference to its input, as it is")]
 
+mod apply;
 mod beat;
 mod change;
 mod claim;
 mod enqueue;
 mod fault;
-mod finish;
-mod generation;
 mod get;
 mod heal;
 mod info;
 mod leases;
-mod lifecycle;
 mod open;
-mod phase;
 mod query;
 mod reader;
 mod recall;
+mod record;
 mod reserve;
-mod row;
 mod schema;
 mod session;
 mod settle;
 mod sql;
 mod unclaim;
 mod upkeep;
+mod write;
 mod writer;
 
 use std::fs::File;
@@ -54,7 +52,6 @@ use crate::store::{
 };
 
 use reader::Readers;
-use settle::Prepare;
 use writer::{Sync, Writer};
 
 pub use open::{Config, Database, OpenError};
@@ -161,7 +158,7 @@ impl Store for SqliteStore {
     }
 
     fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<Result<Settled, Refused>>> {
-        let items: Vec<_> = items.into_iter().map(Prepare::new).collect();
+        let items: Vec<_> = items.into_iter().map(settle::Prepared::new).collect();
         self.writer.call(Sync::Full, items.len(), items, settle::settle)
     }
 

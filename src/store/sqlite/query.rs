@@ -8,9 +8,8 @@ use crate::domain::{JobId, State, Time, TopicName, limit};
 use crate::store::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 
 use super::fault::Done;
-use super::phase::Phase;
 use super::reader::Reader;
-use super::row::{Blobs, Row};
+use super::record::{self, Blobs, RUNNING as RUNS, Row, phase_of};
 use super::sql::statement;
 
 const FILE: &str = include_str!("query.sql");
@@ -38,8 +37,8 @@ pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
     let Some(topic) = reader.topic(&list.topic)? else {
         return Ok(Page { now, ..Page::default() });
     };
-    let mut found = match Phase::holding(list.state) {
-        Phase::Waiting => list_waiting(reader, topic, list)?,
+    let mut found = match phase_of(list.state) {
+        record::WAITING => list_waiting(reader, topic, list)?,
         phase => list_others(reader, topic, phase, list)?,
     };
     let more = found.len() > list.limit;
@@ -47,26 +46,25 @@ pub(super) fn list(reader: &Reader<'_>, list: &List) -> Done<Page> {
     let next = found.last().map(|(row, _)| behind(row)).filter(|_| more);
     let mut jobs = Vec::with_capacity(found.len());
     for (row, blobs) in found {
-        if row.state(reader.now) == Some(list.state) {
-            let place = behind(&row);
-            let job = reader.job(row, list.state, blobs, &list.topic, list.full)?;
-            jobs.push(Listed { job, place });
-        }
+        let place = behind(&row);
+        let job = reader.job(row, blobs, &list.topic, list.full)?;
+        let job = job.filter(|job| job.state == list.state);
+        jobs.extend(job.map(|job| Listed { job, place }));
     }
     Ok(Page { now, jobs, next })
 }
 
 /// The place behind a row.
 fn behind(row: &Row) -> Cursor {
-    Cursor { due: row.due, sequence: row.key }
+    Cursor { due: row.record.due.at, sequence: row.key }
 }
 
 /// Waiting jobs lie in one order per rank; a page is merged from a page of each.
 fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, Blobs)>> {
     let (now, ahead) = (reader.now.0, reader.now.0.saturating_add(1));
-    let (due_min, due_max, failures_min, failures_max) = match list.state {
-        State::Ready => (i64::MIN, now, 0, u32::MAX),
-        State::Backoff => (ahead, i64::MAX, 1, u32::MAX),
+    let (due_min, due_max, failed_min, failed_max) = match list.state {
+        State::Ready => (i64::MIN, now, 0, 1),
+        State::Backoff => (ahead, i64::MAX, 1, 1),
         _ => (ahead, i64::MAX, 0, 0),
     };
     let (due, sequence) = after(list);
@@ -79,8 +77,8 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
                 rank,
                 due_min.max(due),
                 due_max,
-                failures_min,
-                failures_max,
+                failed_min,
+                failed_max,
                 due,
                 sequence,
                 list.limit + 1
@@ -89,7 +87,7 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
         )?;
         merged.extend(page.collect::<rusqlite::Result<Vec<_>>>()?);
     }
-    merged.sort_by_key(|(row, _)| (row.due, row.key));
+    merged.sort_by_key(|(row, _)| (row.record.due.at, row.key));
     merged.truncate(list.limit + 1);
     Ok(merged)
 }
@@ -97,18 +95,18 @@ fn list_waiting(reader: &Reader<'_>, topic: i64, list: &List) -> Done<Vec<(Row, 
 fn list_others(
     reader: &Reader<'_>,
     topic: i64,
-    phase: Phase,
+    phase: i64,
     list: &List,
 ) -> Done<Vec<(Row, Blobs)>> {
     let (due, sequence) = after(list);
     let limit = list.limit + 1;
     let read = |row: &rusqlite::Row<'_>| Row::read_with(row, list.full);
-    let found: rusqlite::Result<Vec<_>> = if phase == Phase::Running {
+    let found: rusqlite::Result<Vec<_>> = if phase == RUNS {
         let mut running = reader.connection.prepare_cached(LIST_RUNNING)?;
         running.query_map(params![topic, due, sequence, limit], read)?.collect()
     } else {
         let mut finished = reader.connection.prepare_cached(LIST_FINISHED)?;
-        finished.query_map(params![topic, due, sequence, limit, phase.code()], read)?.collect()
+        finished.query_map(params![topic, due, sequence, limit, phase], read)?.collect()
     };
     Ok(found?)
 }

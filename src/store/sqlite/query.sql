@@ -2,7 +2,7 @@
 -- :list_waiting
 SELECT * FROM jobs
 WHERE topic = ?1 AND phase = 0 AND rank = ?2 AND due >= ?3 AND due <= ?4
-  AND failures >= ?5 AND failures <= ?6 AND (due > ?7 OR due = ?7 AND key > ?8)
+  AND failed >= ?5 AND failed <= ?6 AND (due > ?7 OR due = ?7 AND key > ?8)
 ORDER BY due, key LIMIT ?9;
 -- :list_running
 SELECT * FROM jobs

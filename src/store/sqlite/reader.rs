@@ -7,11 +7,11 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
-use crate::domain::{Job, ShardName, State, Time, TopicName};
+use crate::domain::{Job, ShardName, Time, TopicName};
 use crate::store::Error;
 
 use super::fault::{Done, Fault};
-use super::row::{Blobs, Row};
+use super::record::{Blobs, Row};
 use super::schema;
 use super::sql::statement;
 
@@ -114,17 +114,16 @@ impl Reader<'_> {
         Ok(find.query_row(params![name.as_str()], |row| row.get(0)).optional()?)
     }
 
-    /// The job of a row that was read like that.
+    /// The job of a row that was read like that, as it reads now; `None`: its record is not kept any more.
     pub(super) fn job(
         &self,
         row: Row,
-        state: State,
         blobs: Blobs,
         topic: &TopicName,
         full: bool,
-    ) -> Done<Job> {
-        let blobs = if full { blobs.complete(self.connection, &row)? } else { blobs };
-        row.job(state, blobs, topic, self.shard)
+    ) -> Done<Option<Job>> {
+        let bodies = if full { blobs.read(self.connection, &row)? } else { Default::default() };
+        Ok(row.job(bodies, topic, self.shard, self.now))
     }
 }
 

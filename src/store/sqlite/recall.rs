@@ -12,8 +12,6 @@ use crate::domain::id::made_at;
 use crate::domain::{JobId, State, Time, limit};
 use crate::store::Unwritten;
 
-use super::phase::Phase;
-
 /// Ids that are recalled at most, in some 64 MB: those of ten minutes at 6,600 a second.
 const RECALLED_MAX: usize = 4_000_000;
 /// Ids are dropped together with those of the same piece of time.
@@ -37,7 +35,7 @@ impl Recall {
     }
 
     /// The job with that id has ended so and left nothing.
-    pub(super) fn add(&mut self, topic: i64, id: &str, ended: Phase, now: Time) {
+    pub(super) fn add(&mut self, topic: i64, id: &str, ended: State, now: Time) {
         let Some(made) = made_at(id) else { return };
         // One that is ahead was made before the clock went back.
         if refusal_by_age(made, now) == Some(Unwritten::TooOld) {
@@ -59,7 +57,7 @@ impl Recall {
     pub(super) fn find(&self, topic: i64, id: &JobId, now: Time) -> Option<State> {
         let made = id.made_at().filter(|&made| refusal_by_age(made, now).is_none())?;
         let hashes = self.pieces.get(&piece(made))?;
-        let is = |state: &State| hashes.contains(&hash(topic, id.as_str(), Phase::holding(*state)));
+        let is = |state: &State| hashes.contains(&hash(topic, id.as_str(), *state));
         State::ALL.into_iter().filter(|state| state.is_terminal()).find(is)
     }
 
@@ -102,12 +100,12 @@ fn width() -> i64 {
 }
 
 /// The last two bits are those of the end.
-fn hash(topic: i64, id: &str, ended: Phase) -> u64 {
+fn hash(topic: i64, id: &str, ended: State) -> u64 {
     let end = match ended {
-        Phase::Dead => 1,
-        Phase::Cancelled => 2,
-        Phase::Expired => 3,
-        Phase::Succeeded | Phase::Waiting | Phase::Running => 0,
+        State::Dead => 1,
+        State::Cancelled => 2,
+        State::Expired => 3,
+        _ => 0,
     };
     xxh3_64_with_seed(id.as_bytes(), topic.cast_unsigned()) & !3 | end
 }
@@ -117,12 +115,7 @@ mod tests {
     use super::*;
     use crate::domain::ShardName;
 
-    const ENDS: [(Phase, State); 4] = [
-        (Phase::Succeeded, State::Succeeded),
-        (Phase::Dead, State::Dead),
-        (Phase::Cancelled, State::Cancelled),
-        (Phase::Expired, State::Expired),
-    ];
+    const ENDS: [State; 4] = [State::Succeeded, State::Dead, State::Cancelled, State::Expired];
     const NOW: Time = Time(1_800_000_000_123_457);
 
     fn made(seconds: i64) -> JobId {
@@ -137,12 +130,12 @@ mod tests {
     #[test]
     fn an_id_is_recalled_with_its_end_as_long_as_it_may_be_repeated() {
         let mut recall = Recall::new(at(0));
-        for (n, (ended, _)) in (1..).zip(ENDS) {
+        for (n, ended) in (1..).zip(ENDS) {
             recall.add(1, made(n).as_str(), ended, at(9));
         }
         for later in [9_u64, 300, 590] {
-            recall.add(1, made(later.cast_signed()).as_str(), Phase::Succeeded, at(later));
-            for (n, (_, state)) in (1..).zip(ENDS) {
+            recall.add(1, made(later.cast_signed()).as_str(), State::Succeeded, at(later));
+            for (n, state) in (1..).zip(ENDS) {
                 assert_eq!(recall.find(1, &made(n), at(later)), Some(state));
                 assert_eq!(recall.find(2, &made(n), at(later)), None, "in another topic");
                 assert_eq!(recall.refusal(&made(n), at(later)), None);
@@ -150,7 +143,7 @@ mod tests {
         }
         assert_eq!(recall.refusal(&made(1), at(602)), Some(Unwritten::TooOld));
         assert_eq!(recall.find(1, &made(1), at(602)), None);
-        recall.add(1, made(700).as_str(), Phase::Succeeded, at(700));
+        recall.add(1, made(700).as_str(), State::Succeeded, at(700));
         assert_eq!(recall.count, 3, "made at 300, 590 and 700");
     }
 
@@ -166,7 +159,7 @@ mod tests {
         assert_eq!(recall.refusal(&made(239), at(0)), None);
         let ids: Vec<_> = (1..=50).map(made).collect();
         for (second, id) in (1..).zip(&ids) {
-            recall.add(1, id.as_str(), Phase::Succeeded, at(second));
+            recall.add(1, id.as_str(), State::Succeeded, at(second));
         }
         assert!(recall.count <= 20, "{}", recall.count);
         for id in &ids {

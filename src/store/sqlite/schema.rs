@@ -11,12 +11,7 @@ use super::heal::heal;
 
 /// The migrations, in order; the file's `user_version` counts those it has seen. One that has
 /// landed is never edited.
-const MIGRATIONS: [&str; 4] = [
-    include_str!("migrations/0001_init.sql"),
-    include_str!("migrations/0002_past.sql"),
-    include_str!("migrations/0003_rings.sql"),
-    include_str!("migrations/0004_running.sql"),
-];
+const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_init.sql")];
 
 /// Milliseconds to wait for another process that holds the file's lock.
 const BUSY_TIMEOUT_MS: u32 = 2_000;
@@ -112,23 +107,20 @@ mod tests {
     use super::*;
 
     /// Every statement of every verb, by file.
-    const FILES: [&str; 16] = [
+    const FILES: [&str; 13] = [
         include_str!("beat.sql"),
-        include_str!("change.sql"),
         include_str!("claim.sql"),
         include_str!("enqueue.sql"),
-        include_str!("finish.sql"),
-        include_str!("generation.sql"),
         include_str!("heal.sql"),
         include_str!("info.sql"),
         include_str!("leases.sql"),
-        include_str!("lifecycle.sql"),
         include_str!("query.sql"),
-        include_str!("row.sql"),
+        include_str!("record.sql"),
         include_str!("settle.sql"),
         include_str!("topics.sql"),
         include_str!("unclaim.sql"),
         include_str!("upkeep.sql"),
+        include_str!("write.sql"),
     ];
 
     /// The statements that may look at many rows: those that run once, when a file is opened.

@@ -11,7 +11,6 @@ use crate::domain::{self, Away, JobId, ShardName, Time, TopicName, limit};
 use crate::store::{Event, Events, Unwritten};
 
 use super::fault::Done;
-use super::phase::Phase;
 use super::recall::Recall;
 use super::sql::statement;
 
@@ -287,7 +286,7 @@ impl<'c> Session<'c> {
     }
 
     /// The job with that id has ended so and leaves nothing.
-    pub(super) fn leaves_nothing(&mut self, topic: i64, id: &str, ended: Phase) {
+    pub(super) fn leaves_nothing(&mut self, topic: i64, id: &str, ended: domain::State) {
         self.state.recall.add(topic, id, ended, self.now);
     }
 
@@ -316,13 +315,16 @@ impl<'c> Session<'c> {
         self.state.configured = true;
     }
 
-    /// Counts an event of the topic with this key.
-    pub(super) fn count(&mut self, topic: i64, total: Total) {
+    /// Counts so many events of the topic with this key.
+    pub(super) fn count(&mut self, topic: i64, total: Total, count: u32) {
+        if count == 0 {
+            return;
+        }
         let totals = self.state.totals.entry(topic).or_default();
         match total {
-            Total::Enqueued => totals.enqueued += 1,
-            Total::Succeeded => totals.succeeded += 1,
-            Total::Dead => totals.dead += 1,
+            Total::Enqueued => totals.enqueued += i64::from(count),
+            Total::Succeeded => totals.succeeded += i64::from(count),
+            Total::Dead => totals.dead += i64::from(count),
         }
     }
 

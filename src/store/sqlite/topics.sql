@@ -18,7 +18,7 @@ SELECT key, created, enqueued, succeeded, dead FROM topics WHERE name = ?1;
 -- One rank at a time, so that each count walks one range of the index alone.
 SELECT count(*),
        count(*) FILTER (WHERE due <= ?3),
-       count(*) FILTER (WHERE due > ?3 AND failures = 0),
+       count(*) FILTER (WHERE due > ?3 AND failed = 0),
        min(due)
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2;
 -- :running

@@ -2,14 +2,13 @@
 
 use rusqlite::params;
 
-use crate::domain::{Time, TopicName, limit};
+use crate::domain::engine::{Command, Phase};
+use crate::domain::{State, Time, TopicName, limit};
 use crate::store::{Lease, Pruned, Reaped, Tidied};
 
+use super::apply::apply_to;
 use super::fault::Done;
-use super::finish;
-use super::leases::lease_of;
-use super::phase::Phase;
-use super::row::Row;
+use super::record::{Row, WAITING, phase_of, topic_name};
 use super::session::Session;
 use super::sql::statement;
 
@@ -23,15 +22,20 @@ const TOPICS: &str = include_str!("topics.sql");
 const TOPICS_BEHIND: &str = statement(TOPICS, "behind");
 const FORGET_TOPIC: &str = statement(TOPICS, "forget");
 
-/// Everything but running jobs, whose alarms are deadlines.
-const PHASES: [Phase; 5] =
-    [Phase::Waiting, Phase::Succeeded, Phase::Dead, Phase::Cancelled, Phase::Expired];
+/// The phases of all but running jobs, whose alarms are deadlines.
+fn phases() -> impl Iterator<Item = i64> {
+    let finished = State::ALL.into_iter().filter(|state| state.is_terminal());
+    [WAITING].into_iter().chain(finished.map(phase_of))
+}
 
 /// [`Store::reap`](crate::store::Store::reap).
 pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
     let mut rows = Row::select(session, EXPIRED, params![session.now.0, limit + 1])?;
     let next = if rows.len() > *limit {
-        rows.pop().and_then(|row| row.alarm)
+        rows.pop().and_then(|row| match row.record.phase {
+            Phase::Running(lease) => Some(lease.deadline.at),
+            Phase::Waiting | Phase::Finished(_) => None,
+        })
     } else {
         let mut next = session.prepare(NEXT_DEADLINE)?;
         next.query_row(params![session.now.0], |row| row.get::<_, Option<i64>>(0))?.map(Time)
@@ -42,19 +46,17 @@ pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
 }
 
 fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {
-    rows.into_iter().map(|row| lease_of(session.connection, session.now, row)).collect()
+    let leases = rows.into_iter().map(|row| row.lease(session.connection, session.now));
+    leases.filter_map(Result::transpose).collect()
 }
 
 /// [`Store::prune`](crate::store::Store::prune).
 pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     let mut pruned = 0;
-    for phase in PHASES {
+    for phase in phases() {
         for row in passed(session, phase, limit - pruned)? {
-            if phase == Phase::Waiting {
-                finish::expire(session, &row)?;
-            } else {
-                finish::forget_kept(session, &row)?;
-            }
+            let key = row.job_key(topic_name(session.connection, row.topic)?);
+            apply_to(session, &key, Some(&row), &Command::Prune)?;
             pruned += 1;
         }
     }
@@ -63,15 +65,15 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     Ok(Pruned { now: session.now, pruned: pruned as u64, next })
 }
 
-fn passed(session: &Session<'_>, phase: Phase, limit: usize) -> rusqlite::Result<Vec<Row>> {
-    Row::select(session, PASSED, params![phase.code(), session.now.0, limit])
+fn passed(session: &Session<'_>, phase: i64, limit: usize) -> rusqlite::Result<Vec<Row>> {
+    Row::select(session, PASSED, params![phase, session.now.0, limit])
 }
 
 fn next_alarm(session: &Session<'_>) -> rusqlite::Result<Option<Time>> {
     let mut next = session.prepare(NEXT_ALARM)?;
     let mut earliest: Option<i64> = None;
-    for phase in PHASES {
-        let alarm: Option<i64> = next.query_row(params![phase.code()], |row| row.get(0))?;
+    for phase in phases() {
+        let alarm: Option<i64> = next.query_row(params![phase], |row| row.get(0))?;
         earliest = earliest.into_iter().chain(alarm).min();
     }
     Ok(earliest.map(Time))

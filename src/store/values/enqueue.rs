@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use crate::domain::engine::{self, Prior, Unwritten};
 use crate::domain::{
     Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Spec, State, Time, When,
 };
@@ -35,32 +36,6 @@ pub struct NewJob {
     pub until: Option<Instant>,
 }
 
-/// What may lie under the id of a job that is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prior {
-    /// Anything, which [`OnConflict`] decides about.
-    Anything,
-    /// The job itself: it may have been written before, under an id that a server made. One that has ended and left
-    /// nothing is unchanged, and not written again, and so is one that was deleted; where the store cannot know, it
-    /// answers [`Unwritten`].
-    Itself,
-}
-
-/// Why nothing was written under an id that a server made ([`Prior::Itself`]), of which there is no record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwritten {
-    /// It was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier, so what has ended under it is not
-    /// recalled.
-    TooOld,
-    /// It was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
-    Ahead,
-    /// The store does not recall any more what has ended under ids that were made then: it was opened since, or too many
-    /// have.
-    Forgotten,
-    /// Nothing was ever written under it, and the shard is to become empty.
-    Draining,
-}
-
 /// What an enqueue found or made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enqueue {
@@ -74,4 +49,48 @@ pub struct Enqueue {
     pub durability: Durability,
     /// Nothing was written, for this reason, and the rest says nothing.
     pub unwritten: Option<Unwritten>,
+}
+
+// === impl NewJob ===
+
+impl NewJob {
+    /// What is asked of the engine about which job.
+    #[must_use]
+    pub fn into_command(self) -> (JobKey, engine::Enqueue) {
+        let NewJob { key, spec, due, priority, expire, keep, on_conflict, request, prior, .. } =
+            self;
+        (key, engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, prior })
+    }
+}
+
+impl From<(JobKey, engine::Enqueue)> for NewJob {
+    fn from((key, new): (JobKey, engine::Enqueue)) -> NewJob {
+        let engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, prior } =
+            new;
+        let (durability, until) = (None, None);
+        NewJob {
+            key,
+            spec,
+            due,
+            priority,
+            expire,
+            keep,
+            on_conflict,
+            request,
+            prior,
+            durability,
+            until,
+        }
+    }
+}
+
+// === impl Enqueue ===
+
+impl Enqueue {
+    /// The answer of the engine, with the due time as it was written and what that has reached.
+    #[must_use]
+    pub fn of(answer: engine::Enqueued, due: Time, durability: Durability) -> Enqueue {
+        let engine::Enqueued { outcome, state, due: _, unwritten } = answer;
+        Enqueue { outcome, state, due, durability, unwritten }
+    }
 }

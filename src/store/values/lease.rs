@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::lifecycle::{LeaseEnd, Standing};
-use crate::domain::{JobKey, Payload, State, StreamId, Time, Token};
-
-use super::NewJob;
+use crate::domain::engine::{self, End, Lapsed, Phase, Record};
+use crate::domain::lifecycle::Standing;
+use crate::domain::{JobKey, StreamId, Time, Token};
 
 /// Names one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,45 +89,6 @@ pub struct Settle {
     pub deadline: Option<Time>,
 }
 
-/// How a lease ends.
-#[derive(Clone, Debug, PartialEq)]
-pub enum End {
-    /// The job is done.
-    Ack {
-        /// Kept as long as the record is.
-        result: Option<Payload>,
-        /// Written together with the ack; server-made ids of this shard only.
-        follow_ups: Vec<NewJob>,
-    },
-    /// Decided by [`lease_end`](crate::domain::lifecycle::lease_end).
-    Decided {
-        /// The decision.
-        end: LeaseEnd,
-        /// How long a dead letter is kept.
-        dead_retention: Duration,
-    },
-}
-
-/// A lease that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
-    /// The settle was applied before and this is a repeat, which changes nothing.
-    pub repeated: bool,
-    /// The state that the job is in now; SUCCEEDED also when no record is left.
-    pub state: State,
-}
-
-/// Why a lease could not be settled or extended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// No such job: deleted, or finished and forgotten.
-    #[error("the job is gone: deleted, or finished without retention")]
-    NotFound,
-    /// Another lease, or none.
-    #[error("the lease is gone: it ran out or was revoked")]
-    Stale,
-}
-
 /// Moves the deadline of one lease to now plus a duration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extend {
@@ -144,18 +104,29 @@ pub struct Extend {
     pub until: Option<Instant>,
 }
 
-/// A lease that ran out while no server served its shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lapsed {
-    /// Only while its deadline is still this one.
-    pub deadline: Time,
-    /// When the shard was served again: as if it had been extended then.
-    pub served: Time,
-}
-
 // === impl Lease ===
 
 impl Lease {
+    /// The lease of the job of this key, as its record has it; `None`: it does not run.
+    #[must_use]
+    pub fn of(key: JobKey, record: &Record, now: Time) -> Option<Lease> {
+        let Phase::Running(lease) = &record.phase else { return None };
+        Some(Lease {
+            key,
+            token: lease.token,
+            deadline: lease.deadline.at,
+            start_time: lease.started,
+            extend_time: lease.extended.map(|extended| extended.at),
+            owner: lease.owner,
+            stream: lease.stream,
+            grace: lease.grace,
+            worker: lease.worker.clone(),
+            bytes: record.bytes,
+            standing: record.standing(lease),
+            now,
+        })
+    }
+
     /// The stream that answers for it.
     #[must_use]
     pub fn stream_id(&self) -> StreamId {
@@ -167,5 +138,26 @@ impl Lease {
     pub fn tied(&self) -> Tied {
         let lease = LeaseRef { key: self.key.clone(), token: self.token };
         Tied { lease, stream: self.stream_id() }
+    }
+}
+
+// === impl Settle, Extend ===
+
+impl Settle {
+    /// What is asked of the engine about which job.
+    #[must_use]
+    pub fn into_command(self) -> (JobKey, engine::Settle) {
+        let Settle { lease: LeaseRef { key, token }, owner: _, end, deadline } = self;
+        (key, engine::Settle { token, deadline, end })
+    }
+}
+
+impl Extend {
+    /// What is asked of the engine.
+    #[must_use]
+    pub fn command(&self) -> engine::Extend {
+        let Extend { lease, duration, progress, lapsed, until: _ } = self;
+        let (duration, lapsed) = (*duration, *lapsed);
+        engine::Extend { token: lease.token, duration, progress: progress.clone(), lapsed }
     }
 }

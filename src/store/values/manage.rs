@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::{Job, JobId, JobKey, State, Time, Token, TopicName, When};
+use crate::domain::engine;
+use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When};
 
 /// Deletes one job.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,15 +16,6 @@ pub struct Delete {
     pub finished: Option<Time>,
     /// Until when its caller waits: from then on it is not done any more. `None`: there is no such time.
     pub until: Option<Instant>,
-}
-
-/// What a delete found.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Deleted {
-    /// The state before.
-    pub previous: State,
-    /// Whose lease was revoked: owner, stream and token.
-    pub revoked: Option<(u32, u32, Token)>,
 }
 
 // === impl Delete ===
@@ -81,4 +73,20 @@ pub struct Redriven {
     pub redriven: u64,
     /// Left: no such job, in another state, a tombstone, past its expire time, or its id is taken in the target.
     pub skipped: u64,
+}
+
+// === impl Redrive ===
+
+impl Redrive {
+    /// What is asked of the engine about each of the jobs, when so many were put back before it.
+    #[must_use]
+    pub fn command(&self, redriven: u64) -> engine::Redrive {
+        let nth = u32::try_from(redriven).unwrap_or(u32::MAX);
+        engine::Redrive {
+            states: self.states.clone(),
+            delay: self.delay.saturating_add(self.spacing.saturating_mul(nth)),
+            ttl: self.ttl,
+            target: self.target.clone().filter(|target| *target != self.topic),
+        }
+    }
 }

@@ -10,11 +10,9 @@ mod shard;
 mod upkeep;
 
 pub use claim::{Ask, Claim, Claimed, Claims, Leased, LostClaim, Rest, Taker, Unclaim, Undone};
-pub use enqueue::{Enqueue, NewJob, Prior, Unwritten};
-pub use lease::{
-    Adopt, Adoptee, End, Extend, Lapsed, Lease, LeaseRef, Refused, Settle, Settled, Tied,
-};
-pub use manage::{Delete, Deleted, Redrive, Redriven, Reschedule, Rescheduled};
+pub use enqueue::{Enqueue, NewJob};
+pub use lease::{Adopt, Adoptee, Extend, Lease, LeaseRef, Settle, Tied};
+pub use manage::{Delete, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
 pub use shard::{Content, Info, Reach, Trouble};

@@ -74,7 +74,10 @@ fn jobs(ids: &[&str], keep: Keep) -> Vec<NewJob> {
 
 pub(crate) async fn a_settle_elsewhere_tells_the_owner_which_leases_are_over(q: Fixture) {
     let Some(mut two) = Two::new(q).await else { return };
-    let result = || End::Ack { result: Some(text("done")), follow_ups: vec![new_job("next")] };
+    let result = || End::Ack {
+        result: Some(text("done")),
+        follow_ups: vec![new_job("next").into_command()],
+    };
     for (n, keep) in
         [Keep::Nothing, Keep::Tombstone(RETENTION), Keep::Record(RETENTION)].into_iter().enumerate()
     {

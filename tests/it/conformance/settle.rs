@@ -129,6 +129,7 @@ fn follow_up(n: u128) -> NewJob {
 }
 
 fn ack_and(leased: &Leased, follow_ups: Vec<NewJob>) -> Settle {
+    let follow_ups = follow_ups.into_iter().map(NewJob::into_command).collect();
     Settle { end: End::Ack { result: None, follow_ups }, ..ack(leased) }
 }
 

@@ -34,6 +34,8 @@ pub(super) struct Holder {
     pub(super) owner: u32,
     pub(super) stream: u32,
     pub(super) grace: Option<Duration>,
+    /// The first start and the last holder as they were before it.
+    pub(super) before: (Option<Time>, String),
 }
 
 /// How an attempt ended.
@@ -161,8 +163,18 @@ impl Held {
         let deadline = now.plus(duration);
         let (stream, grace) = (taker.stream, taker.grace);
         let (started, extended) = (now, None);
-        self.lease =
-            Some(Holder { token, deadline, duration, started, extended, owner, stream, grace });
+        let before = (self.first_start, job.worker_id.clone());
+        self.lease = Some(Holder {
+            token,
+            deadline,
+            duration,
+            started,
+            extended,
+            owner,
+            stream,
+            grace,
+            before,
+        });
         self.first_start = self.first_start.or(Some(now));
         self.ended.truncate(limit::ATTEMPTS_KEPT);
         job.state = State::Running;
@@ -182,12 +194,9 @@ impl Held {
     }
 
     pub(super) fn unclaim(&mut self) {
-        self.lease = None;
+        let lease = self.lease.take().unwrap();
         self.job.state = State::Ready;
-        if self.job.deliveries == 0 {
-            self.first_start = None;
-            self.job.worker_id.clear();
-        }
+        (self.first_start, self.job.worker_id) = lease.before;
         if let Some(next) = self.next.take() {
             self.replace(*next, 0);
         }

@@ -349,7 +349,7 @@ impl Reference {
         let state = self.jobs.get(key).map_or(gone, |held| held.state(now));
         if let End::Ack { follow_ups, .. } = &settle.end {
             for job in follow_ups {
-                self.enqueue(job);
+                self.enqueue(&job.clone().into());
             }
         }
         Ok(Settled { repeated: false, state })

@@ -310,7 +310,8 @@ impl Dice {
 
     fn ack(&mut self, now: Time) -> End {
         let result = self.spec().payload;
-        let follow_ups = self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now)));
+        let follow_ups =
+            self.maybe(0.2, |dice| dice.some(2, |dice| dice.follow_up(now).into_command()));
         End::Ack { result, follow_ups: follow_ups.unwrap_or_default() }
     }
 

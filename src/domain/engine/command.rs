@@ -1,0 +1,211 @@
+//! What can be asked of a job, and what is answered.
+
+use std::time::Duration;
+
+use crate::domain::lifecycle::LeaseEnd;
+use crate::domain::{
+    EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, Token, TopicName, When,
+};
+
+use super::clock::Moment;
+
+/// What is asked of one job.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Write it, or do to what has its id what [`conflict::resolve`](crate::domain::conflict::resolve) says.
+    Enqueue(Box<Enqueue>),
+    /// End its lease.
+    Settle(Settle),
+    /// Undo its lease, which no worker received: back to the old place, nothing counted.
+    Unclaim(Token),
+    /// Move the deadline of its lease.
+    Extend(Extend),
+    /// Cancel it if it waits or runs, forget it if it has finished.
+    Delete {
+        /// Only if it finished then: a later generation under its id stays.
+        finished: Option<Time>,
+    },
+    /// Move it if it waits, revive it if it is dead.
+    Reschedule {
+        /// The new due time; absent keeps it.
+        due: Option<When>,
+        /// The new priority; absent keeps it.
+        priority: Option<u8>,
+    },
+    /// Put it back with fresh counters if it has finished.
+    Redrive(Redrive),
+    /// What its clock has brought about: expire it, forget it.
+    Prune,
+}
+
+/// A job to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Enqueue {
+    /// The lasting part of what is asked for.
+    pub spec: Spec,
+    /// When it becomes ready.
+    pub due: When,
+    /// 0 to 9; absent is 0, or unchanged under [`OnConflict::Reschedule`].
+    pub priority: Option<u8>,
+    /// Not running by then: EXPIRED. Never [`When::Now`].
+    pub expire: Option<When>,
+    /// What stays of it once it is finished.
+    pub keep: Keep,
+    /// What to do when the id is taken.
+    pub on_conflict: OnConflict,
+    /// The request, see [`conflict::request`](crate::domain::conflict::request); the last one applied makes a call a
+    /// repeat.
+    pub request: Option<u64>,
+    /// What may lie under the id.
+    pub prior: Prior,
+}
+
+/// What may lie under the id of a job that is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prior {
+    /// Anything, which [`OnConflict`] decides about.
+    Anything,
+    /// The job itself: it may have been written before, under an id that a server made. One that has ended and left
+    /// nothing is unchanged, and not written again, and so is one that was deleted; where the store cannot know, it
+    /// answers [`Unwritten`].
+    Itself,
+}
+
+/// Why nothing was written under an id that a server made ([`Prior::Itself`]), of which there is no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwritten {
+    /// It was made [`REPEAT_MAX`](crate::domain::limit::REPEAT_MAX) ago or earlier, so what has ended under it is not
+    /// recalled.
+    TooOld,
+    /// It was made more than [`ID_AHEAD_MAX`](crate::domain::limit::ID_AHEAD_MAX) after now.
+    Ahead,
+    /// The store does not recall any more what has ended under ids that were made then: it was opened since, or too many
+    /// have.
+    Forgotten,
+    /// Nothing was ever written under it, and the shard is to become empty.
+    Draining,
+}
+
+/// Ends one lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settle {
+    /// Proof of it.
+    pub token: Token,
+    /// Only while its deadline is still this one: an end that no worker asked for.
+    pub deadline: Option<Time>,
+    /// How it ends.
+    pub end: End,
+}
+
+/// How a lease ends.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// The job is done.
+    Ack {
+        /// Kept as long as the record is.
+        result: Option<Payload>,
+        /// Jobs that are written together with it.
+        follow_ups: Vec<(JobKey, Enqueue)>,
+    },
+    /// Decided by [`lease_end`](crate::domain::lifecycle::lease_end).
+    Decided {
+        /// The decision.
+        end: LeaseEnd,
+        /// How long a dead letter is kept.
+        dead_retention: Duration,
+    },
+}
+
+/// Moves the deadline of one lease to now plus a duration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Extend {
+    /// Proof of it.
+    pub token: Token,
+    /// From now; absent: the lease's own duration.
+    pub duration: Option<Duration>,
+    /// Note for people; absent keeps the last one.
+    pub progress: Option<String>,
+    /// It ran out while no server served its shard, and waits for its worker.
+    pub lapsed: Option<Lapsed>,
+}
+
+/// A lease that ran out while no server served its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lapsed {
+    /// Only while its deadline is still this one.
+    pub deadline: Time,
+    /// When the shard was served again: as if it had been extended then.
+    pub served: Time,
+}
+
+/// Puts a finished job back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Redrive {
+    /// Only from one of these states, which are terminal; a tombstone, which has no payload, stays.
+    pub states: Vec<State>,
+    /// Its new due time, from now.
+    pub delay: Duration,
+    /// How long after its new due time it expires if its expire time is not after that; none: it stays.
+    pub ttl: Option<Duration>,
+    /// Move it to this topic, where its id is free.
+    pub target: Option<TopicName>,
+}
+
+/// What a command answers. Times that are counted from now are those of the decision.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Of [`Command::Enqueue`].
+    Enqueued(Enqueued),
+    /// Of [`Command::Settle`].
+    Settled(Result<Settled, Refused>),
+    /// Of [`Command::Extend`]: the new deadline.
+    Extended(Result<Moment, Refused>),
+    /// Of [`Command::Delete`]; nothing where there is no such job.
+    Deleted(Option<Deleted>),
+    /// Of [`Command::Reschedule`]: whether there is such a job, or the state that refuses it.
+    Rescheduled(Result<bool, State>),
+    /// Of [`Command::Unclaim`], [`Command::Redrive`] and [`Command::Prune`]: whether that was done.
+    Done(bool),
+}
+
+/// What an enqueue found or made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Enqueued {
+    /// What it did; `None`: the id is taken and the policy is [`OnConflict::Reject`].
+    pub outcome: Option<EnqueueOutcome>,
+    /// The state found (unchanged, deferred, refused) or made.
+    pub state: State,
+    /// When the job (or, deferred, its next generation) becomes ready.
+    pub due: Moment,
+    /// Nothing was written, for this reason, and the rest means nothing.
+    pub unwritten: Option<Unwritten>,
+}
+
+/// A lease that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The settle was applied before and this is a repeat, which changes nothing.
+    pub repeated: bool,
+    /// The state that the job is in now; SUCCEEDED also when no record is left.
+    pub state: State,
+}
+
+/// Why a lease could not be settled or extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No such job: deleted, or finished and forgotten.
+    #[error("the job is gone: deleted, or finished without retention")]
+    NotFound,
+    /// Another lease, or none.
+    #[error("the lease is gone: it ran out or was revoked")]
+    Stale,
+}
+
+/// What a delete found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deleted {
+    /// The state before.
+    pub previous: State,
+    /// Whose lease was revoked: owner, stream and token.
+    pub revoked: Option<(u32, u32, Token)>,
+}

@@ -1,0 +1,236 @@
+//! What a command makes of a job.
+
+use crate::domain::{Attempt, JobKey, Payload, State, Token, TopicName};
+
+use super::clock::Window;
+use super::command::{Answer, Enqueue};
+use super::record::{Lease, Record};
+
+/// What a command makes of a job: all of it is written together, or nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What becomes of its record.
+    pub change: Change,
+    /// What becomes of its parts.
+    pub parts: Parts,
+    /// What else follows.
+    pub effects: Effects,
+    /// What the caller hears.
+    pub answer: Answer,
+    /// The store time in which it holds.
+    pub window: Window,
+}
+
+/// What becomes of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It stays as it is.
+    Keep,
+    /// It is written in place of the one that was found, and keeps its place in the order of arrival.
+    Write(Box<Record>),
+    /// It is written as one that arrives now.
+    Arrive(Box<Record>),
+    /// It goes, with all its parts.
+    Remove,
+}
+
+/// What becomes of the parts of a job, which lie apart from its record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parts {
+    /// Of its payload.
+    pub payload: PayloadChange,
+    /// Of the payload of its waiting generation.
+    pub next_payload: PartChange<Payload>,
+    /// Of its result.
+    pub result: PartChange<Payload>,
+    /// Of its attempts.
+    pub attempts: AttemptsChange,
+}
+
+/// What becomes of a part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum PartChange<T> {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It is written.
+    Set(T),
+    /// It goes, if there is one.
+    Drop,
+}
+
+/// What becomes of a payload.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum PayloadChange {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It is written.
+    Set(Payload),
+    /// It goes, if there is one.
+    Drop,
+    /// That of the waiting generation takes its place.
+    Promote,
+}
+
+/// What becomes of the attempts of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AttemptsChange {
+    /// Those that were there go.
+    pub cleared: bool,
+    /// In front of them, newest first; of all together the newest ones are kept,
+    /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT).
+    pub added: Vec<Attempt>,
+}
+
+/// What follows from a command beside the record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Effects {
+    /// No record is left of a job that ended so: repeats under an id that a server made are recognized by that.
+    pub ended: Option<State>,
+    /// What is counted.
+    pub counts: Counts,
+    /// What became of a lease, for the replica whose stream answers for it.
+    pub lease: Option<(Holder, LeaseNews)>,
+    /// Jobs that are written together with it.
+    pub follow_ups: Vec<(JobKey, Enqueue)>,
+    /// The job moves to this topic: its record is written there, where its id must be free, and goes here.
+    pub moved_to: Option<TopicName>,
+}
+
+/// What is counted for ever, per topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Jobs written.
+    pub enqueued: u32,
+    /// Jobs acknowledged.
+    pub succeeded: u32,
+    /// Jobs that died.
+    pub dead: u32,
+}
+
+/// A lease, and whose stream answers for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Nonce of the replica.
+    pub owner: u32,
+    /// Its stream.
+    pub stream: u32,
+    /// Proof of the lease.
+    pub token: Token,
+}
+
+/// What became of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseNews {
+    /// Its worker has settled it.
+    Settled,
+    /// It ran out, or was given back.
+    Expired,
+    /// Its job was deleted.
+    Deleted,
+    /// It lasts until its new deadline.
+    Extended,
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// All parts go with the record.
+    pub(super) fn drop_all() -> Parts {
+        Parts {
+            payload: PayloadChange::Drop,
+            next_payload: PartChange::Drop,
+            result: PartChange::Drop,
+            attempts: AttemptsChange { cleared: true, added: Vec::new() },
+        }
+    }
+
+    /// These changes, and then those.
+    #[must_use]
+    pub fn then(self, later: Parts) -> Parts {
+        let payload = match (later.payload, &self.next_payload) {
+            (PayloadChange::Keep, _) => self.payload,
+            (PayloadChange::Promote, PartChange::Set(next)) => PayloadChange::Set(next.clone()),
+            (PayloadChange::Promote, PartChange::Drop) => PayloadChange::Drop,
+            (later, _) => later,
+        };
+        Parts {
+            payload,
+            next_payload: self.next_payload.then(later.next_payload),
+            result: self.result.then(later.result),
+            attempts: self.attempts.then(later.attempts),
+        }
+    }
+}
+
+impl<T> PartChange<T> {
+    fn then(self, later: PartChange<T>) -> PartChange<T> {
+        match later {
+            PartChange::Keep => self,
+            later => later,
+        }
+    }
+}
+
+impl AttemptsChange {
+    fn then(self, mut later: AttemptsChange) -> AttemptsChange {
+        if later.cleared {
+            return later;
+        }
+        later.added.extend(self.added);
+        AttemptsChange { cleared: self.cleared, ..later }
+    }
+}
+
+// === impl Holder ===
+
+impl From<&Lease> for Holder {
+    fn from(lease: &Lease) -> Holder {
+        Holder { owner: lease.owner, stream: lease.stream, token: lease.token }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn payload(body: &'static str) -> Payload {
+        Payload { text: true, body: body.into(), content_type: String::new() }
+    }
+
+    /// A generation that is deferred and begins in one commit brings its payload along.
+    #[test]
+    fn a_payload_that_is_set_and_promoted_is_set() {
+        let set = |body| Parts { next_payload: PartChange::Set(payload(body)), ..Parts::default() };
+        let promote = Parts {
+            payload: PayloadChange::Promote,
+            next_payload: PartChange::Drop,
+            ..Parts::default()
+        };
+        let both = set("a").then(set("b")).then(promote.clone());
+        assert_eq!(both.payload, PayloadChange::Set(payload("b")));
+        assert_eq!(both.next_payload, PartChange::Drop);
+        assert_eq!(promote.clone().then(set("c")).payload, PayloadChange::Promote);
+        let dropped = Parts { next_payload: PartChange::Drop, ..Parts::default() };
+        assert_eq!(dropped.then(promote).payload, PayloadChange::Drop);
+    }
+
+    #[test]
+    fn attempts_add_up_until_they_are_cleared() {
+        let attempt = |number| Attempt {
+            number,
+            start_time: Default::default(),
+            finish_time: Default::default(),
+            worker_id: String::new(),
+            outcome: crate::domain::AttemptOutcome::Failed,
+            error: String::new(),
+        };
+        let add = |number| AttemptsChange { cleared: false, added: vec![attempt(number)] };
+        let both = add(1).then(add(2));
+        assert_eq!(both.added.iter().map(|a| a.number).collect::<Vec<_>>(), [2, 1]);
+        let clear = AttemptsChange { cleared: true, added: Vec::new() };
+        assert_eq!(both.clone().then(clear.clone()), clear);
+        assert_eq!(clear.then(both).added.len(), 2);
+    }
+}

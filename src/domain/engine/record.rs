@@ -1,0 +1,241 @@
+//! The record of a job: all that a store keeps of it, but for the parts that lie apart.
+
+use std::time::Duration;
+
+use crate::domain::lifecycle::Standing;
+use crate::domain::{Keep, Spec, State, Time, Token, limit};
+
+use super::clock::Moment;
+
+/// The record of a job. Its payload, its result, its attempts, its checkpoint and the payload of its waiting generation
+/// are parts, which are read only for whoever asks for them: see [`Parts`](super::Parts).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// What waits, runs or has finished.
+    pub phase: Phase,
+    /// 0 (default) to 9 (first).
+    pub priority: u8,
+    /// When it becomes ready, or became.
+    pub due: Moment,
+    /// Not running by then: EXPIRED.
+    pub expire: Option<Moment>,
+    /// When this generation was enqueued.
+    pub created: Moment,
+    /// What stays of the job once it is finished.
+    pub keep: Keep,
+    /// The request that was applied last, see [`conflict::request`](crate::domain::conflict::request).
+    pub request: Option<u64>,
+    /// Bytes of payload and headers.
+    pub bytes: u64,
+    /// What was asked for, without the payload.
+    pub spec: Spec,
+    /// What became of the job so far.
+    pub life: Life,
+    /// The generation that waits for the end of the running lease.
+    pub next: Option<Box<Next>>,
+}
+
+/// What a job is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    /// It waits for its due time or for a worker: SCHEDULED, READY or BACKOFF, by clock and failures.
+    Waiting,
+    /// A worker has it.
+    Running(Lease),
+    /// It has ended.
+    Finished(Finish),
+}
+
+/// The lease of a running job.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lease {
+    /// Proof of it.
+    pub token: Token,
+    /// When it began.
+    pub started: Time,
+    /// When it ends.
+    pub deadline: Moment,
+    /// When it was last extended.
+    pub extended: Option<Moment>,
+    /// Nonce of the replica whose stream answers for it.
+    pub owner: u32,
+    /// That stream.
+    pub stream: u32,
+    /// Give-back after the stream breaks; `None`: it outlives its stream.
+    pub grace: Option<Duration>,
+    /// How long it lasts from each extension on that names no duration.
+    pub duration: Duration,
+    /// The worker that has it.
+    pub worker: String,
+}
+
+/// How a job has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// In which state; a terminal one.
+    pub state: State,
+    /// When.
+    pub at: Moment,
+    /// Until when the record is kept.
+    pub until: Moment,
+}
+
+/// What became of a job so far. All of it is empty for a job that was never leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Raised each time the id is enqueued over; 1 at first.
+    pub generation: u32,
+    /// Counted failures.
+    pub failures: u32,
+    /// Finished hand-overs.
+    pub deliveries: u32,
+    /// When the first lease began that was not undone.
+    pub first_start: Option<Time>,
+    /// Last holder.
+    pub worker: String,
+    /// Of the last failed attempt.
+    pub last_error: String,
+    /// Last note of an Extend.
+    pub progress: String,
+    /// How its leases ended.
+    pub ends: Ends,
+    /// Stored bytes of each attempt that is kept, newest first. Only the store that encodes them fills it.
+    pub attempts: Vec<u32>,
+}
+
+/// How the leases of a job ended, newest first: by that a repeat of a settle is recognized.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ends(pub Vec<(Token, u8)>);
+
+/// A generation that waits for the end of a running lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Next {
+    /// Its priority.
+    pub priority: u8,
+    /// When it becomes ready.
+    pub due: Time,
+    /// When it expires.
+    pub expire: Option<Time>,
+    /// When it was enqueued.
+    pub created: Time,
+    /// What it brings; `None`: what the running one has.
+    pub own: Option<Brought>,
+}
+
+/// What a generation brings that is not the same as the one before.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Brought {
+    /// What stays of it once it is finished.
+    pub keep: Keep,
+    /// Bytes of payload and headers.
+    pub bytes: u64,
+    /// What is asked for, without the payload.
+    pub spec: Spec,
+    /// Whether it has a payload, which lies apart.
+    pub has_payload: bool,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// The running lease, if `token` proves it.
+    #[must_use]
+    pub fn lease_of(&self, token: Token) -> Option<&Lease> {
+        match &self.phase {
+            Phase::Running(lease) if lease.token == token => Some(lease),
+            _ => None,
+        }
+    }
+
+    /// The state that the world sees at `now`; `None`: the record is not kept any more.
+    #[must_use]
+    pub fn state(&self, now: Time) -> Option<State> {
+        match &self.phase {
+            Phase::Running(_) => Some(State::Running),
+            Phase::Finished(finish) => (now < finish.until.at).then_some(finish.state),
+            Phase::Waiting => match self.expire.filter(|expire| expire.at <= now) {
+                None => Some(State::waiting(self.due.at, self.life.failures, now)),
+                Some(expire) => {
+                    let until = self.keep.until(expire.at).filter(|&until| now < until);
+                    until.map(|_| State::Expired)
+                }
+            },
+        }
+    }
+
+    /// Whether only a tombstone is left: the state under the id, with neither payload nor result.
+    #[must_use]
+    pub fn is_tombstone(&self) -> bool {
+        let Phase::Finished(Finish { state, .. }) = self.phase else { return false };
+        state != State::Dead && matches!(self.keep, Keep::Tombstone(_))
+    }
+
+    /// What a decision about the end of its lease needs to know.
+    #[must_use]
+    pub fn standing(&self, lease: &Lease) -> Standing {
+        Standing {
+            failures: self.life.failures,
+            deliveries: self.life.deliveries,
+            first_start: self.life.first_start.unwrap_or(lease.started),
+            retry: self.spec.retry.clone(),
+        }
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    /// The life of a job that was just enqueued.
+    #[must_use]
+    pub fn new(generation: u32) -> Life {
+        Life {
+            generation,
+            failures: 0,
+            deliveries: 0,
+            first_start: None,
+            worker: String::new(),
+            last_error: String::new(),
+            progress: String::new(),
+            ends: Ends::default(),
+            attempts: Vec::new(),
+        }
+    }
+
+    /// The same job with fresh counters, which keeps what people read.
+    pub(super) fn restart(&mut self) {
+        (self.failures, self.deliveries, self.first_start) = (0, 0, None);
+    }
+}
+
+// === impl Ends ===
+
+impl Ends {
+    /// Ends that are remembered of a job that does not run: as many as attempts are kept, and the last one.
+    const MAX: usize = limit::ATTEMPTS_KEPT + 1;
+
+    /// Remembers that the lease of `token` ended so, as the newest.
+    pub(super) fn push(&mut self, token: Token, code: u8) {
+        self.0.insert(0, (token, code));
+        self.0.truncate(Ends::MAX);
+    }
+
+    /// Forgets what a claim makes a job forget.
+    pub(super) fn claimed(&mut self) {
+        self.0.truncate(limit::ATTEMPTS_KEPT);
+    }
+
+    /// How the lease of `token` ended, as far back as that is remembered.
+    fn code(&self, token: Token, runs: bool) -> Option<u8> {
+        let remembered = if runs { limit::ATTEMPTS_KEPT } else { Ends::MAX };
+        let found = self.0.iter().take(remembered).find(|(ended, _)| *ended == token);
+        found.map(|&(_, code)| code)
+    }
+}
+
+impl Record {
+    /// Whether the lease of `token` has ended in the way of this code: the settle is a repeat.
+    pub(super) fn has_ended(&self, token: Token, code: u8) -> bool {
+        let runs = matches!(self.phase, Phase::Running(_));
+        self.life.ends.code(token, runs) == Some(code)
+    }
+}

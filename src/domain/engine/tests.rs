@@ -1,0 +1,482 @@
+use std::time::Duration;
+
+use super::*;
+use crate::domain::conflict::request;
+use crate::domain::lifecycle::{Cause, lease_end};
+use crate::domain::{
+    AttemptOutcome, EnqueueOutcome, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, Spec,
+    Time, Token, TopicName, When, limit,
+};
+
+const NOW: Time = Time(1_000_000_000);
+const MINUTE: Duration = Duration::from_secs(60);
+const TOKEN: Token = Token(77);
+
+/// What a job is found in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    State(State),
+    /// RUNNING, with a generation that waits.
+    Next,
+}
+
+fn all() -> impl Iterator<Item = At> {
+    State::ALL.into_iter().map(At::State).chain([At::Next])
+}
+
+fn name(at: At) -> String {
+    match at {
+        At::State(state) => state.name().to_owned(),
+        At::Next => "running, one waits".to_owned(),
+    }
+}
+
+fn payload(body: &'static str) -> Payload {
+    Payload { text: true, body: body.into(), content_type: String::new() }
+}
+
+fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
+    Enqueue {
+        spec: Spec { payload: Some(payload(body)), ..Spec::default() },
+        due: When::Now,
+        priority: None,
+        expire: None,
+        keep: Keep::Record(MINUTE),
+        on_conflict,
+        request: None,
+        prior: Prior::Anything,
+    }
+}
+
+fn lease() -> Lease {
+    Lease {
+        token: TOKEN,
+        started: NOW.minus(MINUTE),
+        deadline: NOW.plus(MINUTE).into(),
+        extended: None,
+        owner: 7,
+        stream: 3,
+        grace: None,
+        duration: MINUTE * 2,
+        worker: "w".into(),
+    }
+}
+
+/// A job that is found so at [`NOW`], whose record is kept.
+fn job(at: At) -> Record {
+    let state = match at {
+        At::State(state) => state,
+        At::Next => State::Running,
+    };
+    let ahead = matches!(state, State::Scheduled | State::Backoff);
+    let own = Brought { keep: Keep::Nothing, bytes: 4, spec: Spec::default(), has_payload: true };
+    let (due, created) = (NOW.plus(MINUTE), NOW);
+    let next = Next { priority: 5, due, expire: None, created, own: Some(own) };
+    Record {
+        phase: match state {
+            State::Scheduled | State::Ready | State::Backoff => Phase::Waiting,
+            State::Running => Phase::Running(lease()),
+            state => {
+                Phase::Finished(Finish { state, at: NOW.into(), until: NOW.plus(MINUTE).into() })
+            }
+        },
+        priority: 2,
+        due: (if ahead { NOW.plus(MINUTE) } else { NOW.minus(MINUTE) }).into(),
+        expire: None,
+        created: NOW.minus(MINUTE).into(),
+        keep: Keep::Record(MINUTE),
+        request: None,
+        bytes: 4,
+        spec: Spec::default(),
+        life: Life { failures: u32::from(state == State::Backoff), ..Life::new(1) },
+        next: (at == At::Next).then(|| Box::new(next)),
+    }
+}
+
+fn enqueue(new: Enqueue) -> Command {
+    Command::Enqueue(Box::new(new))
+}
+
+fn run(record: Record, command: Command) -> Decision {
+    apply(Found::Record(Box::new(record)), &command, NOW)
+}
+
+fn settle(end: End) -> Command {
+    Command::Settle(Settle { token: TOKEN, deadline: None, end })
+}
+
+fn ack() -> Command {
+    settle(End::Ack { result: Some(payload("done")), follow_ups: Vec::new() })
+}
+
+/// Ends the lease of [`job`] for `cause`, as the server's own policy wants it.
+fn end(record: &Record, cause: Cause) -> Command {
+    let standing = record.standing(&lease());
+    let end = lease_end(cause, &standing, &RetryPolicy::default(), NOW, 0.0);
+    settle(End::Decided { end, dead_retention: MINUTE })
+}
+
+fn failed() -> Cause {
+    Cause::Failed { delay: None, error: "no".into() }
+}
+
+fn released() -> Cause {
+    Cause::Released { delay: None, error: String::new() }
+}
+
+fn redrive() -> Command {
+    let states = State::ALL.into_iter().filter(|state| state.is_terminal()).collect();
+    Command::Redrive(Redrive { states, delay: Duration::ZERO, ttl: None, target: None })
+}
+
+/// What a decision leaves: the state, or that nothing changes, or that no record is left.
+fn left(decision: &Decision) -> String {
+    match &decision.change {
+        Change::Keep => "-".to_owned(),
+        Change::Remove => "gone".to_owned(),
+        Change::Write(record) | Change::Arrive(record) => {
+            let at = record.state(NOW).map(At::State);
+            name(if record.next.is_some() { At::Next } else { at.unwrap() })
+        }
+    }
+}
+
+fn written(decision: &Decision) -> &Record {
+    match &decision.change {
+        Change::Write(record) | Change::Arrive(record) => record,
+        change => panic!("nothing is written: {change:?}"),
+    }
+}
+
+fn rows(columns: &[&dyn Fn(&Record) -> Command]) -> Vec<String> {
+    let row = |at| {
+        let cell = |command: &&dyn Fn(&Record) -> Command| left(&run(job(at), command(&job(at))));
+        let cells: Vec<_> = columns.iter().map(cell).collect();
+        format!("{}: {}", name(at), cells.join(", "))
+    };
+    all().map(row).collect()
+}
+
+/// The whole table of what workers and people can do, a row for each thing found, so that a change of it shows.
+#[test]
+fn the_table_of_the_life_cycle() {
+    let dead_letter = |record: &Record| end(record, Cause::DeadLettered { error: "x".into() });
+    let columns: [&dyn Fn(&Record) -> Command; 9] = [
+        &|_| ack(),
+        &|record| end(record, failed()),
+        &|record| end(record, released()),
+        &dead_letter,
+        &|_| Command::Unclaim(TOKEN),
+        &|_| Command::Delete { finished: None },
+        &|_| Command::Reschedule { due: None, priority: Some(1) },
+        &|_| redrive(),
+        &|_| Command::Prune,
+    ];
+    assert_eq!(
+        rows(&columns),
+        [
+            "scheduled: -, -, -, -, -, cancelled, scheduled, -, -",
+            "ready: -, -, -, -, -, cancelled, ready, -, -",
+            "running: succeeded, backoff, ready, dead, ready, cancelled, -, -, -",
+            "backoff: -, -, -, -, -, cancelled, backoff, -, -",
+            "succeeded: -, -, -, -, -, gone, -, ready, -",
+            "dead: -, -, -, -, -, gone, ready, ready, -",
+            "cancelled: -, -, -, -, -, gone, -, ready, -",
+            "expired: -, -, -, -, -, gone, -, ready, -",
+            "running, one waits: scheduled, scheduled, scheduled, scheduled, scheduled, cancelled, -, -, -",
+        ]
+    );
+}
+
+/// The whole table of `on_conflict`: what is left, and what is answered.
+#[test]
+fn the_table_of_enqueues_onto_a_taken_id() {
+    let policies =
+        [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];
+    let columns = policies.map(|policy| move |_: &Record| enqueue(new("new", policy)));
+    let columns: Vec<&dyn Fn(&Record) -> Command> =
+        columns.iter().map(|column| column as &dyn Fn(&Record) -> Command).collect();
+    assert_eq!(
+        rows(&columns),
+        [
+            "scheduled: -, ready, ready, -",
+            "ready: -, ready, ready, -",
+            "running: -, running, one waits, running, one waits, -",
+            "backoff: -, ready, ready, -",
+            "succeeded: -, ready, ready, -",
+            "dead: -, ready, ready, -",
+            "cancelled: ready, ready, ready, ready",
+            "expired: -, ready, ready, -",
+            "running, one waits: -, running, one waits, running, one waits, -",
+        ]
+    );
+    let outcome = |at, policy| match run(job(at), enqueue(new("new", policy))).answer {
+        Answer::Enqueued(answer) => answer.outcome,
+        answer => panic!("{answer:?}"),
+    };
+    for at in all() {
+        let taken = match at {
+            At::State(state) => crate::domain::conflict::Found::Job(state),
+            At::Next => crate::domain::conflict::Found::RunningWithNext,
+        };
+        for policy in policies {
+            let repeat = crate::domain::conflict::Repeat::No;
+            let expected = crate::domain::conflict::resolve(policy, taken, repeat).outcome();
+            assert_eq!(outcome(at, policy), expected, "{at:?} {policy:?}");
+        }
+    }
+}
+
+#[test]
+fn a_repeated_request_changes_nothing_and_another_job_under_it_is_refused() {
+    let known = Some(request("q", 1));
+    for at in all() {
+        let record = Record { request: known, ..job(at) };
+        for (request, outcome) in
+            [(known, Some(EnqueueOutcome::Unchanged)), (Some(request("q", 2)), None)]
+        {
+            let new = Enqueue { request, ..new("new", OnConflict::Replace) };
+            let decision = run(record.clone(), enqueue(new));
+            assert_eq!(decision.change, Change::Keep, "{at:?}");
+            let Answer::Enqueued(answer) = decision.answer else { panic!("{at:?}") };
+            assert_eq!(answer.outcome, outcome, "{at:?}");
+        }
+    }
+}
+
+/// The lease runs out at the last attempt while another generation waits: that one begins, and nothing dies.
+#[test]
+fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
+    let retry = RetryOverrides { max_attempts: Some(1), ..RetryOverrides::default() };
+    let spent = Life { failures: 24, deliveries: 99, first_start: Some(NOW), ..Life::new(4) };
+    let spec = Spec { retry, ..Spec::default() };
+    let record = Record { life: spent, spec, ..job(At::Next) };
+    let causes = [Cause::Expired, Cause::Broken, failed(), released()];
+    let ends = causes.map(|cause| end(&record, cause)).into_iter().chain([ack()]);
+    for command in ends.chain([Command::Unclaim(TOKEN)]) {
+        let decision = run(record.clone(), command.clone());
+        let next = written(&decision);
+        assert_eq!(next.phase, Phase::Waiting);
+        assert_eq!((next.due.at, next.priority), (NOW.plus(MINUTE), 5));
+        let ends = if command == Command::Unclaim(TOKEN) { 0 } else { 1 };
+        assert_eq!(next.life, Life { ends: next.life.ends.clone(), ..Life::new(4) });
+        assert_eq!(next.life.ends.0.len(), ends, "{command:?}");
+        assert_eq!(decision.effects.counts.dead, 0);
+        assert_eq!(decision.parts.payload, PayloadChange::Promote);
+        assert_eq!(decision.parts.next_payload, PartChange::Drop);
+        assert!(decision.parts.attempts.cleared);
+    }
+}
+
+#[test]
+fn a_generation_with_the_same_spec_keeps_the_payload() {
+    let deferred =
+        run(job(At::State(State::Running)), enqueue(new("other", OnConflict::Reschedule)));
+    let record = written(&deferred).clone();
+    assert_eq!(record.next.as_ref().map(|next| next.own.clone()), Some(None));
+    assert_eq!((record.life.generation, deferred.effects.counts.enqueued), (2, 1));
+    let begun = run(record, ack());
+    assert_eq!(begun.parts.payload, PayloadChange::Keep);
+    assert_eq!(written(&begun).life.generation, 2, "it was counted when it was deferred");
+}
+
+#[test]
+fn a_tombstone_keeps_how_it_ended_and_nothing_else() {
+    let headers = vec![("a".to_owned(), "b".to_owned())];
+    let spec = Spec { headers, ..Spec::default() };
+    let keep = Keep::Tombstone(MINUTE);
+    let decision = run(Record { keep, spec, ..job(At::State(State::Running)) }, ack());
+    let record = written(&decision);
+    assert!(record.is_tombstone() && record.spec == Spec::default());
+    assert_eq!(decision.parts, Parts::drop_all());
+    let (worker, deliveries) = (record.life.worker.as_str(), record.life.deliveries);
+    assert_eq!((worker, deliveries), ("w", 1));
+    // A repeat of the ack finds it; another settle does not.
+    let repeat = run(record.clone(), ack());
+    assert_eq!(repeat.change, Change::Keep);
+    let settled = Settled { repeated: true, state: State::Succeeded };
+    assert_eq!(repeat.answer, Answer::Settled(Ok(settled)));
+    let other = run(record.clone(), end(record, failed()));
+    assert_eq!(other.answer, Answer::Settled(Err(Refused::Stale)));
+}
+
+#[test]
+fn an_end_is_remembered_for_as_many_leases_as_attempts_are_kept() {
+    let mut record = job(At::State(State::Running));
+    for n in 0..=limit::ATTEMPTS_KEPT as u64 + 1 {
+        let token = Token(n);
+        record.phase = Phase::Running(Lease { token, ..lease() });
+        let policy = RetryPolicy::default();
+        let end = lease_end(released(), &record.standing(&lease()), &policy, NOW, 0.0);
+        let end = End::Decided { end, dead_retention: MINUTE };
+        let settle = Command::Settle(Settle { token, deadline: None, end });
+        record = written(&run(record, settle)).clone();
+    }
+    let code = settled_code(AttemptOutcome::Released, false);
+    let ended = |record: &Record, n| record.has_ended(Token(n), code);
+    assert_eq!([0, 1, 2].map(|n| ended(&record, n)), [false, true, true]);
+    // The next lease makes it forget the oldest one, and an unclaim does not bring it back.
+    record.phase = Phase::Running(lease());
+    assert_eq!([1, 2].map(|n| ended(&record, n)), [false, true]);
+    let undone = run(record, Command::Unclaim(TOKEN));
+    assert_eq!([1, 2].map(|n| ended(written(&undone), n)), [false, true]);
+}
+
+/// Each decision names the time in which it holds, and outside of that it is another one.
+#[test]
+fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
+    let ready = job(At::State(State::Ready));
+    let expires = Record { expire: Some(NOW.plus(MINUTE).into()), ..ready.clone() };
+    let expired = Record { expire: Some(NOW.minus(MINUTE / 2).into()), ..ready };
+    let kept = job(At::State(State::Succeeded));
+    let after = |duration| NOW.plus(duration);
+    for (record, from, until) in [
+        (expires, Time(i64::MIN), after(MINUTE)),
+        // It is kept for a minute from its expire time on.
+        (expired, NOW.minus(MINUTE / 2), after(MINUTE / 2)),
+        (kept, Time(i64::MIN), after(MINUTE)),
+    ] {
+        for command in [
+            enqueue(new("new", OnConflict::Reject)),
+            Command::Delete { finished: None },
+            Command::Reschedule { due: None, priority: None },
+        ] {
+            let decision = run(record.clone(), command.clone());
+            assert_eq!(decision.window, Window { from, until }, "{command:?}");
+            let then = apply(Found::Record(Box::new(record.clone())), &command, until);
+            assert_ne!(then.answer, decision.answer, "{command:?} {record:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_kept_for_long_enough_is_as_if_it_had_never_been() {
+    let at = NOW.minus(MINUTE * 2).into();
+    let finish = Finish { state: State::Dead, at, until: NOW.into() };
+    let record = Record { phase: Phase::Finished(finish), ..job(At::State(State::Dead)) };
+    let pruned = run(record.clone(), Command::Prune);
+    assert_eq!((&pruned.change, pruned.effects.ended), (&Change::Remove, Some(State::Dead)));
+    assert_eq!(run(record.clone(), redrive()).change, Change::Keep);
+    let created = run(record.clone(), enqueue(new("new", OnConflict::Reject)));
+    assert!(matches!(created.change, Change::Arrive(_)), "{created:?}");
+    // Under an id that a server made it is a repeat.
+    let again = Enqueue { prior: Prior::Itself, ..new("new", OnConflict::Keep) };
+    let repeat = run(record, enqueue(again.clone()));
+    assert_eq!(repeat.change, Change::Keep);
+    let ended = apply(Found::Nothing(Memory::Ended(State::Dead)), &enqueue(again), NOW);
+    assert_eq!(repeat.answer, ended.answer);
+}
+
+#[test]
+fn a_job_that_had_expired_when_it_came_is_kept_from_then_on_or_not_at_all() {
+    let expire = Some(When::At(NOW.minus(MINUTE)));
+    let late = Enqueue { expire, ..new("new", OnConflict::Keep) };
+    let create = |keep| {
+        let command = enqueue(Enqueue { keep, ..late.clone() });
+        apply(Found::Nothing(Memory::Free), &command, NOW)
+    };
+    let kept = create(Keep::Record(MINUTE));
+    let Phase::Finished(finish) = written(&kept).phase else { panic!("{kept:?}") };
+    assert_eq!((finish.state, finish.at.at), (State::Expired, NOW));
+    assert_eq!(finish.until, finish.at.plus(MINUTE));
+    let gone = create(Keep::Nothing);
+    assert_eq!((gone.change, gone.effects.counts.enqueued), (Change::Remove, 1));
+}
+
+#[test]
+fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
+    let target = Some(TopicName::stored("other"));
+    let dead = Record { expire: Some(NOW.plus(MINUTE).into()), ..job(At::State(State::Dead)) };
+    let redrive = |delay, ttl| {
+        let states = vec![State::Dead];
+        let command = Command::Redrive(Redrive { states, delay, ttl, target: target.clone() });
+        run(dead.clone(), command)
+    };
+    let moved = redrive(MINUTE / 2, None);
+    assert_eq!(
+        (moved.effects.moved_to.as_ref(), moved.effects.ended),
+        (target.as_ref(), Some(State::Dead))
+    );
+    assert_eq!(written(&moved).expire, dead.expire);
+    assert_eq!(
+        moved.window.until,
+        NOW.plus(MINUTE / 2),
+        "then its expire time is not after its due time"
+    );
+    assert_eq!(redrive(MINUTE, None).change, Change::Keep, "it would have expired by then");
+    let later = redrive(MINUTE, Some(MINUTE));
+    let expire = written(&later).expire.unwrap();
+    assert_eq!((expire.at, expire.from_now), (NOW.plus(MINUTE * 2), true));
+}
+
+#[test]
+fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
+    let record = job(At::State(State::Running));
+    let guarded = |deadline| {
+        let Command::Settle(settle) = end(&record, Cause::Expired) else { unreachable!() };
+        run(record.clone(), Command::Settle(Settle { deadline: Some(deadline), ..settle }))
+    };
+    let stale = guarded(NOW);
+    assert_eq!((stale.change, stale.answer), (Change::Keep, Answer::Settled(Err(Refused::Stale))));
+    let over = guarded(NOW.plus(MINUTE));
+    let holder = Holder { owner: 7, stream: 3, token: TOKEN };
+    assert_eq!(over.effects.lease, Some((holder, LeaseNews::Expired)));
+    assert_eq!(left(&over), "backoff");
+}
+
+/// Each way to settle that a worker can ask for has a number of its own; else the repeat of one would pass for another.
+#[test]
+fn what_a_worker_can_ask_for_is_told_apart() {
+    let (delay, error) = (None, String::new());
+    let asked = [
+        Cause::Failed { delay, error: error.clone() },
+        Cause::Released { delay, error: error.clone() },
+        Cause::DeadLettered { error },
+    ];
+    // One that is new does not compile here: if workers can ask for it, it belongs above.
+    let _all = |cause: &Cause| match cause {
+        Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
+        Cause::Expired | Cause::Broken | Cause::Unserved => (),
+    };
+    let record = job(At::State(State::Running));
+    let mut codes: Vec<u8> = asked
+        .map(|cause| {
+            let standing = record.standing(&lease());
+            let end = lease_end(cause, &standing, &RetryPolicy::default(), NOW, 0.0);
+            settled_code(end.outcome, end.dead_lettered)
+        })
+        .into_iter()
+        .chain([settled_code(AttemptOutcome::Succeeded, false)])
+        .collect();
+    codes.sort_unstable();
+    codes.dedup();
+    assert_eq!(codes.len(), 4);
+    for outcome in [
+        AttemptOutcome::Succeeded,
+        AttemptOutcome::Failed,
+        AttemptOutcome::LeaseExpired,
+        AttemptOutcome::Released,
+        AttemptOutcome::Revoked,
+    ] {
+        assert_eq!(AttemptOutcome::of(outcome.code()), outcome);
+    }
+}
+
+#[test]
+fn a_record_stands_where_its_phase_and_its_failures_put_it() {
+    let place = |at| placement(&job(at)).place;
+    let waiting = |failed| Place::Waiting { priority: 2, failed };
+    for at in all() {
+        let expected = match at {
+            At::State(State::Scheduled | State::Ready) => waiting(false),
+            At::State(State::Backoff) => waiting(true),
+            At::State(State::Running) | At::Next => Place::Running,
+            At::State(state) => Place::Finished(state),
+        };
+        assert_eq!(place(at), expected, "{at:?}");
+    }
+    let alarm = |at| placement(&job(at)).alarm;
+    assert_eq!(alarm(At::State(State::Ready)), None);
+    assert_eq!(alarm(At::Next), Some(NOW.plus(MINUTE)));
+    assert_eq!(alarm(At::State(State::Dead)), Some(NOW.plus(MINUTE)));
+}

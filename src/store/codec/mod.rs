@@ -1,0 +1,229 @@
+//! The stored form of what a store does not look into itself: the messages of `stored.proto`, apart from the wire
+//! contract, so that either can change without the other.
+
+mod life;
+mod spec;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::domain::{Attempt, AttemptOutcome, Keep, Payload, Time};
+
+pub use life::{Splice, decode_life, encode_attempts, encode_life};
+pub use spec::{decode_spec, encode_spec};
+
+/// The generated messages.
+mod stored {
+    #![allow(
+        missing_docs,
+        unreachable_pub,
+        clippy::all,
+        clippy::pedantic,
+        clippy::nursery,
+        reason = "generated code: its documentation is in stored.proto"
+    )]
+
+    tonic::include_proto!("ringq.stored");
+}
+
+/// What cannot be read back.
+#[derive(Debug, thiserror::Error)]
+#[error("a stored {what} cannot be decoded: {source}")]
+pub struct Undecodable {
+    what: &'static str,
+    source: prost::DecodeError,
+}
+
+/// A payload as bytes.
+pub fn encode_payload(payload: &Payload) -> Vec<u8> {
+    let Payload { text, body, content_type } = payload.clone();
+    stored::Payload { text, body, content_type }.encode_to_vec()
+}
+
+/// A payload from bytes.
+pub fn decode_payload(blob: Bytes) -> Result<Payload, Undecodable> {
+    let stored::Payload { text, body, content_type } = decode("payload", blob)?;
+    Ok(Payload { text, body, content_type })
+}
+
+/// Attempts from bytes.
+pub fn decode_attempts(blob: Option<&[u8]>) -> Result<Vec<Attempt>, Undecodable> {
+    let Some(blob) = blob else { return Ok(Vec::new()) };
+    let stored = decode::<stored::Attempts>("list of attempts", blob)?;
+    let attempt = |stored: stored::Attempt| Attempt {
+        number: stored.number,
+        start_time: Time(stored.start_us),
+        finish_time: Time(stored.finish_us),
+        worker_id: stored.worker_id,
+        outcome: AttemptOutcome::of(u8::try_from(stored.outcome).unwrap_or(0)),
+        error: stored.error,
+    };
+    Ok(stored.attempts.into_iter().map(attempt).collect())
+}
+
+/// The stored number of what is kept, in microseconds: positive for a record, negative for a tombstone.
+pub(super) fn keep_code(keep: Keep) -> i64 {
+    let micros = |duration| i64::try_from(micros(duration)).unwrap_or(i64::MAX).max(1);
+    match keep {
+        Keep::Nothing => 0,
+        Keep::Record(duration) => micros(duration),
+        Keep::Tombstone(duration) => -micros(duration),
+    }
+}
+
+/// What is kept, from its stored number.
+pub(super) fn keep(code: i64) -> Keep {
+    let duration = Duration::from_micros(code.unsigned_abs());
+    match code {
+        0 => Keep::Nothing,
+        1.. => Keep::Record(duration),
+        _ => Keep::Tombstone(duration),
+    }
+}
+
+/// Whole microseconds, as every store counts, rounded up: no wait is ever cut.
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+fn decode<M: Message + Default>(
+    what: &'static str,
+    blob: impl bytes::Buf,
+) -> Result<M, Undecodable> {
+    M::decode(blob).map_err(|source| Undecodable { what, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::engine::{AttemptsChange, Brought, Ends, Life, Next};
+    use crate::domain::{RetryOverrides, Spec, Token};
+
+    #[test]
+    fn everything_survives_its_round_trip() {
+        let payload = Payload {
+            text: true,
+            body: Bytes::from_static("žluťoučký".as_bytes()),
+            content_type: "text/plain".into(),
+        };
+        let retry = RetryOverrides {
+            max_attempts: Some(-1),
+            delays: vec![Duration::from_secs(60), Duration::from_millis(1)],
+            initial_delay: Some(Duration::from_secs(2)),
+            multiplier: Some(1.5),
+            max_delay: Some(Duration::from_secs(90)),
+            jitter: Some(0.5),
+            max_retry_duration: Some(Duration::from_secs(3600)),
+            ignore_expired_leases: Some(true),
+            max_deliveries: Some(7),
+        };
+        let headers = vec![("a".into(), "1".into()), ("b".into(), String::new())];
+        // One that is new does not compile here. Those that are none have fields of their own in the stores.
+        let (headers_, retry_) = (headers.clone(), retry.clone());
+        let (payload_, lease, retention) = (None, None, Some(Duration::from_secs(5)));
+        let spec = Spec { payload: payload_, headers: headers_, retry: retry_, lease, retention };
+        let alone = [
+            Spec { headers, ..Spec::default() },
+            Spec { retry, ..Spec::default() },
+            Spec::default(),
+        ];
+        for spec in alone.into_iter().chain([spec]) {
+            assert_eq!(decode_spec(encode_spec(&spec).as_deref()), spec);
+        }
+        assert_eq!(decode_payload(encode_payload(&payload).into()).unwrap(), payload);
+        assert_eq!(encode_spec(&Spec { payload: Some(payload), ..Spec::default() }), None);
+    }
+
+    #[test]
+    fn a_life_survives_its_round_trip() {
+        assert_eq!(encode_life(&Life::new(1), None), None);
+        let spec = Spec { lease: Some(Duration::from_secs(3)), ..Spec::default() };
+        let own = Brought {
+            keep: Keep::Record(Duration::from_secs(9)),
+            bytes: 8,
+            spec,
+            has_payload: true,
+        };
+        let (due, expire, created) = (Time(1), Some(Time(2)), Time(3));
+        let next = Next { priority: 9, due, expire, created, own: Some(own) };
+        let same = Next { own: None, ..next.clone() };
+        let life = Life {
+            generation: 4,
+            failures: 1,
+            deliveries: 2,
+            first_start: Some(Time(5)),
+            worker: "w".into(),
+            last_error: "e".into(),
+            progress: "p".into(),
+            ends: Ends(vec![(Token(u64::MAX), 4), (Token(1), 10)]),
+            attempts: vec![3, 300],
+        };
+        for next in [None, Some(next), Some(same)] {
+            let stored = encode_life(&life, next.as_ref()).unwrap();
+            assert_eq!(decode_life(Some(&stored)), (life.clone(), next));
+        }
+        assert_eq!(decode_life(Some(b"\xff")), (Life::new(1), None), "damaged");
+    }
+
+    /// The newest come first, as many as are kept, however many come at once.
+    #[test]
+    fn attempts_are_put_in_front() {
+        let attempt = |number| Attempt {
+            number,
+            start_time: Time(i64::from(number) << 20),
+            finish_time: Time(2),
+            worker_id: "w".into(),
+            outcome: AttemptOutcome::Released,
+            error: "x".repeat(number as usize * 9),
+        };
+        let (mut blob, mut lengths) = (Vec::new(), Vec::new());
+        let mut change = |cleared, numbers: &[u32]| {
+            let added = numbers.iter().rev().map(|&number| attempt(number)).collect();
+            let splice = encode_attempts(&AttemptsChange { cleared, added }, &mut lengths)?;
+            blob = [&splice.front[..], &blob[..splice.kept]].concat();
+            let read = decode_attempts(Some(&blob)).unwrap();
+            assert_eq!(lengths.iter().sum::<u32>() as usize, blob.len());
+            let numbers: Vec<_> = read.iter().map(|read| read.number).collect();
+            let whole = numbers.iter().map(|&number| attempt(number)).eq(read);
+            Some((numbers, whole))
+        };
+        assert_eq!(change(false, &[]), None);
+        assert_eq!(change(false, &[1]), Some((vec![1], true)));
+        assert_eq!(change(false, &[2, 3]), Some((vec![3, 2, 1], true)));
+        let many: Vec<_> = (4..=11).collect();
+        assert_eq!(change(false, &many), Some(((2..=11).rev().collect(), true)));
+        let more: Vec<_> = (12..=30).collect();
+        assert_eq!(change(false, &more), Some(((21..=30).rev().collect(), true)));
+        assert_eq!(change(true, &[31]), Some((vec![31], true)));
+        assert_eq!(change(true, &[]), Some((vec![], true)));
+    }
+
+    #[test]
+    fn what_is_kept_survives_its_round_trip() {
+        let day = Duration::from_secs(86_400);
+        for kept in [Keep::Nothing, Keep::Record(day), Keep::Tombstone(day)] {
+            assert_eq!(keep(keep_code(kept)), kept);
+        }
+        let nothing = Duration::ZERO;
+        assert_ne!(keep_code(Keep::Record(nothing)), 0, "a record for no time is a record");
+        assert_ne!(keep_code(Keep::Tombstone(nothing)), 0);
+    }
+
+    /// Frozen: what version 0.1 wrote must be readable for ever.
+    #[test]
+    fn the_first_format_is_still_read() {
+        let blob = Bytes::from_static(b"\x08\x01\x12\x04body");
+        let payload = decode_payload(blob.clone()).unwrap();
+        assert!(payload.text);
+        assert_eq!(payload.body, "body");
+        assert_eq!(encode_payload(&payload), blob);
+        let blob = b"\x0a\x06\x0a\x01k\x12\x01v\x12\x02\x08\x06";
+        assert_eq!(decode_spec(Some(b"\xff")), Spec::default(), "damaged");
+        let terms = decode_spec(Some(blob));
+        assert_eq!(terms.headers, [("k".to_owned(), "v".to_owned())]);
+        assert_eq!(terms.retry.max_attempts, Some(3));
+        assert_eq!(encode_spec(&terms).as_deref(), Some(&blob[..]));
+    }
+}

@@ -1,0 +1,78 @@
+//! What was asked for, as stores keep it with the record.
+
+use std::time::Duration;
+
+use prost::Message as _;
+
+use crate::domain::{RetryOverrides, Spec};
+
+use super::{decode, micros, stored};
+
+/// What of a spec no store looks into, as bytes: headers, retention, what the job says about retries. `None` where there
+/// is nothing of it, which is the usual case. Payload and lease are fields of the stores' own.
+pub fn encode_spec(spec: &Spec) -> Option<Vec<u8>> {
+    let stored = of(spec);
+    (stored != stored::Spec::default()).then(|| stored.encode_to_vec())
+}
+
+/// The spec from bytes, without what stores have fields for. A damaged one reads as empty: a job that waits by the
+/// server's own policy is better than a topic that stands still behind it.
+pub fn decode_spec(blob: Option<&[u8]>) -> Spec {
+    let Some(blob) = blob else { return Spec::default() };
+    let stored = decode::<stored::Spec>("spec", blob).unwrap_or_else(|error| {
+        tracing::error!(%error, "a job's headers and retry policy are damaged");
+        stored::Spec::default()
+    });
+    from(stored)
+}
+
+pub(super) fn of(spec: &Spec) -> stored::Spec {
+    let Spec { headers, payload: _, lease: _, retention, retry } = spec;
+    let header = |(name, value): &(String, String)| stored::Header {
+        name: name.clone(),
+        value: value.clone(),
+    };
+    stored::Spec {
+        headers: headers.iter().map(header).collect(),
+        retry: (*retry != RetryOverrides::default()).then(|| retry_of(retry)),
+        retention_us: retention.map(micros),
+    }
+}
+
+pub(super) fn from(stored: stored::Spec) -> Spec {
+    Spec {
+        headers: stored.headers.into_iter().map(|h| (h.name, h.value)).collect(),
+        payload: None,
+        lease: None,
+        retention: stored.retention_us.map(Duration::from_micros),
+        retry: stored.retry.map(retry_from).unwrap_or_default(),
+    }
+}
+
+fn retry_of(retry: &RetryOverrides) -> stored::Retry {
+    stored::Retry {
+        max_attempts: retry.max_attempts,
+        delays_us: retry.delays.iter().map(|&d| micros(d)).collect(),
+        initial_delay_us: retry.initial_delay.map(micros),
+        multiplier: retry.multiplier,
+        max_delay_us: retry.max_delay.map(micros),
+        jitter: retry.jitter,
+        max_retry_duration_us: retry.max_retry_duration.map(micros),
+        ignore_expired_leases: retry.ignore_expired_leases,
+        max_deliveries: retry.max_deliveries,
+    }
+}
+
+fn retry_from(stored: stored::Retry) -> RetryOverrides {
+    RetryOverrides {
+        max_attempts: stored.max_attempts,
+        delays: stored.delays_us.into_iter().map(Duration::from_micros).collect(),
+        initial_delay: stored.initial_delay_us.map(Duration::from_micros),
+        multiplier: stored.multiplier,
+        max_delay: stored.max_delay_us.map(Duration::from_micros),
+        jitter: stored.jitter,
+        max_retry_duration: stored.max_retry_duration_us.map(Duration::from_micros),
+        ignore_expired_leases: stored.ignore_expired_leases,
+        max_deliveries: stored.max_deliveries,
+    }
+}

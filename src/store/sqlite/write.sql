@@ -1,0 +1,26 @@
+-- Writes what was decided about a job.
+-- :update
+-- All of a record but what only a new generation changes. Its attempts and its result stay unless ?18 and ?20 are set.
+UPDATE jobs SET phase = ?2, rank = ?3, due = ?4, failed = ?5, created = ?6, alarm = ?7, expire = ?8, keep = ?9,
+       request = ?10, bytes = ?11, next = ?12, finished = ?13, own_lease = ?14, token = ?15, extended = ?16,
+       life = ?17, attempts = CASE WHEN ?18 THEN ?19 ELSE attempts END,
+       result = CASE WHEN ?20 THEN ?21 ELSE result END
+WHERE key = ?1;
+-- :attempts
+-- The attempts that stay behind new ones.
+SELECT substr(attempts, 1, ?2) FROM jobs WHERE key = ?1;
+-- :update_spec
+UPDATE jobs SET spec = ?2 WHERE key = ?1;
+-- :update_payload
+UPDATE jobs SET payload = ?2, large = ?3 WHERE key = ?1;
+-- :move
+-- A job that moves to another topic arrives there after all that are there.
+UPDATE jobs SET topic = ?2, key = (SELECT max(key) + 1 FROM jobs) WHERE key = ?1 RETURNING key;
+-- :move_body
+UPDATE bodies SET key = ?2 WHERE key = ?1;
+-- :put_body
+INSERT OR REPLACE INTO bodies (key, payload) VALUES (?1, ?2);
+-- :drop_body
+DELETE FROM bodies WHERE key = ?1;
+-- :remove
+DELETE FROM jobs WHERE key = ?1;
