@@ -38,6 +38,8 @@ pub(in crate::grpc) enum Reason {
     StoreFull,
     /// The shard does not answer; nothing was applied.
     ShardUnavailable,
+    /// Other servers changed the job each time before it could be written; nothing was applied.
+    Contention,
     /// The shard that the id names takes no new jobs; nothing was applied.
     ShardDraining,
     /// This replica is leaving; nothing was applied.
@@ -78,6 +80,7 @@ impl Reason {
             Reason::LastActiveShard,
             Reason::StoreFull,
             Reason::ShardUnavailable,
+            Reason::Contention,
             Reason::ShardDraining,
             Reason::OutcomeUnknown,
             Reason::StoreCorrupt,
@@ -108,6 +111,7 @@ impl Reason {
             Reason::TooManyStreams => ("TOO_MANY_STREAMS", Code::ResourceExhausted, after(2_000)),
             Reason::StoreFull => ("STORE_FULL", Code::ResourceExhausted, after(5_000)),
             Reason::ShardUnavailable => ("SHARD_UNAVAILABLE", Code::Unavailable, after(1_000)),
+            Reason::Contention => ("CONTENTION", Code::Unavailable, after(100)),
             Reason::ShardDraining => ("SHARD_DRAINING", Code::FailedPrecondition, None),
             Reason::Draining => ("DRAINING", Code::Unavailable, after(100)),
             Reason::OutcomeUnknown => ("OUTCOME_UNKNOWN", Code::Unavailable, after(500)),
@@ -180,7 +184,8 @@ mod tests {
             Reason::RateLimited => Some(Reason::TooManyStreams),
             Reason::TooManyStreams => Some(Reason::StoreFull),
             Reason::StoreFull => Some(Reason::ShardUnavailable),
-            Reason::ShardUnavailable => Some(Reason::ShardDraining),
+            Reason::ShardUnavailable => Some(Reason::Contention),
+            Reason::Contention => Some(Reason::ShardDraining),
             Reason::ShardDraining => Some(Reason::Draining),
             Reason::Draining => Some(Reason::OutcomeUnknown),
             Reason::OutcomeUnknown => Some(Reason::DeadlineExceeded),

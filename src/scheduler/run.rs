@@ -230,7 +230,9 @@ impl Refusal {
             Refusal::Unconfirmed { .. } => false,
             Refusal::Failed(failed) => match failed.error {
                 store::Error::Unavailable(_) | store::Error::Full(_) => true,
-                store::Error::Unknown(_) | store::Error::Corrupt(_) => false,
+                store::Error::Contention(_)
+                | store::Error::Unknown(_)
+                | store::Error::Corrupt(_) => false,
             },
         }
     }

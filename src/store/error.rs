@@ -13,6 +13,9 @@ pub enum Error {
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
+    /// Other servers changed the job each time before it could be written; nothing was written.
+    #[error("{0}")]
+    Contention(String),
     /// What is stored does not make sense. What a script had written when it met that stays, so a repeat does not
     /// help before somebody has looked.
     #[error("it is corrupt: {0}")]
@@ -27,7 +30,9 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Error::Unknown(_) => true,
-            Error::Full(_) | Error::Unavailable(_) | Error::Corrupt(_) => false,
+            Error::Full(_) | Error::Unavailable(_) | Error::Contention(_) | Error::Corrupt(_) => {
+                false
+            }
         }
     }
 
@@ -38,6 +43,7 @@ impl Error {
             Error::Full(_) => "STORE_FULL",
             Error::Unavailable(_) => "SHARD_UNAVAILABLE",
             Error::Unknown(_) => "OUTCOME_UNKNOWN",
+            Error::Contention(_) => "CONTENTION",
             Error::Corrupt(_) => "STORE_CORRUPT",
         }
     }

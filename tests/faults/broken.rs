@@ -37,15 +37,15 @@ async fn enqueues_that_do_nothing_are_found() {
     assert!(missing, "the books fit: {:?}", outcome.faults);
 }
 
-/// Where `settle.lua` compares the token of a receipt with that of the lease, once a job was leased before.
-const TOKEN_CHECK: &str = "if j.lease and j.lease.token == token then return j end";
+/// Where `settle.lua` compares the token of a receipt with that of the lease.
+const TOKEN_CHECK: &str = "if runs and find_in(raw, token,";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn acks_without_a_look_at_the_token_are_found() {
     let shape = Shape {
         proxied: true,
-        broken: Some((TOKEN_CHECK, "if j.lease then return j end")),
+        broken: Some((TOKEN_CHECK, "if runs or find_in(raw, token,")),
         ..Shape::default()
     };
     let lease = Duration::from_secs(1);
@@ -60,16 +60,17 @@ async fn acks_without_a_look_at_the_token_are_found() {
     assert!(!outcome.verdict.outdated.is_empty(), "{}", outcome.verdict);
 }
 
-/// Where `settle.lua` makes a job wait that failed, and where `delete.lua` deletes one.
-const WAIT: &str = "if delay ~= '' then j.due = plus(now, tonumber(delay)) end";
-const DELETE: &str = "reply[r + 1], reply[r + 2] = delete(j) end";
+/// Where `lib/commit.lua` counts the due time of a job that waits again, and where it removes or writes one.
+const WAIT: &str = "if band(mode, 1) ~= 0 then due = plus(now, due) end";
+const WRITE: &str = "      write(w, found[i], mover)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn failures_that_are_retried_at_once_are_found() {
-    assert!(include_str!("../../src/store/redis/settle.lua").contains(WAIT));
+    assert!(include_str!("../../src/store/redis/lib/commit.lua").contains(WAIT));
     let habits = Habits { failing: 0.1, ..Habits::default() };
-    let outcome = on_broken_scripts("never_waits", (WAIT, ""), habits).await;
+    let at_once = "if band(mode, 1) ~= 0 then due = now end";
+    let outcome = on_broken_scripts("never_waits", (WAIT, at_once), habits).await;
     let Some(Verdict { hurried, .. }) = outcome.map(|outcome| outcome.verdict) else { return };
     assert!(!hurried.is_empty(), "no job came before its backoff");
 }
@@ -77,10 +78,12 @@ async fn failures_that_are_retried_at_once_are_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "make faults runs it"]
 async fn deletions_that_do_nothing_are_found() {
-    assert!(include_str!("../../src/store/redis/delete.lua").contains(DELETE));
-    let idle = "reply[r + 1], reply[r + 2] = state(j), false end";
+    assert!(include_str!("../../src/store/redis/lib/commit.lua").contains(WRITE));
+    // The phase in which a job ended that leaves nothing, or that of one that leaves a tombstone.
+    let idle = "      local ended, phase = string.byte(ARGV[w + 3], 8), string.byte(ARGV[w + 3], 60)\n      if \
+                ended ~= 4 and phase ~= 4 then write(w, found[i], mover) end";
     let habits = Habits { deleted: 0.2, ..Habits::default() };
-    let outcome = on_broken_scripts("never_deletes", (DELETE, idle), habits).await;
+    let outcome = on_broken_scripts("never_deletes", (WRITE, idle), habits).await;
     let Some(outcome) = outcome else { return };
     let found = &outcome.verdict.after_delete;
     assert!(!found.is_empty(), "no job came after its deletion");

@@ -145,10 +145,21 @@ pub struct Redrive {
     pub states: Vec<State>,
     /// Its new due time, from now.
     pub delay: Duration,
+    /// How much later each further job of a call is due that is put back.
+    pub spacing: Duration,
     /// How long after its new due time it expires if its expire time is not after that; none: it stays.
     pub ttl: Option<Duration>,
     /// Move it to this topic, where its id is free.
     pub target: Option<TopicName>,
+}
+
+impl Redrive {
+    /// The command for a job before which so many of its call were put back.
+    #[must_use]
+    pub fn after(&self, redriven: u32) -> Redrive {
+        let delay = self.delay.saturating_add(self.spacing.saturating_mul(redriven));
+        Redrive { delay, ..self.clone() }
+    }
 }
 
 /// What a command answers. Times that are counted from now are those of the decision.

@@ -163,6 +163,27 @@ impl Record {
         }
     }
 
+    /// The record as it lies in a store that committed at `committed` what was decided at `decided`.
+    #[must_use]
+    pub fn committed(mut self, decided: Time, committed: Time) -> Record {
+        let fix = |moment: &mut Moment| *moment = moment.committed(decided, committed).into();
+        fix(&mut self.due);
+        fix(&mut self.created);
+        self.expire.as_mut().map(fix);
+        match &mut self.phase {
+            Phase::Waiting => {}
+            Phase::Running(lease) => {
+                fix(&mut lease.deadline);
+                lease.extended.as_mut().map(fix);
+            }
+            Phase::Finished(finish) => {
+                fix(&mut finish.at);
+                fix(&mut finish.until);
+            }
+        }
+        self
+    }
+
     /// Whether only a tombstone is left: the state under the id, with neither payload nor result.
     #[must_use]
     pub fn is_tombstone(&self) -> bool {

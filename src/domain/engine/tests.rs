@@ -126,7 +126,13 @@ fn released() -> Cause {
 
 fn redrive() -> Command {
     let states = State::ALL.into_iter().filter(|state| state.is_terminal()).collect();
-    Command::Redrive(Redrive { states, delay: Duration::ZERO, ttl: None, target: None })
+    Command::Redrive(Redrive {
+        states,
+        delay: Duration::ZERO,
+        spacing: Duration::ZERO,
+        ttl: None,
+        target: None,
+    })
 }
 
 /// What a decision leaves: the state, or that nothing changes, or that no record is left.
@@ -389,7 +395,13 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
     let dead = Record { expire: Some(NOW.plus(MINUTE).into()), ..job(At::State(State::Dead)) };
     let redrive = |delay, ttl| {
         let states = vec![State::Dead];
-        let command = Command::Redrive(Redrive { states, delay, ttl, target: target.clone() });
+        let command = Command::Redrive(Redrive {
+            states,
+            delay,
+            spacing: MINUTE,
+            ttl,
+            target: target.clone(),
+        });
         run(dead.clone(), command)
     };
     let moved = redrive(MINUTE / 2, None);

@@ -48,6 +48,9 @@ impl Failure {
             store::Error::Unavailable(_) => {
                 "is unavailable; repeat as RetryInfo says, ListShards has the cause"
             }
+            store::Error::Contention(_) => {
+                "is changed by others all the time; repeat as RetryInfo says"
+            }
             store::Error::Unknown(_) => "did not answer in time; repeat as RetryInfo says",
             store::Error::Corrupt(_) => {
                 "met something that cannot be used; an operator must look at the log"
@@ -60,6 +63,7 @@ impl Failure {
         let reason = match error {
             store::Error::Full(_) => Reason::StoreFull,
             store::Error::Unavailable(_) => Reason::ShardUnavailable,
+            store::Error::Contention(_) => Reason::Contention,
             store::Error::Unknown(_) => Reason::OutcomeUnknown,
             store::Error::Corrupt(_) => Reason::StoreCorrupt,
         };
@@ -80,6 +84,9 @@ impl From<ShardError> for Failure {
             }
             store::Error::Unavailable(_) => {
                 "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
+            }
+            store::Error::Contention(_) => {
+                "has a job that other servers changed again and again, and nothing was applied; repeat as RetryInfo says"
             }
             store::Error::Unknown(_) => {
                 "did not answer in time and may have applied it; repeat with the same id"

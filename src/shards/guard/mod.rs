@@ -212,7 +212,7 @@ fn kind<T>(answer: &Result<T, Elapsed>, took: Duration) -> Kind {
 /// Whether a shard that says so answers for the rest.
 fn answers(error: &Error) -> bool {
     match error {
-        Error::Full(_) | Error::Corrupt(_) => true,
+        Error::Full(_) | Error::Contention(_) | Error::Corrupt(_) => true,
         Error::Unavailable(_) | Error::Unknown(_) => false,
     }
 }
@@ -223,6 +223,7 @@ fn words(error: &Error) -> &str {
         Error::Full(text)
         | Error::Unavailable(text)
         | Error::Unknown(text)
+        | Error::Contention(text)
         | Error::Corrupt(text) => text,
     }
 }

@@ -8,10 +8,10 @@ use super::url::SENTINEL_PORT;
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
-/// build cannot read. 2: leases lie in front of records. 3: jobs that are due when they come stand in a line.
-pub(super) const FORMAT: i64 = 4;
+/// build cannot read.
+pub(super) const FORMAT: i64 = 1;
 /// The oldest form that this build reads as well; a shard that is found in it is marked with the newest.
-pub(super) const FORMAT_MIN: i64 = 2;
+pub(super) const FORMAT_MIN: i64 = 1;
 
 /// Why a store could not be opened. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ pub enum OpenError {
     },
     /// It was written by a build from before the first release.
     #[error(
-        "what is stored has format {found}, this build reads {FORMAT_MIN} to {FORMAT}; let the build that wrote it run it \
+        "what is stored has format {found}, this build reads {FORMAT_MIN} and newer ones; let the build that wrote it run it \
          empty, then remove the field format of ringq:shard"
     )]
     Older {

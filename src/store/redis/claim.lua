@@ -2,11 +2,11 @@
 -- claim: lease ready jobs to those who ask, in the order of each topic, within their credit and the
 -- bounds of one call. Jobs go round from taker to taker.
 -- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per
---       ask: topic; per taker of it: its seat (`layout.rs`), how much it takes and what its leases are like from the
---       first start on; unless that is one ask of one taker: for each ask how many takers 2.
+--       ask: topic; per taker of it: its seat (`layout.rs`), how much it takes and what its leases are like behind
+--       their times; unless that is one ask of one taker: for each ask how many takers 2.
 -- Reply: now, then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due),
 --        jobs, whether takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
---        takers (from 0), the extras (number of the job from 0, last error or false, payload or false).
+--        takers (from 0), the extras (number of the job from 0, payload).
 --        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
 --        about it, comes as one string: now 7, what is left 7 (-1 as 1), length of the id 1, id, record.
 --#include clock
@@ -43,13 +43,13 @@ if #tokens == 9 and #ARGV == 4 then
       local record = call('HGET', P .. 'jobs:' .. name, id)
       local apart, inside = byte(record or '', $record.apart, $record.inside)
       local bytes, lease = unpack_($seat[bytes..lease], seat, $seat.bytes)
-      if apart and apart <= $apart.kept and inside < $inside.extension and #record <= bytes then
+      if apart and apart <= $apart.kept and inside < $inside.life and #record <= bytes then
         local deadline = now + lease
         local times, ending = pack($lease[started..deadline], now, deadline), string.format('%d', deadline)
         if in_line then call('LPOP', line) else call('ZREMRANGEBYRANK', order, '0', '0') end
-        local head = pack($entry[running..length], $running, #seat + ($lease.first_start - $seat.first_start))
+        local head = pack($entry[running..length], $running, #seat + ($lease.extended - $seat.extended))
         call('HSET', P .. 'jobs:' .. name, id, head .. sub(tokens, 2)
-          .. (apart == 0 and '\$ack.removes' or '\$ack.keeps') .. times .. sub(seat, $seat.first_start) .. record)
+          .. (apart == 0 and '\$ack.removes' or '\$ack.keeps') .. times .. sub(seat, $seat.extended) .. record)
         call('ZADD', P .. 'ends:' .. name, ending, sub(tokens, 2) .. (apart == 0 and '' or '\0') .. id)
         if deadline < unpack_($claims[bound], claims) then
           call('HSET', P .. 'claims', name, pack($claims[bound], deadline) .. '0')
@@ -123,7 +123,7 @@ end
 -- the job, so that its ack may simply remove it, or something does.
 local function furnish(seat)
   local deadline = now + seat.lease
-  local tail = pack($lease[started..deadline], now, deadline) .. sub(seat.blob, $seat.first_start)
+  local tail = pack($lease[started..deadline], now, deadline) .. sub(seat.blob, $seat.extended)
   seat.head = pack($entry[running..length], $running, #tail + $lease.started - 1)
   seat.plain, seat.kept = '\$ack.removes' .. tail, '\$ack.keeps' .. tail
   seat.deadline, seat.ending = deadline, string.format('%d', deadline)
@@ -167,7 +167,7 @@ for ask = 1, asks do
       local apart, inside = byte(record, $record.apart, $record.inside)
       -- A record is a little longer than what counts of it.
       size, anything = size + #record, anything + apart
-      if apart > $apart.kept then usual = false end
+      if apart > $apart.kept or inside % (2 * $inside.life) >= $inside.life then usual = false end
       if inside >= $inside.extension then
         local expires, own_lease = unpack_($record[expire,own_lease], record, $record.expire)
         if expires + own_lease > 0 then usual = false end

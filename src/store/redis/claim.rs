@@ -7,21 +7,14 @@ use rand::Rng as _;
 use crate::domain::{JobId, JobKey, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Result, Taker};
 
+use super::entry::{Entry, Fields, micros, payload, put_duration};
 use super::member::id_of;
-use super::record::{Fields, Record, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::Verb;
 use super::{Lane, RedisStore};
 
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
-
-/// What of a job lies apart from its record, as the claim answers it.
-#[derive(Default)]
-struct Extra {
-    last_error: String,
-    payload: Option<Bytes>,
-}
 
 impl RedisStore {
     /// [`Store::claim`](crate::store::Store::claim).
@@ -79,14 +72,13 @@ fn written(tokens: &[Token]) -> Vec<u8> {
 
 /// A taker as the script reads it.
 fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
-    let mut seat = Vec::with_capacity(55 + taker.worker_id.len());
+    let mut seat = Vec::with_capacity(48 + taker.worker_id.len());
     let lease = micros(taker.lease).unsigned_abs();
     seat.put_u32(taker.jobs);
     seat.put_uint(taker.bytes.min(BYTES_MAX), 7);
     seat.put_uint(lease, 7);
     seat.put_u8(u8::from(taker.oversize));
-    // A lease from its first start on, as of a job that starts for the first time.
-    seat.put_uint(0, 7);
+    // A lease behind its times, which was not extended yet.
     seat.put_uint(0, 7);
     seat.put_u32(owner);
     seat.put_u32(taker.stream);
@@ -117,7 +109,7 @@ fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> 
     let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
     let taker = ask.takers.first().ok_or_else(|| unexpected("nothing for nobody"))?;
     let key = JobKey { topic: ask.topic.clone(), id };
-    let leased = whole(lease(key, taker, *token, fields.0, Extra::default(), now), &ask.topic);
+    let leased = whole(lease(key, taker, *token, fields.0, None, now), &ask.topic);
     Ok(Claims { now, topics: vec![Claimed { leased: vec![leased.into_iter().collect()], rest }] })
 }
 
@@ -150,7 +142,7 @@ fn claimed(
             *taker = reply.length()?;
         }
     }
-    let mut extras = read_extras(reply, extras, jobs)?.into_iter();
+    let mut payloads = read_payloads(reply, extras, jobs)?.into_iter();
     // Jobs go round, so that each gets about as many.
     let each = jobs.div_ceil(ask.takers.len().max(1));
     let mut leased: Vec<Vec<Leased>> =
@@ -159,8 +151,8 @@ fn claimed(
         let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
-        let extra = extras.next().flatten().unwrap_or_default();
-        leased[index].extend(whole(lease(key, taker, token, record, extra, now), &ask.topic));
+        let payload = payloads.next().flatten();
+        leased[index].extend(whole(lease(key, taker, token, record, payload, now), &ask.topic));
     }
     Ok(Claimed { leased, rest })
 }
@@ -170,37 +162,35 @@ fn lease(
     taker: &Taker,
     token: Token,
     record: Bytes,
-    extra: Extra,
+    apart: Option<Bytes>,
     now: Time,
 ) -> Result<Leased> {
-    let record = Record::read(record)?;
+    let Entry { mut record, payload: inline, .. } = Entry::of_record(record)?;
+    record.spec.payload = payload(inline.or(apart))?;
     Ok(Leased {
         key,
         token,
-        deadline: now.plus(record.own_lease.unwrap_or(taker.lease)),
-        spec: record.spec(extra.payload, true)?,
+        deadline: now.plus(record.spec.lease.unwrap_or(taker.lease)),
         priority: record.priority,
-        failures: record.failures,
-        deliveries: record.deliveries,
-        due: record.due,
-        create_time: record.created,
-        last_error: extra.last_error,
+        failures: record.life.failures,
+        deliveries: record.life.deliveries,
+        due: record.due.at,
+        create_time: record.created.at,
+        last_error: record.life.last_error,
+        spec: record.spec,
     })
 }
 
-/// What few jobs have, by the number of the job.
-fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Option<Extra>>> {
-    let mut extras: Vec<Option<Extra>> = Vec::new();
+/// Payloads that lie apart, which few jobs have, by the number of the job.
+fn read_payloads(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Option<Bytes>>> {
+    let mut payloads: Vec<Option<Bytes>> = Vec::new();
     if count > 0 {
-        extras.resize_with(jobs, || None);
+        payloads.resize(jobs, None);
     }
     for _ in 0..count {
-        let index = reply.length()?;
-        let last_error = reply.maybe_bytes()?.unwrap_or_default();
-        let payload = reply.maybe_bytes()?;
-        let place = extras.get_mut(index).ok_or_else(|| unexpected("the number of a job"))?;
-        let last_error = String::from_utf8_lossy(&last_error).into_owned();
-        *place = Some(Extra { last_error, payload });
+        let (index, payload) = (reply.length()?, reply.maybe_bytes()?);
+        let place = payloads.get_mut(index).ok_or_else(|| unexpected("the number of a job"))?;
+        *place = payload;
     }
-    Ok(extras)
+    Ok(payloads)
 }

@@ -1,11 +1,11 @@
 -- flags:
--- enqueue: write jobs; what has a job's id already is treated as `domain::conflict` says.
+-- enqueue: write jobs whose ids are free: the fast path, which does what the engine does.
 -- ARGV: now; of one job alone topic, id and blob (`enqueue.rs`). Of several: per section a topic, how many jobs, then
 --       all ids, then all blobs; if there are several sections, the places of all their jobs in the call, two bytes
 --       each. An id that comes again in the call is in another section of its topic, right behind. At most 512 jobs
 --       and 1 MiB.
--- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then for
---        each job that was not simply created: place, action, state, due.
+-- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then the places of the
+--        jobs that were not written: an id is taken, or comes again in the call, or the job has expired already.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
@@ -84,7 +84,7 @@ while a < #ARGV do
   -- Mutate.
   local arrived = (counted or call('HINCRBY', P .. 'topic:' .. name, 'arrived', n == 1 and '1' or ARGV[a + 1])) - n
   if arrived == 0 then create(name) end
-  local created = pack($record[created], now)
+  local created, left = pack($record[created], now), 0
   local records, r, bodies, alarms, known = {}, 0, nil, nil, nil
   -- The line, for those without a priority that are due now: its last member, and whether they can go behind it.
   local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
@@ -98,7 +98,8 @@ while a < #ARGV do
     end
     if found[i] or name == before or (expires ~= 0 and expires <= now) then
       slow = slow or {}
-      slow[#slow + 1] = { name, id, blob, arrived + i, passed + i }
+      slow[#slow + 1] = passed + i
+      left = left + 1
     else
       local place, its_priority = pack($member[due..arrival], due, arrived + i), byte(fixed, $fixed.priority)
       local member = place .. id
@@ -136,6 +137,8 @@ while a < #ARGV do
       end
     end
   end
+  -- It has arrived, but is none of those that were enqueued.
+  if left > 0 then call('HINCRBY', P .. 'topic:' .. name, 'ignored', left) end
   if r > 0 then
     call('HSET', P .. 'jobs:' .. name, unpack(records))
     if bodies then call('HSET', P .. 'more:' .. name, unpack(bodies)) end
@@ -168,25 +171,9 @@ while a < #ARGV do
 end
 
 if not slow and upkeep_at == 0 then return now end
-local reply = { now, 0 }
-if slow then
-  --#include line
-  --#include record
-  --#include recall
-  --#include lifecycle
-  --#include actions
-  --#include arrive
+local reply, places = { now, upkeep_at }, ARGV[a]
+for i = 1, slow and #slow or 0 do
   -- Of one section alone the places are those in it.
-  local places, last = ARGV[a], nil
-  for _, job in ipairs(slow) do
-    local name, id, blob, seq, place = job[1], job[2], job[3], job[4], job[5]
-    if not last or last.name ~= name then last = topic_of(name) end
-    local action, at, due = arrive(last, id, blob, seq)
-    local r = #reply
-    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =
-      places and unpack_('>I2', places, 2 * place - 1) or place - 1, action, at, due
-  end
-  if upkeep ~= 0 and (upkeep_at == 0 or upkeep < upkeep_at) then upkeep_at = upkeep end
+  reply[i + 2] = places and unpack_('>I2', places, 2 * slow[i] - 1) or slow[i] - 1
 end
-reply[2] = upkeep_at
 return reply

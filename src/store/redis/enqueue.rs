@@ -1,32 +1,33 @@
-//! Enqueue: write jobs, or do to those that have their ids what
-//! [`crate::domain::conflict::resolve`] says.
+//! Enqueue: write jobs whose ids are free; what has the id of another one is left to the engine.
 //!
 //! A new job travels as a blob. The usual one (due at once, kept by what is there, its payload with it) is
 //! its record from the flags on. Any other has in front: a byte of mode (128, and 1 due in so long, 2 due
-//! at a time, 4 expires in so long, 8 expires at a time, 16 and 32 the policy, 64 with a priority), due 7,
-//! expire 7 and the length of the record 4; and a payload that lies apart comes behind the record.
+//! at a time, 4 expires in so long, 8 expires at a time), due 7, expire 7 and the length of the record 4; and a payload
+//! that lies apart comes behind the record.
 
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+use rand::Rng as _;
 use tokio::time::Instant;
 
+use crate::domain::engine::{Answer, Command};
 use crate::domain::{
-    Durability, EnqueueOutcome, JobId, JobKey, State, Time, TopicName, When, limit,
+    Durability, EnqueueOutcome, JobId, JobKey, Keep, State, Time, TopicName, When, limit,
 };
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, Unwritten, codec};
 
-use super::actions::{POLICIES, outcome, unwritten};
+use super::apply::Request;
 use super::durability::Wait;
+use super::entry::{
+    INLINE_BYTES_MAX, Version, clamped, micros, put_extension, put_fixed, put_message,
+};
 use super::layout::{UNUSUAL, apart, inside};
 use super::link::Connection;
-use super::record::{INLINE_BYTES_MAX, clamped, keep_code, micros, put_duration};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore, fault};
 
-/// Jobs of one call that may have been written before: each is looked for in what was done in its second.
-const AGAIN_MAX: usize = 64;
 /// What a job takes in a call beside what it brings: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
 /// The answer for a job whose caller stopped waiting before it was written.
@@ -37,48 +38,32 @@ const NOT_WRITTEN: Enqueue = Enqueue {
     durability: Durability::Memory,
     unwritten: Some(Unwritten::Forgotten),
 };
-/// The job names its priority.
-const HAS_PRIORITY: u8 = 64;
 
 /// The job as it travels.
-pub(super) fn blob(job: &NewJob) -> Vec<u8> {
-    let terms = codec::encode_spec(&job.spec);
+fn blob(job: &NewJob) -> Vec<u8> {
+    let spec = codec::encode_spec(&job.spec);
     let payload = job.spec.payload.as_ref().map(codec::encode_payload);
     let large = payload.as_ref().is_some_and(|payload| payload.len() > INLINE_BYTES_MAX);
     let (mode, due, expire) = schedule(job);
-    let spec = &job.spec;
-    let extended = job.expire.is_some()
-        || job.request.is_some()
-        || spec.lease.is_some()
-        || spec.retention.is_some();
-    let keep = keep_code(job.keep);
+    let is_extended = job.expire.is_some() || job.request.is_some() || job.spec.lease.is_some();
     let flag = |flag, on| if on { flag } else { 0 };
     let mut record = Vec::with_capacity(96 + payload.as_ref().map_or(0, Vec::len));
-    record.put_u8(flag(apart::KEPT, keep != 0) | flag(apart::PAYLOAD, large));
-    record.put_u8(
+    let flags = [
+        flag(apart::KEPT, job.keep != Keep::Nothing) | flag(apart::PAYLOAD, large),
         flag(inside::BODY, payload.is_some())
-            | flag(inside::TERMS, terms.is_some())
-            | flag(inside::EXTENSION, extended),
-    );
-    record.put_u32(u32::try_from(spec.bytes()).unwrap_or(u32::MAX));
-    record.put_u8(0);
-    record.put_u8(job.priority.unwrap_or(0));
-    record.put_u32(1);
-    record.put_u64(0);
-    record.put_i64(keep);
-    if extended {
+            | flag(inside::SPEC, spec.is_some())
+            | flag(inside::EXTENSION, is_extended),
+    ];
+    let version: Version = rand::rng().random();
+    let bytes = job.spec.bytes() as u64;
+    put_fixed(&mut record, flags, version, bytes, [0, job.priority.unwrap_or(0)], job.keep);
+    if is_extended {
         record.put_uint(0, 7);
-        record.put_u8(u8::from(job.request.is_some()));
-        record.put_u64(job.request.unwrap_or(0));
-        put_duration(&mut record, spec.lease);
-        put_duration(&mut record, spec.retention);
+        put_extension(&mut record, job.request, job.spec.lease);
     }
-    if let Some(terms) = terms {
-        record.put_u32(u32::try_from(terms.len()).unwrap_or(u32::MAX));
-        record.extend(terms);
-    }
+    put_message(&mut record, spec.as_deref());
     let payload = payload.unwrap_or_default();
-    if mode | HAS_PRIORITY == HAS_PRIORITY && !large {
+    if mode == 0 && !large {
         record.extend(payload);
         return record;
     }
@@ -95,11 +80,7 @@ pub(super) fn blob(job: &NewJob) -> Vec<u8> {
 
 /// Mode, due and expire time as they travel.
 fn schedule(job: &NewJob) -> (u8, u64, u64) {
-    let policy = POLICIES.iter().position(|&policy| policy == job.on_conflict).unwrap_or(0);
-    let mut mode = u8::try_from(policy).unwrap_or(0) << 4;
-    if job.priority.is_some() {
-        mode |= HAS_PRIORITY;
-    }
+    let mut mode = 0;
     let mut when = |when: When, after: u8, at: u8| match when {
         When::Now => 0,
         When::After(delay) => {
@@ -173,11 +154,13 @@ impl RedisStore {
         let mut written = Vec::with_capacity(jobs.len());
         let mut jobs = jobs.into_iter().peekable();
         while jobs.peek().is_some() {
-            let mut part = part_of(&mut jobs, true, AGAIN_MAX);
-            if part.is_empty() {
-                part = part_of(&mut jobs, false, limit::CALL_JOBS_MAX);
-            }
-            let answers = self.put_awaited(connection.as_deref_mut(), part).await;
+            let mut part = part_of(&mut jobs, true);
+            let answers = if part.is_empty() {
+                part = part_of(&mut jobs, false);
+                self.put_awaited(connection.as_deref_mut(), part).await
+            } else {
+                self.put_decided(part).await
+            };
             // What came before is written, and whoever repeats the call finds it so.
             written.extend(answers.map_err(|error| super::after(error, !written.is_empty()))?);
         }
@@ -194,11 +177,7 @@ impl RedisStore {
         let mut places: Vec<usize> = Vec::new();
         let all = part.len();
         loop {
-            let connection = connection.as_deref_mut();
-            let answers = match part.iter().any(|job| job.prior == Prior::Itself) {
-                true => self.put_again(connection, &part).await,
-                false => self.put_part(connection, &part).await,
-            };
+            let answers = self.put_part(connection.as_deref_mut(), &part).await;
             let now = Instant::now();
             let waits = |job: &NewJob| job.until.is_none_or(|until| until > now);
             let left = part.iter().filter(|job| waits(job)).count();
@@ -220,23 +199,37 @@ impl RedisStore {
         }
     }
 
-    /// Writes jobs that may have been written before.
-    async fn put_again(
-        &self,
-        connection: Option<&mut Connection>,
-        jobs: &[NewJob],
-    ) -> Result<Vec<Enqueue>> {
-        let mut call = self.shard.write_call(Verb::Again, until(jobs)).await?;
-        for job in jobs {
-            call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(blob(job));
-        }
-        let mut reply = Reply::new(self.run_by(connection, &call).await?)?;
-        let now = reply.time()?;
-        self.hints.prune_at(reply.maybe_time()?);
+    /// Writes jobs whose ids may be taken, or that may have been written before, as the engine decides.
+    async fn put_decided(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>> {
+        let request = |job: NewJob| {
+            let until = job.until;
+            let (key, new) = job.into_command();
+            Request { key, command: Command::Enqueue(Box::new(new)), until }
+        };
+        let requests: Vec<_> = jobs.into_iter().map(request).collect();
         let durability = self.shard.durability.reach().plain;
-        let (outcome, state, unwritten) = (None, State::Ready, None);
-        let plain = Enqueue { outcome, state, due: now, durability, unwritten };
-        jobs.iter().map(|_| exception(&mut reply, plain)).collect()
+        let (mut answers, mut late, mut is_written) = (Vec::new(), None, false);
+        for outcome in self.apply(&requests).await {
+            answers.push(match outcome {
+                Ok(outcome) => {
+                    let Answer::Enqueued(answer) = outcome.answer else {
+                        return Err(unexpected("an enqueue"));
+                    };
+                    is_written = true;
+                    Enqueue::of(answer, outcome.time(answer.due), durability)
+                }
+                // Its caller waits no longer; the others of the call do.
+                Err(error @ Error::Unavailable(_)) => {
+                    late = Some(error);
+                    NOT_WRITTEN
+                }
+                Err(error) => return Err(super::after(error, is_written)),
+            });
+        }
+        match late {
+            Some(error) if !is_written => Err(error),
+            _ => Ok(answers),
+        }
     }
 
     async fn run_by(&self, connection: Option<&mut Connection>, call: &Call) -> Result<Value> {
@@ -272,31 +265,27 @@ impl RedisStore {
         let durability = self.shard.durability.reach().plain;
         let created = |job: &NewJob| {
             let due = job.due.due(now);
-            let state = State::waiting(due, 0, now);
-            Enqueue {
-                outcome: Some(EnqueueOutcome::Created),
-                state,
-                due,
-                durability,
-                unwritten: None,
-            }
+            let (outcome, unwritten) = (Some(EnqueueOutcome::Created), None);
+            Enqueue { outcome, state: State::waiting(due, 0, now), due, durability, unwritten }
         };
         let mut answers: Vec<_> = jobs.iter().map(created).collect();
+        let mut places = Vec::new();
         while !reply.is_empty() {
-            let answer = usize::try_from(reply.number()?).ok().and_then(|i| answers.get_mut(i));
-            let answer = answer.ok_or_else(|| unexpected("an index"))?;
-            *answer = exception(&mut reply, *answer)?;
+            places.push(reply.length()?);
         }
+        if places.is_empty() {
+            return Ok(answers);
+        }
+        // In the order of the call, as the same id may come twice.
+        places.sort_unstable();
+        let taken: Option<Vec<_>> = places.iter().map(|&place| jobs.get(place).cloned()).collect();
+        let taken = taken.ok_or_else(|| unexpected("the place of a job"))?;
+        let all = places.len() == jobs.len();
+        let decided = self.put_decided(taken).await;
+        let decided = decided.map_err(|error| super::after(error, !all))?;
+        places.into_iter().zip(decided).for_each(|(place, answer)| answers[place] = answer);
         Ok(answers)
     }
-}
-
-fn exception(reply: &mut Reply, plain: Enqueue) -> Result<Enqueue> {
-    let letter = *reply.bytes()?.first().ok_or_else(|| unexpected("an action"))?;
-    let (state, due) = (super::state(reply.number()?)?, reply.time()?);
-    let unwritten = unwritten(letter);
-    let outcome = if unwritten.is_some() { None } else { outcome(letter)? };
-    Ok(Enqueue { outcome, state, due, unwritten, ..plain })
 }
 
 /// Until when the first of their callers stops waiting.
@@ -304,13 +293,9 @@ fn until(jobs: &[NewJob]) -> Option<Instant> {
     jobs.iter().filter_map(|job| job.until).min()
 }
 
-/// As many jobs as one call may carry, and at most `most`: those next ones that may have been written before,
-/// or those that were not.
-fn part_of(
-    jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>,
-    again: bool,
-    most: usize,
-) -> Vec<NewJob> {
+/// As many jobs as one call may carry: those next ones that may have been written before, or those that were not.
+fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>, again: bool) -> Vec<NewJob> {
+    let most = limit::CALL_JOBS_MAX;
     let (mut part, mut bytes) = (Vec::with_capacity(jobs.len().min(most)), 0);
     while let Some(job) = jobs.next_if(|job| {
         if (job.prior == Prior::Itself) != again {

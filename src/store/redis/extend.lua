@@ -1,39 +1,32 @@
 -- flags: allow-oom
--- extend: move deadlines of running leases to now plus a duration.
--- ARGV: now; per lease: topic, id, token, microseconds (empty: the lease's own), note (empty, or `+` and
---       the note), and for one that ran out while no server served the shard the deadline that it must have still, and
---       when the shard was served again, from where it lasts (else both empty).
--- Reply: now, next upkeep (0: none), then per lease its deadline, or -2 not found, -3 stale.
+-- extend: move deadlines of running leases to now plus a duration. Nothing but the lease changes, so nothing has to be
+-- decided.
+-- ARGV: now; per lease: topic, id, token, microseconds (empty: the lease's own), and for one that ran out while no server
+--       served the shard the deadline that it must have still, and when the shard was served again, from where it lasts
+--       (else both empty).
+-- Reply: now, next upkeep (0: none), then per lease its deadline, or 0 if there is no such lease.
 --#include clock
 --#include tell
 --#include line
 --#include record
---#include recall
---#include lifecycle
-local reply = { now, 0 }
-local NOT_FOUND, STALE = -2, -3
+local reply, soonest = { now, 0 }, 0
 
-local function extend(name, id, token, micros, note, lapsed, served)
+local function extend(name, id, token, micros, lapsed, served)
   local k = topic_of(name)
-  local j = k and find(k, id)
-  if not j or j.phase == CANCELLED then return NOT_FOUND end
-  local l = j.lease
-  if not l or l.token ~= token or lapsed ~= '' and text(l.deadline) ~= lapsed then return STALE end
+  local j = k and load(k, id)
+  local l = j and j.lease
+  if not l or l.token ~= token or lapsed ~= '' and text(l.deadline) ~= lapsed then return 0 end
   l.extended = served == '' and now or tonumber(served)
-  if note ~= '' then
-    story(j).progress = sub(note, 2)
-    entangle(j)
-  end
   ends_at(j, plus(l.extended, micros == '' and l.duration or tonumber(micros)))
   save(j)
-  alarm_at(l.deadline)
+  if soonest == 0 or l.deadline < soonest then soonest = l.deadline end
   tell(l.raw, 'extended@' .. text(l.deadline))
   return l.deadline
 end
 
-for a = 2, #ARGV, 7 do
-  reply[#reply + 1] = extend(unpack(ARGV, a, a + 6))
+for a = 2, #ARGV, 6 do
+  reply[#reply + 1] = extend(unpack(ARGV, a, a + 5))
 end
-reply[2] = upkeep
+reply[2] = soonest
 tell_all()
 return reply

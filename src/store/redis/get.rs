@@ -1,14 +1,13 @@
 //! Get: jobs by identity.
 
-use bytes::Bytes;
 use deadpool_redis::redis::Value;
 
 use crate::domain::{Job, JobKey, Time, limit};
 use crate::store::Result;
 
+use super::entry::{Entry, Parts};
 use super::reply::Reply;
 use super::script::Verb;
-use super::stored::Stored;
 use super::{Lane, RedisStore};
 
 impl RedisStore {
@@ -16,9 +15,8 @@ impl RedisStore {
     pub(super) async fn get(&self, keys: Vec<JobKey>, full: bool) -> Result<Vec<Option<Job>>> {
         let found = self.stored(&keys, full).await?;
         let jobs = keys.into_iter().zip(found).map(|(key, (now, stored))| {
-            let Some(stored) = stored else { return Ok(None) };
-            let Some(state) = stored.state(now) else { return Ok(None) };
-            stored.job(key, state, &self.name, full).map(Some)
+            let Some((entry, parts)) = stored else { return Ok(None) };
+            entry.job(key, &self.name, now, full.then_some(parts))
         });
         jobs.collect()
     }
@@ -28,7 +26,7 @@ impl RedisStore {
         &self,
         keys: &[JobKey],
         full: bool,
-    ) -> Result<Vec<(Time, Option<Stored>)>> {
+    ) -> Result<Vec<(Time, Option<(Entry, Parts)>)>> {
         let mut found = Vec::with_capacity(keys.len());
         while found.len() < keys.len() {
             let rest = &keys[found.len()..];
@@ -49,14 +47,12 @@ impl RedisStore {
     }
 }
 
-fn stored(value: Value) -> Result<Option<Stored>> {
+fn stored(value: Value) -> Result<Option<(Entry, Parts)>> {
     if value == Value::Nil {
         return Ok(None);
     }
     let mut reply = Reply::new(value)?;
-    let mut parts: [Option<Bytes>; 5] = Default::default();
-    for part in &mut parts {
-        *part = reply.maybe_bytes()?;
-    }
-    Stored::read(parts).map(Some)
+    let entry = Entry::read(reply.bytes()?)?;
+    let (attempts, result) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
+    Ok(Some((entry, Parts { attempts, result, payload: reply.maybe_bytes()? })))
 }

@@ -1,5 +1,5 @@
 //! Where each field lies in what Redis stores and in what travels to its scripts: one table for all of them. What the
-//! fields mean is told in [`super::record`].
+//! fields mean is told in [`super::entry`].
 //!
 //! Scripts name a place and do not count bytes. Before a script is sent, each name behind a `$` is replaced by
 //! what it stands for, so that it costs nothing there:
@@ -17,8 +17,7 @@ use std::time::Duration;
 
 use crate::domain::AttemptOutcome;
 use crate::domain::limit::{
-    ATTEMPTS_KEPT, AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX,
-    REPEAT_MAX,
+    AWAY_MIN, CALL_BYTES_MAX, CALL_JOBS_MAX, CALL_LOOKS_MAX, ID_AHEAD_MAX, PART_MAX, REPEAT_MAX,
 };
 
 /// What an entry of a running job begins with; records begin with a time, which is far smaller.
@@ -38,10 +37,12 @@ const RECALL_LOOK: Duration = Duration::from_secs(10);
 /// The first byte of flags: what hangs on the job apart from its record, and whether it is kept. 0 for most jobs.
 pub(super) mod apart {
     pub(crate) const KEPT: u8 = 1;
-    pub(crate) const STORY: u8 = 2;
+    /// An attempt has failed.
+    pub(crate) const FAILED: u8 = 2;
     pub(crate) const PAYLOAD: u8 = 4;
+    /// The payload of the generation that waits.
     pub(crate) const NEXT: u8 = 8;
-    pub(crate) const HISTORY: u8 = 16;
+    pub(crate) const ATTEMPTS: u8 = 16;
     pub(crate) const RESULT: u8 = 32;
 }
 
@@ -49,8 +50,10 @@ pub(super) mod apart {
 pub(super) mod inside {
     /// There is a payload: inside, unless it is apart.
     pub(crate) const BODY: u8 = 1;
-    pub(crate) const TERMS: u8 = 2;
-    pub(crate) const EXTENSION: u8 = 4;
+    pub(crate) const SPEC: u8 = 2;
+    pub(crate) const LIFE: u8 = 4;
+    /// Scripts ask whether the flags are at least this one.
+    pub(crate) const EXTENSION: u8 = 8;
 }
 
 /// A field: its name, and how `struct` reads it. Without that it is the rest.
@@ -59,30 +62,30 @@ struct Field(&'static str, &'static str);
 const ORDER: [Field; 2] = [Field("due", "I7"), Field("arrival", "I6")];
 const CREATED: [Field; 1] = [Field("created", "I7")];
 /// A record behind its times, as it travels.
-const FIXED: [Field; 15] = [
+const FIXED: [Field; 6] = [
     Field("apart", "B"),
     Field("inside", "B"),
+    Field("version", "c8"),
     Field("bytes", "I4"),
     Field("phase", "B"),
     Field("priority", "B"),
-    Field("generation", "I4"),
-    Field("failures", "I4"),
-    Field("deliveries", "I4"),
-    Field("keep", "i8"),
-    // Here begins what only an extended record has.
+];
+const KEEP: [Field; 1] = [Field("keep", "i8")];
+/// What only the record of a finished job has.
+const ENDING: [Field; 2] = [Field("finished", "I7"), Field("forgotten", "I7")];
+/// What only an extended record has, and the tail, which begins where that is missing.
+const EXTENSION: [Field; 5] = [
     Field("expire", "I7"),
     Field("has_request", "B"),
     Field("request", "c8"),
     Field("own_lease", "I7"),
-    Field("retention", "I7"),
     Field("tail", ""),
 ];
 const RUNNING: [Field; 2] = [Field("running", "B"), Field("length", "I2")];
 const TOKEN: [Field; 1] = [Field("token", "c8")];
 const STARTED: [Field; 3] = [Field("ack", "B"), Field("started", "I7"), Field("deadline", "I7")];
-/// A lease from its first start on, as claims bring it.
-const HELD: [Field; 7] = [
-    Field("first_start", "I7"),
+/// A lease behind its times, as claims bring it.
+const HELD: [Field; 6] = [
     Field("extended", "I7"),
     Field("owner", "I4"),
     Field("stream", "I4"),
@@ -102,22 +105,33 @@ const MODE: [Field; 5] = [
     Field("fixed", ""),
 ];
 const ZERO: [Field; 1] = [Field("zero", "B")];
-/// What became of a job so far; from the worker on each field lies behind its length.
-const STORY: [Field; 7] = [
-    Field("first_start", "I7"),
+/// What is to be written of a job (`commit.rs`).
+const PLAN: [Field; 14] = [
+    Field("what", "B"),
+    Field("enqueued", "I2"),
+    Field("succeeded", "I2"),
+    Field("dead", "I2"),
+    Field("ended", "B"),
+    Field("news", "B"),
+    Field("mode", "B"),
+    Field("due", "I7"),
+    Field("created", "I7"),
+    Field("expire", "I7"),
     Field("finished", "I7"),
     Field("forgotten", "I7"),
-    Field("worker", "Bc0"),
-    Field("error", "I4c0"),
-    Field("progress", "I4c0"),
-    Field("past", "Bc0"),
+    Field("fixed", "c24"),
+    Field("extension", ""),
 ];
+/// What holds several writes together.
+const ITEM: [Field; 4] =
+    [Field("writes", "I2"), Field("from", "I7"), Field("till", "I7"), Field("moves", "B")];
 
 /// Each layout, in parts that follow each other.
-const LAYOUTS: [(&str, &[&[Field]]); 12] = [
-    // What lies under the id of a job that waits or is finished.
-    ("record", &[&ORDER, &CREATED, &FIXED]),
-    ("fixed", &[&FIXED]),
+const LAYOUTS: [(&str, &[&[Field]]); 14] = [
+    // What lies under the id of a job that waits, and of one that is finished.
+    ("record", &[&ORDER, &CREATED, &FIXED, &KEEP, &EXTENSION]),
+    ("ended", &[&ORDER, &CREATED, &FIXED, &KEEP, &ENDING, &EXTENSION]),
+    ("fixed", &[&FIXED, &KEEP, &EXTENSION]),
     // And of one that runs: its record comes behind.
     ("entry", &[&RUNNING, &TOKEN, &STARTED, &HELD]),
     ("lease", &[&TOKEN, &STARTED, &HELD]),
@@ -129,14 +143,15 @@ const LAYOUTS: [(&str, &[&[Field]]); 12] = [
     ("tied_end", &[&TOKEN, &ZERO, &ID]),
     // What claims have to know of a topic.
     ("claims", &[&BOUND]),
-    ("story", &[&STORY]),
+    ("plan", &[&PLAN]),
+    ("item", &[&ITEM]),
     // A taker of a claim, and a new job, as they travel.
     ("seat", &[&ROOM, &HELD]),
     ("blob", &[&MODE]),
 ];
 
 /// Numbers that scripts name.
-const NUMBERS: [(&str, i64); 31] = [
+const NUMBERS: [(&str, i64); 28] = [
     ("running", RUNS as i64),
     ("unusual", UNUSUAL as i64),
     ("time.max", TIME_MAX),
@@ -145,22 +160,19 @@ const NUMBERS: [(&str, i64); 31] = [
     ("call.looks", CALL_LOOKS_MAX as i64),
     ("part.looks", PART_MAX as i64),
     ("apart.kept", apart::KEPT as i64),
-    ("apart.story", apart::STORY as i64),
+    ("apart.failed", apart::FAILED as i64),
     ("apart.payload", apart::PAYLOAD as i64),
     ("apart.next", apart::NEXT as i64),
-    ("apart.history", apart::HISTORY as i64),
+    ("apart.attempts", apart::ATTEMPTS as i64),
     ("apart.result", apart::RESULT as i64),
-    ("inside.body", inside::BODY as i64),
-    ("inside.terms", inside::TERMS as i64),
+    ("inside.life", inside::LIFE as i64),
     ("inside.extension", inside::EXTENSION as i64),
-    ("limit.attempts", ATTEMPTS_KEPT as i64),
     ("limit.repeats", REPEAT_MAX.as_micros() as i64),
     ("limit.ahead", ID_AHEAD_MAX.as_micros() as i64),
     ("limit.recalled", RECALLED_BYTES_MAX),
     ("limit.look", RECALL_LOOK.as_micros() as i64),
     ("limit.away", AWAY_MIN.as_micros() as i64),
     ("outcome.succeeded", AttemptOutcome::Succeeded.code() as i64),
-    ("outcome.revoked", AttemptOutcome::Revoked.code() as i64),
     ("phase.succeeded", 2),
     ("phase.dead", 3),
     ("phase.cancelled", 4),
@@ -262,20 +274,26 @@ mod tests {
             ("$record.arrival", "8"),
             ("$record.created", "14"),
             ("$record.apart", "21"),
-            ("$record.phase", "27"),
-            ("$record.keep", "41"),
-            ("$record.expire", "49"),
-            ("$record.tail", "79"),
-            ("$fixed.priority", "8"),
+            ("$record.version", "23"),
+            ("$record.phase", "35"),
+            ("$record.keep", "37"),
+            ("$record.expire", "45"),
+            ("$record.tail", "68"),
+            ("$ended.finished", "45"),
+            ("$ended.expire", "59"),
+            ("$fixed.priority", "16"),
+            ("$fixed.expire", "25"),
             ("$entry.token", "4"),
-            ("$lease.owner", "38"),
-            ("$lease.worker", "60"),
+            ("$lease.owner", "31"),
+            ("$lease.worker", "53"),
             ("$member.id", "14"),
             ("$end.id", "9"),
             ("$tied_end.id", "10"),
             ("$claims.marks", "8"),
-            ("$seat.first_start", "20"),
+            ("$seat.extended", "20"),
             ("$blob.fixed", "20"),
+            ("$plan.fixed", "46"),
+            ("$plan.extension", "70"),
         ] {
             assert_eq!(resolve(name), place, "{name}");
         }
@@ -284,15 +302,15 @@ mod tests {
     #[test]
     fn formats_skip_what_lies_between() {
         let range = resolve("unpack($record[due..keep], raw)");
-        assert_eq!(range, "unpack('>I7I6I7BBI4BBI4I4I4i8', raw)");
+        assert_eq!(range, "unpack('>I7I6I7BBc8I4BBi8', raw)");
         assert_eq!(resolve("$record[expire,own_lease]"), "'>I7xxxxxxxxxI7'");
-        assert_eq!(resolve("$lease[token..duration]"), "'>c8BI7I7I7I7I4I4I7I7'");
+        assert_eq!(resolve("$lease[token..duration]"), "'>c8BI7I7I7I4I4I7I7'");
     }
 
     #[test]
     fn names_end_where_lua_goes_on() {
         assert_eq!(resolve("'done:$phase.dead:' .. name"), "'done:3:' .. name");
-        assert_eq!(resolve("sub(raw, $record.keep..x)"), "sub(raw, 41..x)");
+        assert_eq!(resolve("sub(raw, $record.keep..x)"), "sub(raw, 37..x)");
         assert_eq!(resolve("-- Up to $running."), "-- Up to 255.");
     }
 
@@ -304,7 +322,7 @@ mod tests {
             "$record[nothing]",
             "$record[keep,due]",
             "$record[keep..due]",
-            "$story.error",
+            "$plan.nothing",
         ] {
             assert_eq!(resolve(name), name);
         }

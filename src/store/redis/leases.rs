@@ -1,10 +1,12 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
-use crate::domain::lifecycle::Standing;
-use crate::domain::{JobKey, State, Time, limit};
+use crate::domain::engine::{self, Command};
+use crate::domain::{Time, limit};
 use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Result, Tied};
 
-use super::record::{Record, StoredLease, clamped, micros};
+use super::apply::{Request, repeated};
+use super::entry::{Entry, clamped, micros};
+use super::reply::unexpected;
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
@@ -15,48 +17,82 @@ impl RedisStore {
     pub(super) async fn leases(&self, refs: Vec<LeaseRef>) -> Result<Vec<Answer<Lease>>> {
         let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
         let found = self.stored(&keys, false).await?;
-        let leases = refs.into_iter().zip(found).map(|(lease, (now, stored))| {
-            let Some(stored) = stored else { return Ok(Err(Refused::NotFound)) };
-            match stored.lease {
-                Some(held) if held.token == lease.token => {
-                    Ok(Ok(lease_of(lease.key, held, &stored.record, now)?))
-                }
-                _ => Ok(Err(match stored.state(now) {
-                    None | Some(State::Cancelled) => Refused::NotFound,
-                    Some(_) => Refused::Stale,
-                })),
-            }
-        });
-        leases.collect()
+        let lease = |(lease, (now, stored)): (LeaseRef, (Time, Option<(Entry, _)>))| {
+            let entry = stored.as_ref().map(|(entry, _)| entry);
+            let held = entry.filter(|entry| entry.record.lease_of(lease.token).is_some());
+            let held = held.and_then(|entry| entry.lease_of(lease.key, now));
+            held.ok_or_else(|| Refused::of(entry.map(|entry| &entry.record), now))
+        };
+        Ok(refs.into_iter().zip(found).map(lease).collect())
     }
 
     /// [`Store::extend`](crate::store::Store::extend).
     pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
         let mut extended = Vec::with_capacity(items.len());
         for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let until = part.iter().filter_map(|item| item.until).min();
-            let mut call = self.shard.write_call(Verb::Extend, until).await?;
-            for Extend { lease, duration, progress, lapsed, until: _ } in part {
-                add_lease(&mut call, lease);
-                call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
-                call.arg(progress.as_ref().map_or(String::new(), |note| format!("+{note}")));
-                let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();
-                call.arg(deadline.map_or(String::new(), |time| time.to_string()));
-                call.arg(served.map_or(String::new(), |time| time.to_string()));
-            }
-            let answer = self.run(Lane::Write, &call).await;
-            let mut reply = answer.map_err(|error| super::after(error, !extended.is_empty()))?;
-            reply.time()?;
-            self.hints.reap_at(reply.maybe_time()?);
-            for _ in part {
-                extended.push(match reply.number()? {
-                    -2 => Err(Refused::NotFound),
-                    -3 => Err(Refused::Stale),
-                    deadline => Ok(Time(deadline)),
-                });
-            }
+            let answers = self.extend_part(part).await;
+            extended.extend(answers.map_err(|error| super::after(error, !extended.is_empty()))?);
         }
         Ok(extended)
+    }
+
+    /// Where nothing but the lease changes there is nothing to decide; a note, and why there is no such lease, are left to
+    /// the engine.
+    async fn extend_part(&self, items: &[Extend]) -> Result<Vec<Answer<Time>>> {
+        let mut answers = vec![Err(Refused::NotFound); items.len()];
+        let repeated = repeated(items.iter().map(|item| &item.lease.key));
+        let goes = |item: &Extend| item.progress.is_none() && !repeated.contains(&item.lease.key);
+        let (patches, mut others): (Vec<usize>, Vec<usize>) =
+            (0..items.len()).partition(|&index| goes(&items[index]));
+        if !patches.is_empty() {
+            let deadlines = self.patch(patches.iter().map(|&index| &items[index])).await?;
+            for (index, deadline) in patches.into_iter().zip(deadlines) {
+                match deadline {
+                    Some(deadline) => answers[index] = Ok(deadline),
+                    None => others.push(index),
+                }
+            }
+        }
+        others.sort_unstable();
+        let request = |&index: &usize| {
+            let Extend { lease, until, .. } = &items[index];
+            let command = Command::Extend(items[index].command());
+            Request { key: lease.key.clone(), command, until: *until }
+        };
+        let requests: Vec<_> = others.iter().map(request).collect();
+        let outcomes = self.apply_all(&requests).await;
+        let outcomes = outcomes.map_err(|error| super::after(error, others.len() < items.len()))?;
+        for (index, outcome) in others.into_iter().zip(outcomes) {
+            answers[index] = match outcome.answer {
+                engine::Answer::Extended(extended) => {
+                    let deadline = extended.map(|deadline| outcome.time(deadline));
+                    self.hints.reap_at(deadline.ok());
+                    deadline
+                }
+                _ => return Err(unexpected("an extend")),
+            };
+        }
+        Ok(answers)
+    }
+
+    /// Moves deadlines; of each lease the new one, if it is there.
+    async fn patch<'a>(
+        &self,
+        items: impl Iterator<Item = &'a Extend> + Clone,
+    ) -> Result<Vec<Option<Time>>> {
+        let until = items.clone().filter_map(|item| item.until).min();
+        let mut call = self.shard.write_call(Verb::Extend, until).await?;
+        for Extend { lease, duration, progress: _, lapsed, until: _ } in items.clone() {
+            add_lease(&mut call, lease);
+            call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
+            let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();
+            call.arg(deadline.map_or(String::new(), |time| time.to_string()));
+            call.arg(served.map_or(String::new(), |time| time.to_string()));
+        }
+        let mut reply = self.run(Lane::Write, &call).await?;
+        reply.time()?;
+        self.hints.reap_at(reply.maybe_time()?);
+        items.map(|_| reply.maybe_time()).collect()
     }
 
     /// [`Store::detach`](crate::store::Store::detach).
@@ -102,32 +138,4 @@ fn add_tied(call: &mut Call, tied: &Tied) {
 pub(super) fn add_lease(call: &mut Call, lease: &LeaseRef) {
     let LeaseRef { key, token } = lease;
     call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
-}
-
-/// A running job's lease.
-pub(super) fn lease_of(
-    key: JobKey,
-    held: StoredLease,
-    record: &Record,
-    now: Time,
-) -> Result<Lease> {
-    Ok(Lease {
-        key,
-        token: held.token,
-        deadline: held.deadline,
-        start_time: held.started,
-        extend_time: held.extended,
-        worker: held.worker,
-        owner: held.owner,
-        stream: held.stream,
-        grace: held.grace,
-        bytes: record.bytes.into(),
-        standing: Standing {
-            failures: record.failures,
-            deliveries: record.deliveries,
-            first_start: held.first_start,
-            retry: record.spec(None, false)?.retry,
-        },
-        now,
-    })
 }

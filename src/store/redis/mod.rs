@@ -1,47 +1,50 @@
 //! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
-//! Rust decides, the scripts move: what follows from an event comes as an argument, a script checks the
-//! precondition, moves the job, and answers what it found. The keys are described in `keys.rs`, what lies under them
-//! in `record.rs`, where each field is in `layout.rs`.
+//! Rust decides, the scripts move: what is asked of jobs that are there is decided by [`crate::domain::engine`] on what
+//! `load` has read, and `commit` writes it if they are still what they were (`apply.rs`). Three fast paths do the same
+//! by themselves: the enqueue of a job whose id is free, the claim, and the ack that leaves nothing or a tombstone. The
+//! keys are described in `keys.rs`, what lies under them in `entry.rs`, where each field is in `layout.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 //!
 //! | file | verbs | scripts that it calls |
 //! |---|---|---|
+//! | `apply.rs` | none: what the others leave to the engine | `load`, `commit`, `put` for what needs memory |
 //! | `beat.rs` | `beat`, `set_state` | `beat`, `set_state` |
-//! | `change.rs` | `delete`, `reschedule`, `redrive` | `delete`, `reschedule`, `redrive` |
+//! | `change.rs` | `delete`, `reschedule`, `redrive` | none of its own |
 //! | `claim.rs` | `claim` | `claim` |
-//! | `enqueue.rs` | `enqueue` | `enqueue`, `again` where it may be a repeat |
+//! | `enqueue.rs` | `enqueue` | `enqueue` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
 //! | `leases.rs` | `leases`, `extend`, `detach`, `adopt` | `adopt`, `detach`, `extend`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `settle.rs` | `settle` | `settle` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
-//! | `unclaim.rs` | `unclaim` | `unclaim` |
+//! | `unclaim.rs` | `unclaim` | `void` |
 //! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of`, `tidy` | `reap`, `prune`, `running`, `tidy` |
 //!
 //! | script of `lib/` | what others include it for |
 //! |---|---|
 //! | `clock` | the time, first of all |
-//! | `line`, `record` | a job in its order and its record, read and written; nobody else knows how they lie |
+//! | `line`, `record` | a job in its order and its entry, read and written |
 //! | `place` | where a list or heal goes on in an order |
 //! | `away` | when no server served the shard |
-//! | `lifecycle` | a job that ends, waits again or is forgotten |
-//! | `recall` | what is recalled of an ended job whose id a server made |
-//! | `arrive` | a new job meets what has its id |
+//! | `recall`, `memory` | an ended job whose id a server made: noted, and recalled |
+//! | `commit` | `commit` and `put` are the same but for memory |
 //! | `tell` | other replicas hear what became of their leases |
 //! | `claim_general` | a claim that is not the commonest one |
 
-mod actions;
 mod address;
+mod apply;
 mod beat;
 mod change;
 mod check;
 mod claim;
+mod commit;
 mod contact;
 mod durability;
 mod enqueue;
+mod entry;
 mod facts;
 mod fault;
 mod get;
@@ -56,14 +59,12 @@ mod member;
 mod observe;
 mod open;
 mod query;
-mod record;
 mod reply;
 mod route;
 mod script;
 mod sentinel;
 mod settle;
 mod shard;
-mod stored;
 #[cfg(test)]
 mod tests;
 mod unclaim;
@@ -81,7 +82,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, State, StreamId, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
 use crate::store::{
     About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
     Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
@@ -89,6 +90,7 @@ use crate::store::{
     Trouble, Unclaim, Undone, codec,
 };
 
+use apply::Turns;
 use hints::Hints;
 use link::Lane;
 use script::{Call, Verb};
@@ -113,6 +115,8 @@ pub struct RedisStore {
     owner: u32,
     shard: Arc<Shard>,
     hints: Arc<Hints>,
+    /// Commands on one job take turns.
+    turns: Turns,
     /// One permit per call under way; closed with the store.
     calls: Semaphore,
     tasks: std::sync::Mutex<Vec<AbortOnDropHandle<()>>>,
@@ -143,12 +147,6 @@ impl RedisStore {
     fn with_tasks(&self, change: impl FnOnce(&mut Vec<AbortOnDropHandle<()>>)) {
         change(&mut self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     }
-}
-
-/// A state from the number that scripts give it.
-fn state(code: i64) -> Result<State> {
-    let found = usize::try_from(code).ok().and_then(|code| State::ALL.get(code));
-    found.copied().ok_or_else(|| reply::unexpected("a state"))
 }
 
 /// What a failed part of a call means for the whole: once something was written, that is not known not to

@@ -20,14 +20,6 @@ local found = call('HMGET', key, 'name', 'format', 'time')
 local format = tonumber(found[2])
 if found[1] == ARGV[2] then
   call('HSET', key, 'time', now_text)
-  if format >= tonumber(ARGV[4]) and format < tonumber(ARGV[3]) then
-    -- Before format 4 ended jobs were recalled in lines under one character, for a minute: of what was made until now
-    -- nothing is known any more.
-    for digit in string.gmatch('0123456789abcdefghijklmnopqrstuv', '.') do
-      call('UNLINK', P .. 'recent:' .. digit, P .. 'recent.old:' .. digit)
-    end
-    call('SET', P .. 'recent.from', math.floor(now / 1024000))
-    call('HSET', key, 'format', ARGV[3])
-  end
+  if format >= tonumber(ARGV[4]) and format < tonumber(ARGV[3]) then call('HSET', key, 'format', ARGV[3]) end
 end
 return { found[1], format, tonumber(found[3] or 0), now, '' }

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::domain::ShardName;
 
 use super::address::Address;
+use super::apply::Turns;
 use super::hints::Hints;
 use super::link::Link;
 use super::route::Route;
@@ -58,6 +59,7 @@ impl RedisStore {
         Ok(RedisStore {
             address: address.to_string(),
             owner,
+            turns: Turns::new(),
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),
             name,

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::domain::Time;
 
-use super::{actions, layout};
+use super::layout;
 
 /// A script as it is written.
 pub(super) struct Source {
@@ -40,10 +40,9 @@ macro_rules! scripts {
 
 scripts! {
     Adopt = "adopt",
-    Again = "again",
     Beat = "beat",
     Claim = "claim",
-    Delete = "delete",
+    Commit = "commit",
     Detach = "detach",
     Enqueue = "enqueue",
     Extend = "extend",
@@ -53,31 +52,31 @@ scripts! {
     Info = "info",
     Kept = "kept",
     List = "list",
+    Load = "load",
     Open = "open",
     Prune = "prune",
+    Put = "put",
     Reap = "reap",
-    Redrive = "redrive",
-    Reschedule = "reschedule",
     Running = "running",
     SetState = "set_state",
     Settle = "settle",
     Stats = "stats",
     Tidy = "tidy",
     Topics = "topics",
-    Unclaim = "unclaim",
+    Void = "void",
 }
 
-/// What scripts include; `actions` is made of [`actions::table`].
+/// What scripts include.
 pub(super) const SOURCES: [(&str, &str); 10] = [
     ("clock", include_str!("lib/clock.lua")),
     ("away", include_str!("lib/away.lua")),
     ("tell", include_str!("lib/tell.lua")),
     ("recall", include_str!("lib/recall.lua")),
+    ("memory", include_str!("lib/memory.lua")),
     ("line", include_str!("lib/line.lua")),
     ("place", include_str!("lib/place.lua")),
     ("record", include_str!("lib/record.lua")),
-    ("lifecycle", include_str!("lib/lifecycle.lua")),
-    ("arrive", include_str!("lib/arrive.lua")),
+    ("commit", include_str!("lib/commit.lua")),
     ("claim_general", include_str!("lib/claim_general.lua")),
 ];
 
@@ -280,8 +279,11 @@ impl RunAt {
 impl Verb {
     /// Whether it changes nothing that anybody asks for: its failure leaves no doubt.
     pub(super) fn only_reads(self) -> bool {
-        use Verb::{Get, Ids, Info, Kept, List, Reap, Running, Stats, Topics};
-        matches!(self, Get | Ids | Info | Kept | List | Reap | Running | Stats | Topics)
+        use Verb::{Get, Ids, Info, Kept, List, Load, Prune, Reap, Running, Stats, Topics};
+        matches!(
+            self,
+            Get | Ids | Info | Kept | List | Load | Prune | Reap | Running | Stats | Topics
+        )
     }
 
     /// Whether it changes what others see and no lease token guards it: it is executed within a window only
@@ -289,27 +291,26 @@ impl Verb {
     /// changes nothing when it is executed again. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            Adopt, Again, Beat, Claim, Delete, Detach, Enqueue, Extend, Get, Heal, Ids, Info, Kept,
-            List, Open, Prune, Reap, Redrive, Reschedule, Running, SetState, Settle, Stats, Tidy,
-            Topics, Unclaim,
+            Adopt, Beat, Claim, Commit, Detach, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List,
+            Load, Open, Prune, Put, Reap, Running, SetState, Settle, Stats, Tidy, Topics, Void,
         };
         // All are named: nobody adds one without saying which it is.
         match self {
-            Again | Beat | Delete | Enqueue | Extend | Redrive | Reschedule | SetState => true,
-            Adopt | Claim | Detach | Settle | Unclaim | Heal | Open | Prune | Tidy | Get | Ids
-            | Info | Kept | List | Reap | Running | Stats | Topics => false,
+            Beat | Enqueue | Extend | Put | SetState => true,
+            Adopt | Claim | Commit | Detach | Settle | Void | Heal | Open | Prune | Tidy | Get
+            | Ids | Info | Kept | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 
     /// Whether its answer begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
-        use Verb::{Again, Beat, Enqueue, Extend, Reschedule, SetState};
-        matches!(self, Again | Beat | Enqueue | Extend | Reschedule | SetState)
+        use Verb::{Beat, Commit, Enqueue, Extend, Load, Put, SetState};
+        matches!(self, Beat | Commit | Enqueue | Extend | Load | Put | SetState)
     }
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
     fn tells(self) -> bool {
-        matches!(self, Verb::Adopt | Verb::Delete | Verb::Extend | Verb::Settle)
+        matches!(self, Verb::Adopt | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
     }
 }
 
@@ -337,7 +338,6 @@ fn body(source: &str) -> String {
 fn include_into(code: &mut String, source: &str) {
     for line in source.lines() {
         match line.trim_start().strip_prefix(INCLUDE) {
-            Some("actions") => code.push_str(&format!("local actions = '{}'\n", actions::table())),
             Some(name) => match SOURCES.iter().find(|(known, _)| *known == name) {
                 Some((_, source)) => include_into(code, source),
                 None => code.push_str(&format!("error('nothing is called {name}')\n")),
@@ -369,16 +369,16 @@ mod tests {
     fn scripts_that_tell_others_know_who_calls_them() {
         let scripts = Scripts::new("P".into(), b"P1234".to_vec());
         for (verb, name) in [
-            (Verb::Delete, "delete"),
+            (Verb::Commit, "commit"),
             (Verb::Extend, "extend"),
             (Verb::Settle, "settle"),
             (Verb::Claim, "claim"),
-            (Verb::Unclaim, "unclaim"),
+            (Verb::Void, "void"),
         ] {
-            let source = ALL[verb as usize].source;
+            let code = body(ALL[verb as usize].source);
             assert_eq!(ALL[verb as usize].name, name);
-            assert_eq!(verb.tells(), source.contains("--#include tell\n"), "{name}");
-            assert_eq!(verb.tells(), source.contains("tell_all()"), "{name}");
+            assert_eq!(verb.tells(), code.contains("local function tell("), "{name}");
+            assert_eq!(verb.tells(), code.contains("tell_all()"), "{name}");
             let packed =
                 scripts.call(verb, RunAt::Driven(Time(7)), (0, 0)).command.get_packed_command();
             let called = packed.windows(5).any(|bytes| bytes == b"P1234");
@@ -391,7 +391,7 @@ mod tests {
         let flags = |source: &str| source.lines().next().unwrap().to_owned();
         let refused: Vec<_> =
             ALL.iter().filter(|s| flags(s.source) == "-- flags:").map(|s| s.name).collect();
-        assert_eq!(refused, ["again", "enqueue", "redrive", "reschedule"]);
+        assert_eq!(refused, ["enqueue", "put"]);
     }
 
     #[test]

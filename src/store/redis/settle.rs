@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use deadpool_redis::redis::Value;
-use foldhash::{HashMap, HashMapExt as _};
 
-use crate::domain::engine;
+use crate::domain::engine::{self, Command};
 use crate::domain::id::{SECOND_CHARS, second_of};
-use crate::domain::lifecycle::{LeaseEnd, Step};
-use crate::domain::{AttemptOutcome, JobKey, State, Time, TopicName, limit};
-use crate::store::{End, LeaseRef, NewJob, Refused, Result, Settle, Settled, codec};
+use crate::domain::{JobKey, State, Time, TopicName, limit};
+use crate::store::{End, LeaseRef, Refused, Result, Settle, Settled};
 
-use super::leases::add_lease;
-use super::record::micros;
+use super::apply::{Request, repeated};
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
@@ -57,22 +54,60 @@ impl RedisStore {
         Ok(settled)
     }
 
+    /// Plain acks go the fast path; all else is left to the engine, and what that path leaves.
     async fn end_part(&self, items: &[Settle]) -> Result<Vec<Answer<Settled>>> {
-        let mut call =
-            self.shard.large_call(Verb::Settle, 2 * items.len() + 4, items.len() * SETTLE_BYTES);
-        let recall = Recall::by(self.shard.clock.now());
-        let order = add_settles(&mut call, items, self.owner, &recall);
-        let mut reply = match self.run_raw(Lane::Write, &call).await? {
-            Value::Int(_) => return Ok(vec![Ok(ACKNOWLEDGED); items.len()]),
-            list => Reply::new(list)?,
-        };
-        self.hints.prune_at(reply.maybe_time()?);
+        let (plain, mut others) = split(items);
         let mut answers = vec![Err(Refused::NotFound); items.len()];
-        for index in order {
-            answers[index] = answer(reply.value()?)?;
+        if !plain.is_empty() {
+            for (index, is_done) in self.ack(items, &plain).await? {
+                if is_done {
+                    answers[index] = Ok(ACKNOWLEDGED);
+                } else {
+                    others.push(index);
+                }
+            }
+        }
+        if others.is_empty() {
+            return Ok(answers);
+        }
+        // In the order of the call, as one lease may come twice.
+        others.sort_unstable();
+        let request = |&index: &usize| {
+            let (key, settle) = items[index].clone().into_command();
+            Request { key, command: Command::Settle(settle), until: None }
+        };
+        let requests: Vec<_> = others.iter().map(request).collect();
+        let outcomes = self.apply_all(&requests).await;
+        let outcomes = outcomes.map_err(|error| super::after(error, others.len() < items.len()))?;
+        for (index, outcome) in others.into_iter().zip(outcomes) {
+            answers[index] = match outcome.answer {
+                engine::Answer::Settled(settled) => settled,
+                _ => return Err(unexpected("a settle")),
+            };
         }
         Ok(answers)
     }
+
+    /// Acknowledges by the fast path; of each whether that was it.
+    async fn ack(&self, items: &[Settle], plain: &[usize]) -> Result<Vec<(usize, bool)>> {
+        let (args, bytes) = (2 * plain.len() + 4, plain.len() * SETTLE_BYTES);
+        let mut call = self.shard.large_call(Verb::Settle, args, bytes);
+        let recall = Recall::by(self.shard.clock.now());
+        let order = add_acks(&mut call, items, plain, self.owner, &recall);
+        let mut reply = match self.run_raw(Lane::Write, &call).await? {
+            Value::Int(_) => return Ok(order.into_iter().map(|index| (index, true)).collect()),
+            list => Reply::new(list)?,
+        };
+        self.hints.prune_at(reply.maybe_time()?);
+        order.into_iter().map(|index| Ok((index, reply.number()? == 1))).collect()
+    }
+}
+
+/// Which of the settles the fast path may end, and all others.
+fn split(items: &[Settle]) -> (Vec<usize>, Vec<usize>) {
+    let repeated = repeated(items.iter().map(|item| &item.lease.key));
+    let goes = |item: &Settle| is_plain(item) && !repeated.contains(&item.lease.key);
+    (0..items.len()).partition(|&index| goes(&items[index]))
 }
 
 /// How many settles one call may carry; at least one. A follow-up counts like a settle.
@@ -99,39 +134,35 @@ fn weight(item: &Settle) -> (usize, usize) {
     }
 }
 
-/// Plain acks by topic, then everything else; the order in which they are answered.
-fn add_settles(call: &mut Call, items: &[Settle], caller: u32, recall: &Recall) -> Vec<usize> {
-    if let [item] = items
-        && is_plain(item)
-        && item.owner == caller
+/// Plain acks by topic; the order in which they are answered.
+fn add_acks(
+    call: &mut Call,
+    items: &[Settle],
+    plain: &[usize],
+    caller: u32,
+    recall: &Recall,
+) -> Vec<usize> {
+    if let [alone] = plain
+        && items[*alone].owner == caller
     {
-        add_alone(call, &item.lease, recall);
-        return vec![0];
+        add_alone(call, &items[*alone].lease, recall);
+        return vec![*alone];
     }
-    let mut times: HashMap<&JobKey, u32> = HashMap::with_capacity(items.len());
-    items.iter().for_each(|item| *times.entry(&item.lease.key).or_default() += 1);
-    let plain = |item: &Settle| is_plain(item) && times.get(&item.lease.key) == Some(&1);
     let mut sections: Vec<Section> = Vec::new();
-    let mut others = Vec::new();
-    for (index, item) in items.iter().enumerate() {
+    for &index in plain {
+        let item = &items[index];
         let (topic, ours) = (&item.lease.key.topic, item.owner == caller);
-        if !plain(item) {
-            others.push(index);
-            continue;
-        }
         match sections.iter_mut().find(|known| known.topic == topic && known.ours == ours) {
             Some(section) => section.acks.push(index),
             None => sections.push(Section { topic, ours, acks: vec![index] }),
         }
     }
     call.arg(sections.len());
-    let mut order = Vec::with_capacity(items.len());
+    let mut order = Vec::with_capacity(plain.len());
     for section in sections {
         section.add(call, items, recall);
         order.extend(section.acks);
     }
-    others.iter().for_each(|&index| add_settle(call, &items[index]));
-    order.extend(others);
     order
 }
 
@@ -193,53 +224,4 @@ impl Section<'_> {
 fn is_plain(item: &Settle) -> bool {
     matches!(&item.end, End::Ack { result: None, follow_ups } if follow_ups.is_empty())
         && item.deadline.is_none()
-}
-
-fn add_settle(call: &mut Call, item: &Settle) {
-    add_lease(call, &item.lease);
-    let guard = item.deadline.map_or(String::new(), |deadline| deadline.0.to_string());
-    match &item.end {
-        End::Ack { result, follow_ups } => {
-            let done = AttemptOutcome::Succeeded;
-            call.arg("a").arg(guard).arg(done.code()).arg(engine::settled_code(done, false));
-            call.arg(0).arg("").arg("").arg(0);
-            let result =
-                result.as_ref().map(|result| [b"+", &codec::encode_payload(result)[..]].concat());
-            call.arg(result.unwrap_or_default()).arg(follow_ups.len());
-            follow_ups.iter().for_each(|job| add_follow_up(call, &job.clone().into()));
-        }
-        End::Decided { end, dead_retention } => add_decided(call, &guard, end, *dead_retention),
-    }
-}
-
-fn add_decided(call: &mut Call, guard: &str, end: &LeaseEnd, dead_retention: Duration) {
-    let (step, delay) = match end.step {
-        Step::Wait(delay) => ("w", delay.map(micros)),
-        Step::Die => ("d", None),
-    };
-    call.arg(step).arg(guard).arg(end.outcome.code());
-    call.arg(engine::settled_code(end.outcome, end.dead_lettered))
-        .arg(u8::from(end.counted))
-        .arg(&end.error);
-    call.arg(delay.map_or(String::new(), |micros| micros.to_string())).arg(micros(dead_retention));
-    call.arg("").arg(0);
-}
-
-fn add_follow_up(call: &mut Call, job: &NewJob) {
-    call.arg(job.key.topic.as_str()).arg(job.key.id.as_str()).arg(super::enqueue::blob(job));
-}
-
-fn answer(value: Value) -> Result<Answer<Settled>> {
-    if matches!(value, Value::Int(_)) {
-        return Ok(Ok(ACKNOWLEDGED));
-    }
-    let mut reply = Reply::new(value)?;
-    let (code, state) = (reply.number()?, super::state(reply.number()?)?);
-    Ok(match code {
-        0 => Ok(Settled { repeated: false, state }),
-        1 => Ok(Settled { repeated: true, state }),
-        2 => Err(Refused::NotFound),
-        3 => Err(Refused::Stale),
-        _ => return Err(unexpected("the code of a settle")),
-    })
 }

@@ -19,7 +19,9 @@ fn called(file: &str) -> Vec<&'static str> {
     let capitalized = |word: &str| word[..1].to_uppercase() + &word[1..];
     let calls = |script: &&Source| {
         let verb: String = script.name.split('_').map(capitalized).collect();
-        code.contains(&format!("(Verb::{verb}"))
+        let name = format!("Verb::{verb}");
+        let mut behind = code.split(&name).skip(1);
+        behind.any(|code| !code.starts_with(|c: char| c.is_ascii_alphanumeric()))
     };
     ALL.iter().filter(calls).map(|script| script.name).collect()
 }

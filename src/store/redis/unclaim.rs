@@ -1,9 +1,9 @@
 //! Unclaim: undo leases that reached nobody, one by one or all of a claim whose answer was lost.
 
-use crate::domain::limit;
+use crate::domain::engine::{Answer, Command};
 use crate::store::{LeaseRef, LostClaim, Result, Unclaim, Undone};
 
-use super::leases::add_lease;
+use super::apply::{Outcome, Request};
 use super::script::Verb;
 use super::upkeep::FIRST;
 use super::{Lane, RedisStore};
@@ -41,24 +41,23 @@ impl RedisStore {
     }
 
     async fn undo(&self, refs: &[LeaseRef]) -> Result<u64> {
-        let mut undone = 0;
-        for part in refs.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Unclaim);
-            call.arg("");
-            part.iter().for_each(|lease| add_lease(&mut call, lease));
-            let mut reply = self.run(Lane::Write, &call).await?;
-            self.hints.prune_at(reply.maybe_time()?);
-            undone += reply.count()?;
-        }
-        Ok(undone)
+        let request = |LeaseRef { key, token }: &LeaseRef| Request {
+            key: key.clone(),
+            command: Command::Unclaim(*token),
+            until: None,
+        };
+        let requests: Vec<_> = refs.iter().map(request).collect();
+        let undone = self.apply_all(&requests).await?;
+        let is_done = |outcome: &Outcome| outcome.answer == Answer::Done(true);
+        Ok(undone.iter().filter(|outcome| is_done(outcome)).count() as u64)
     }
 
     /// Makes sure that a claim whose answer was lost takes nothing if it arrives only now: Redis may read
     /// what an old connection has sent after what came by a new one.
     async fn give_up(&self, nonce: u32) -> Result<()> {
-        let mut call = self.call(Verb::Unclaim);
+        let mut call = self.call(Verb::Void);
         call.arg(void(nonce).as_slice());
-        self.run(Lane::Write, &call).await.map(drop)
+        self.run_raw(Lane::Write, &call).await.map(drop)
     }
 }
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::domain::engine;
 use crate::domain::{Away, JobId, JobKey, StreamId, Time, TopicName, limit};
 use crate::store::{Lease, LeaseRef, Pruned, Reaped, Result, Tidied};
 
-use super::leases::lease_of;
+use super::entry::{Entry, micros, read_lease, split};
 use super::member::{arrival_of, due_of};
-use super::record::{Record, StoredLease, micros, read_entry};
-use super::reply::unexpected;
+use super::reply::{Reply, unexpected};
 use super::script::Verb;
 use super::{Lane, RedisStore};
 
@@ -31,15 +31,23 @@ const TOPICS_MAX: usize = 128;
 /// A running job among all.
 pub(super) struct Run {
     pub(super) key: JobKey,
-    pub(super) lease: StoredLease,
+    pub(super) lease: engine::Lease,
     pub(super) due: Time,
     pub(super) sequence: i64,
 }
 
-/// The lease and the record of a job that runs.
-fn running(entry: Bytes) -> Result<(StoredLease, Bytes)> {
-    let (lease, record) = read_entry(entry)?;
-    Ok((lease.ok_or_else(|| unexpected("a lease"))?, record))
+/// A job with its entry, as scripts answer it: topic, id, entry. One that cannot be read is left out: it must not keep
+/// the others from what is due.
+fn job(reply: &mut Reply) -> Result<Option<(JobKey, Entry)>> {
+    let (topic, id) = (TopicName::stored(&reply.text()?), JobId::stored(&reply.text()?));
+    let key = JobKey { topic, id };
+    match Entry::read(reply.bytes()?) {
+        Ok(entry) => Ok(Some((key, entry))),
+        Err(error) => {
+            tracing::error!(job = %key, %error, "a job is damaged");
+            Ok(None)
+        }
+    }
 }
 
 impl RedisStore {
@@ -54,10 +62,8 @@ impl RedisStore {
         let away = since.zip(until).map(|(since, until)| Away { since, until });
         let mut leases = Vec::new();
         while !reply.is_empty() {
-            let topic = TopicName::stored(&reply.text()?);
-            let key = JobKey { topic, id: JobId::stored(&reply.text()?) };
-            let (held, record) = running(reply.bytes()?)?;
-            leases.push(lease_of(key, held, &Record::read(record)?, now)?);
+            let job = job(&mut reply)?;
+            leases.extend(job.and_then(|(key, entry)| entry.lease_of(key, now)));
         }
         self.hints.looked(&self.hints.reap, look, next);
         Ok(Reaped { now, leases, next, away })
@@ -69,10 +75,17 @@ impl RedisStore {
         let mut call = self.call(Verb::Prune);
         call.arg(limit.min(limit::CALL_JOBS_MAX));
         let mut reply = self.run(Lane::Write, &call).await?;
-        let (now, pruned) = (reply.time()?, reply.count()?);
-        let pruned = Pruned { now, pruned, next: reply.maybe_time()? };
-        self.hints.looked(&self.hints.prune, look, pruned.next);
-        Ok(pruned)
+        let (now, next) = (reply.time()?, reply.maybe_time()?);
+        let mut found = Vec::new();
+        while !reply.is_empty() {
+            found.extend(job(&mut reply)?);
+        }
+        let pruned = found.len() as u64;
+        // What has expired and is kept is to be forgotten later.
+        let again = self.prune_found(now, found).await?;
+        let next = next.into_iter().chain(again).min();
+        self.hints.looked(&self.hints.prune, look, next);
+        Ok(Pruned { now, pruned, next })
     }
 
     /// [`Store::tidy`](crate::store::Store::tidy).
@@ -96,12 +109,12 @@ impl RedisStore {
 
     /// [`Store::leases_of`](crate::store::Store::leases_of).
     pub(super) async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>> {
-        let id = |lease: &StoredLease| StreamId { owner: lease.owner, stream: lease.stream };
+        let id = |lease: &engine::Lease| StreamId { owner: lease.owner, stream: lease.stream };
         self.leases_where(|lease| streams.contains(&id(lease))).await
     }
 
     /// The running leases that `is_wanted`. Long, and seldom: all leases are read, in portions.
-    async fn leases_where(&self, is_wanted: impl Fn(&StoredLease) -> bool) -> Result<Vec<Lease>> {
+    async fn leases_where(&self, is_wanted: impl Fn(&engine::Lease) -> bool) -> Result<Vec<Lease>> {
         let topics = {
             let _permit = self.permit().await?;
             self.shard.all_topics().await?
@@ -152,7 +165,8 @@ impl RedisStore {
         let mut runs = Vec::new();
         while !reply.is_empty() {
             let id = JobId::stored(&reply.text()?);
-            let (lease, head) = running(reply.bytes()?)?;
+            let (lease, head) = split(reply.bytes()?)?;
+            let lease = read_lease(lease.ok_or_else(|| unexpected("a lease"))?)?;
             let (due, sequence) = (due_of(&head), arrival_of(&head));
             let key = JobKey { topic: topic.clone(), id };
             runs.push(Run { key, lease, due, sequence });

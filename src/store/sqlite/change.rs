@@ -48,9 +48,10 @@ fn read_back(session: &mut Session<'_>, key: &JobKey) -> Done<Option<Job>> {
 /// [`Store::redrive`](crate::store::Store::redrive).
 pub(super) fn redrive(session: &mut Session<'_>, redrive: &Redrive) -> Done<Redriven> {
     let (mut done, mut met) = (Redriven::default(), HashSet::new());
+    let command = redrive.command();
     for id in &redrive.ids {
         let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
-        let command = redrive.command(done.redriven);
+        let command = command.after(u32::try_from(done.redriven).unwrap_or(u32::MAX));
         // A job that is named again is left.
         if met.insert(id) && redrive_one(session, &key, &command, redrive.dry_run)? {
             done.redriven += 1;

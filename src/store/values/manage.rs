@@ -78,13 +78,13 @@ pub struct Redriven {
 // === impl Redrive ===
 
 impl Redrive {
-    /// What is asked of the engine about each of the jobs, when so many were put back before it.
+    /// What is asked of the engine about each of the jobs.
     #[must_use]
-    pub fn command(&self, redriven: u64) -> engine::Redrive {
-        let nth = u32::try_from(redriven).unwrap_or(u32::MAX);
+    pub fn command(&self) -> engine::Redrive {
         engine::Redrive {
             states: self.states.clone(),
-            delay: self.delay.saturating_add(self.spacing.saturating_mul(nth)),
+            delay: self.delay,
+            spacing: self.spacing,
             ttl: self.ttl,
             target: self.target.clone().filter(|target| *target != self.topic),
         }

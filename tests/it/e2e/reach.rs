@@ -175,7 +175,7 @@ async fn one_of_two_shards_serves_while_the_other_is_awaited() {
 #[tokio::test]
 async fn a_redis_that_turns_out_to_be_another_shards_is_not_touched() {
     let Some(mut redis) = Redis::durable().await else { return };
-    redis.command(&["HSET", "ringq:shard", "name", "s1", "format", "2"]).await;
+    redis.command(&["HSET", "ringq:shard", "name", "s1", "format", "1"]).await;
     redis.kill();
     let server = Setup::on(&redis.url()).start().await;
     redis.restart().await;

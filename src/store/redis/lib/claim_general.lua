@@ -6,13 +6,12 @@ local alarms, expiries_left, turn, wanted, leases, ends, members, records, who, 
 -- A time before which no lease of the topic ends, and the marks of the orders that it may have jobs in.
 local bound, marks
 -- What the lease of a job looks like behind its token; and its deadline as text.
-local function suffix(taker, ack, duration, first)
+local function suffix(taker, ack, duration)
   local deadline = math.min(now + duration, $time.max)
   bound = math.min(bound, deadline)
   local tail = taker.seat
-  if first ~= now or duration ~= taker.lease then
-    tail = pack($held[first_start], first) .. sub(tail, $held.extended, $held.duration - 1)
-      .. pack($held[duration], duration) .. sub(tail, $held.worker)
+  if duration ~= taker.lease then
+    tail = sub(tail, 1, $held.duration - 1) .. pack($held[duration], duration) .. sub(tail, $held.worker)
   end
   return char(ack) .. pack($lease[started..deadline], now, deadline) .. tail, string.format('%d', deadline)
 end
@@ -37,22 +36,15 @@ local function next_taker(bytes)
   end
 end
 
--- The lease of a job with a past, a payload apart, or a lease duration of its own.
-local function special(taker, id, apart, own_lease)
-  local first, more = now, P .. 'more:' .. name
-  local failure, payload = false, false
-  if apart % (2 * $apart.story) >= $apart.story then
-    local began, _
-    began, _, _, _, failure = unpack_($story[first_start..error], call('HGET', more, 's' .. id))
-    if began ~= 0 then first = began end
-  end
-  if apart % (2 * $apart.payload) >= $apart.payload then payload = call('HGET', more, 'p' .. id) end
-  if failure or payload then
+-- The lease of a job with a past, with parts, or with a lease duration of its own.
+local function special(taker, id, apart, lived, own_lease)
+  if apart % (2 * $apart.payload) >= $apart.payload then
     local e = #extras
-    extras[e + 1], extras[e + 2], extras[e + 3] = #members, failure, payload
+    extras[e + 1], extras[e + 2] = #members, call('HGET', P .. 'more:' .. name, 'p' .. id)
   end
-  local ack = apart == 0 and $ack.removes or apart == $apart.kept and $ack.keeps or $ack.looks
-  return suffix(taker, ack, own_lease > 0 and own_lease - 1 or taker.lease, first)
+  local ack = $ack.looks
+  if apart == 0 then ack = $ack.removes elseif apart == $apart.kept and not lived then ack = $ack.keeps end
+  return suffix(taker, ack, own_lease > 0 and own_lease - 1 or taker.lease)
 end
 
 -- A member whose job somebody has removed by hand: nobody must come here for it again and again. In the line
@@ -72,21 +64,22 @@ local function take(page, ids, found, out, expired)
   for i = 1, #ids do
     local record, id, own_lease, expires = found[i], ids[i], 0, 0
     if not record then return count, page[i], true end
-    local apart, inside, bytes = unpack_($record[apart..bytes], record, $record.apart)
+    local apart, inside, bytes = unpack_($record[apart,inside,bytes], record, $record.apart)
     if inside >= $inside.extension then
       expires, own_lease = unpack_($record[expire,own_lease], record, $record.expire)
     end
     if expires ~= 0 and expires <= now then
-      expired[#expired + 1] = id
+      expired[#expired + 1] = page[i]
     else
       local taker = next_taker(bytes)
       if not taker then return count, page[i] end
       local tail, deadline = taker.tail, taker.deadline
+      local lived = inside % (2 * $inside.life) >= $inside.life
       if apart ~= 0 or own_lease ~= 0 then
-        tail, deadline = special(taker, id, apart, own_lease)
+        tail, deadline = special(taker, id, apart, lived, own_lease)
       elseif not tail then
         -- Nothing but the job's own fields hangs on it: its ack may simply remove them.
-        taker.tail, taker.deadline = suffix(taker, $ack.removes, taker.lease, now)
+        taker.tail, taker.deadline = suffix(taker, $ack.removes, taker.lease)
         tail, deadline = taker.tail, taker.deadline
       end
       local token = sub(tokens, t, t + 7)
@@ -100,13 +93,11 @@ local function take(page, ids, found, out, expired)
   return count
 end
 
-local function expire_all(ids)
-  --#include record
-  --#include recall
-  --#include lifecycle
-  local k = topic_of(name)
-  for _, id in ipairs(ids) do find(k, id) end
-  expiries_left = expiries_left - #ids
+-- What has expired is in no order any more; that it has is written by a prune, which finds it among the alarms.
+local function expire_all(waits, backs, expired)
+  if waits then call('ZREM', waits, unpack(expired)) end
+  if backs then call('ZREM', backs, unpack(expired)) end
+  expiries_left = expiries_left - #expired
 end
 
 -- Takes what is ready at one priority; -1 if nobody can take more, -2 if the call is full. `line`, `waits`,
@@ -137,7 +128,7 @@ local function take_priority(line, waits, backs)
       if backs then of_line = of_line - call('ZREM', backs, unpack(out)) end
       if of_line > 0 then call('LTRIM', line, of_line, '-1') end
     end
-    if expired[1] then expire_all(expired) end
+    if expired[1] then expire_all(waits, backs, expired) end
     if lost then strike(stop, waits, backs) elseif stop then return -1 end
     if lost or expiries_left < 0 then return -2 end
     if #page < limit then return nil end
@@ -158,7 +149,7 @@ local function next_due(order, letter, rest)
       return (rest == 0 or due < rest) and due or rest
     end
     -- It will never be due.
-    if record then expire_all({ id }) else strike(first, order) end
+    if record then expire_all(order, nil, { first }) else strike(first, order) end
     if expiries_left < 0 then return -2 end
     first = call('ZRANGE', order, '0', '0')[1]
   end
@@ -233,10 +224,10 @@ general = function(topic, at, takers)
     local blob = ARGV[at + index]
     local jobs, bytes, lease, oversize = unpack_($seat[jobs..oversize], blob)
     if jobs > 0 then
-      local seat = sub(blob, $seat.first_start)
+      local seat = sub(blob, $seat.extended)
       -- Behind the length come token, mark, start and deadline.
       turn[#turn + 1] = { index = index, seat = seat, lease = lease,
-                          head = pack($entry[running..length], $running, #seat + $lease.first_start - 1),
+                          head = pack($entry[running..length], $running, #seat + $lease.extended - 1),
                           jobs = jobs, bytes = bytes, oversize = oversize == 1 }
     end
     wanted = wanted + jobs
@@ -254,7 +245,7 @@ general = function(topic, at, takers)
   if alarms[1] then call('ZREM', P .. 'alarms', unpack(alarms)) end
   local lists = takers > 1 and { members, records, who, extras } or { members, records, extras }
   reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =
-    rest, #members, takers > 1 and 1 or 0, #extras / 3
+    rest, #members, takers > 1 and 1 or 0, #extras / 2
   r = r + 4
   for _, list in ipairs(lists) do
     for i = 1, #list do reply[r + i] = list[i] end

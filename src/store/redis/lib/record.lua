@@ -1,13 +1,6 @@
--- A job's record: read, written, and put where its state says. Places are named in `layout.rs`, what they mean is told
--- in `record.rs`, the keys in `keys.rs`. Slow but complete: scripts do their common case without it. Needs `line.lua`.
+-- A job's entry: what scripts read of its record, and the orders and indexes in which it stands. Places are named in
+-- `layout.rs`, what they mean is told in `entry.rs`, the keys in `keys.rs`. Needs `line.lua`.
 local spack, sunpack, sub, band = struct.pack, struct.unpack, string.sub, bit.band
-local NO_REQUEST = string.rep('\0', 8)
--- Phases of a job that is finished; one that waits or runs is in phase 0.
-local SUCCEEDED, DEAD, CANCELLED, EXPIRED = $phase.succeeded, $phase.dead, $phase.cancelled, $phase.expired
--- States, as replies have them; for those of finished jobs see `state_in`.
-local SCHEDULED, READY, RUNNING, BACKOFF = 0, 1, 2, 3
--- Of a former lease the token and how it ended; as many of them as are remembered.
-local PAST_BYTES, PAST_BYTES_MAX = 9, 9 * ($limit.attempts + 1)
 -- The mark of a line with gaps, how many are a few, how many members leave it for each gap that is too many, and how
 -- many for all gaps of one script.
 local GAPS, GAPS_MIN, GAPS_STEP, GAPS_LOOKS = '-', 512, 16, 512
@@ -50,84 +43,29 @@ local function topic_or_create(name)
   return topic_of(name)
 end
 
--- A record as a table. `tail` is what no script looks into: headers, retry policy and payload.
-local function parse(k, id, raw)
-  local j = { k = k, id = id, expire = 0, has_request = 0, request = NO_REQUEST, own_lease = 0, retention = 0 }
-  local apart, inside
-  j.due, j.arrival, j.created, apart, inside, j.bytes, j.phase, j.priority, j.generation, j.failures,
-    j.deliveries, j.keep = sunpack($record[due..keep], raw)
-  local at = $record.expire
-  if band(inside, $inside.extension) ~= 0 then
-    j.expire, j.has_request, j.request, j.own_lease, j.retention =
-      sunpack($record[expire..retention], raw, at)
-    at = $record.tail
+-- The head of a record as a table, with the whole record.
+local function head_of(k, id, record)
+  local j = { k = k, id = id, record = record, expire = 0 }
+  local inside, _
+  j.due, j.arrival, j.created, j.apart, inside, j.version, _, j.phase, j.priority = sunpack($record[due..priority], record)
+  if inside >= $inside.extension then
+    j.expire = sunpack($record[expire], record, j.phase == 0 and $record.expire or $ended.expire)
   end
-  j.has_story, j.large = band(apart, $apart.story) ~= 0, band(apart, $apart.payload) ~= 0
-  j.next = band(apart, $apart.next) ~= 0
-  j.has_history, j.has_result = band(apart, $apart.history) ~= 0, band(apart, $apart.result) ~= 0
-  j.holds, j.tail = band(inside, $inside.body + $inside.terms), sub(raw, at)
   return j
-end
-
-local function format(j)
-  local apart = (j.keep ~= 0 and $apart.kept or 0) + (j.has_story and $apart.story or 0)
-    + (j.large and $apart.payload or 0) + (j.next and $apart.next or 0)
-    + (j.has_history and $apart.history or 0) + (j.has_result and $apart.result or 0)
-  local extended = j.expire ~= 0 or j.has_request ~= 0 or j.own_lease ~= 0 or j.retention ~= 0
-  local inside = j.holds + (extended and $inside.extension or 0)
-  local head = spack($record[due..keep], j.due, j.arrival, j.created, apart, inside, j.bytes,
-    j.phase, j.priority, j.generation, j.failures, j.deliveries, j.keep)
-  if extended then
-    head = head .. spack($record[expire..retention], j.expire, j.has_request, j.request, j.own_lease, j.retention)
-  end
-  return head .. j.tail
-end
-
--- What became of the job so far; empty for one that was never leased.
-local function story(j)
-  if j.s then return j.s end
-  j.s = { first = 0, finished = 0, forgotten = 0, worker = '', error = '', progress = '', past = '' }
-  local raw = j.has_story and call('HGET', j.k.more, 's' .. j.id)
-  if raw then
-    local s = j.s
-    s.first, s.finished, s.forgotten, s.worker, s.error, s.progress, s.past =
-      sunpack($story[first_start..past], raw)
-  end
-  return j.s
-end
-
-local function save_story(j)
-  local s = j.s
-  if not s then return end
-  local empty = s.first + s.finished + s.forgotten == 0
-    and s.worker .. s.error .. s.progress .. s.past == ''
-  if empty then
-    if j.has_story then call('HDEL', j.k.more, 's' .. j.id) end
-  else
-    call('HSET', j.k.more, 's' .. j.id, spack($story[first_start..past], s.first, s.finished, s.forgotten,
-      #s.worker, s.worker, #s.error, s.error, #s.progress, s.progress, #s.past, s.past))
-  end
-  j.has_story = not empty
 end
 
 local function lease_of(raw)
   local l = { raw = raw }
-  l.token, l.ack, l.started, l.deadline, l.first, l.extended, l.owner, l.stream, l.grace,
-    l.duration = sunpack($lease[token..duration], raw)
-  if l.first == 0 then l.first = l.started end
+  l.token, l.ack, l.started, l.deadline, l.extended, l.owner, l.stream, l.grace, l.duration =
+    sunpack($lease[token..duration], raw)
   l.worker = sub(raw, $lease.worker)
   return l
 end
 
 local function format_lease(l)
-  local raw = spack($lease[token..duration], l.token, l.ack, l.started, l.deadline, l.first, l.extended,
-    l.owner, l.stream, l.grace, l.duration) .. l.worker
+  local raw = spack($lease[token..duration], l.token, l.ack, l.started, l.deadline, l.extended, l.owner, l.stream,
+    l.grace, l.duration) .. l.worker
   return spack($entry[running..length], $running, #raw) .. raw
-end
-
-local function save(j)
-  save_story(j)
-  call('HSET', j.k.jobs, j.id, (j.lease and format_lease(j.lease) or '') .. format(j))
 end
 
 -- Of what lies under an id the lease, if the job runs, and the record.
@@ -137,35 +75,34 @@ local function parts_of(raw)
   return sub(raw, $entry.token, at - 1), sub(raw, at)
 end
 
--- The job as it lies there, with its lease if it runs.
-local function load(k, id)
-  local raw = call('HGET', k.jobs, id)
-  if not raw then return nil end
+-- The job of an entry, with its lease if it runs.
+local function job_of(k, id, raw)
   local lease, record = parts_of(raw)
-  local j = parse(k, id, record)
+  local j = head_of(k, id, record)
   if lease then j.lease = lease_of(lease) end
   return j
 end
 
--- The state of a job in this phase, which is finished: 4 succeeded, 5 dead, 6 cancelled, 7 expired.
-local function state_in(phase) return phase + 2 end
-
-local function state(j)
-  if j.lease then return RUNNING end
-  if j.phase ~= 0 then return state_in(j.phase) end
-  if j.due <= now then return READY end
-  return j.failures == 0 and SCHEDULED or BACKOFF
+local function load(k, id)
+  local raw = call('HGET', k.jobs, id)
+  return raw and job_of(k, id, raw) or nil
 end
 
--- === where a job lies ===
+local function save(j)
+  call('HSET', j.k.jobs, j.id, (j.lease and format_lease(j.lease) or '') .. j.record)
+end
+
+-- === where a job stands ===
 
 local function global_member(j) return j.k.name .. '\0' .. j.id end
 
 local function member(j) return spack($member[due..arrival], j.due, j.arrival) .. j.id end
 
+local function has_failed(j) return band(j.apart, $apart.failed) ~= 0 end
+
 -- Jobs that never failed and those that did lie apart, so that either can be counted and listed.
 local function order_of(j)
-  return P .. (j.failures > 0 and 'back:' or 'wait:') .. j.priority .. ':' .. j.k.name
+  return P .. (has_failed(j) and 'back:' or 'wait:') .. j.priority .. ':' .. j.k.name
 end
 
 -- The mark of an order in the topic's `marks`: a digit, or from `a` on for jobs that failed.
@@ -213,7 +150,7 @@ end
 local function join(j)
   local key, m = order_of(j), member(j)
   call('ZADD', key, text(j.due), m)
-  mark(j.k, j.priority, j.failures > 0)
+  mark(j.k, j.priority, has_failed(j))
   if j.expire ~= 0 then
     call('ZADD', P .. 'alarms', text(j.expire), global_member(j))
     alarm_at(j.expire)
@@ -232,7 +169,7 @@ end
 -- A job that stands in the line leaves a gap there. Once half of a line is gaps, and these are not a few, each
 -- further one takes some members off its head: what was cancelled does not outlast what waits by much.
 local function leave_line(j)
-  if j.priority > 0 or j.failures > 0 or j.expire ~= 0 then return end
+  if j.priority > 0 or has_failed(j) or j.expire ~= 0 then return end
   local k, closed = j.k, false
   local gaps = string.find(k.marks, GAPS, 1, true) and tonumber(call('HGET', k.key, 'gaps')) or 0
   if gaps >= GAPS_MIN and 2 * gaps > call('LLEN', P .. 'line:' .. k.name) then
@@ -244,11 +181,9 @@ local function leave_line(j)
   note_gaps(k, false)
 end
 
--- The job is taken from wherever its state has put it. The caller saves or forgets it.
+-- The job is taken from wherever it stands. The caller saves or forgets it.
 local function leave(j)
   if j.lease then
-    local s = story(j)
-    s.worker, s.first = j.lease.worker, j.lease.first
     call('ZREM', j.k.ends, end_of(j))
     j.lease = nil
   elseif j.phase == 0 then

@@ -1,0 +1,10 @@
+-- flags: allow-oom
+-- commit: write what was decided about jobs. An item is what one decision, or several about the same jobs, make of them:
+-- all of it is written, or nothing, if a job is not any more what it was when that was decided.
+-- ARGV: now; per item: how many writes and from when until when it holds (`layout.rs`); per write: topic, id, what it was
+--       decided on (empty: no record; `?`: nor anything known of its id; else version, of a running job its token, and the deadline that its lease must
+--       have still), what to do (`commit.rs`), what comes behind the fixed part of the record, how many
+--       parts change; per part: what (the letter of its kind, and `+` written, `-` dropped, `^` taken over from
+--       the waiting generation, or the bytes of it that stay behind what is written), bytes.
+-- Reply: now, next upkeep (0: none), then per item 1, or 0 if it was not written.
+--#include commit

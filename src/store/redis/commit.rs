@@ -1,0 +1,376 @@
+//! Commit: write what was decided about jobs, all that belongs together or nothing (`commit.lua`).
+
+use bytes::BufMut as _;
+use rand::Rng as _;
+
+use crate::domain::engine::{
+    self, Counts, LeaseNews, Moment, PartChange, PayloadChange, Phase, Record, Window,
+};
+use crate::domain::{JobKey, Keep, Payload, Spec, State, Time};
+use crate::store::codec;
+
+use super::entry::{
+    Entry, INLINE_BYTES_MAX, Version, clamped, phase_of, put_extension, put_fixed, put_message,
+};
+use super::layout::{TIME_MAX, apart, inside};
+use super::script::Call;
+
+/// A job as it is read and decided about: what was found, and what is to become of it.
+pub(super) struct Slot {
+    /// What was found under its id.
+    pub(super) entry: Option<Entry>,
+    /// The record as decided so far.
+    pub(super) record: Option<Record>,
+    pub(super) fate: Fate,
+    pub(super) parts: engine::Parts,
+    pub(super) counts: Counts,
+    pub(super) ended: Option<State>,
+    pub(super) news: Option<LeaseNews>,
+    /// The deadline that its lease must have still.
+    pub(super) deadline: Option<Time>,
+    /// Nothing may be known of its id, either.
+    pub(super) is_unknown: bool,
+    /// Which item it is part of.
+    pub(super) item: Option<usize>,
+    /// What it comes from, if it moves here from another topic.
+    pub(super) moved: Option<Entry>,
+}
+
+/// What is to be written of a job; the numbers are those of `commit.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Remove = 0,
+    Write = 1,
+    Arrive = 2,
+    /// Nothing.
+    Keep = 3,
+}
+
+/// Writes that belong together.
+pub(super) struct Item {
+    /// The jobs that it is about, in the order in which they are written.
+    pub(super) keys: Vec<JobKey>,
+    /// When what was decided holds.
+    pub(super) window: Window,
+    /// Whether it needs memory that ends of jobs do not.
+    pub(super) grows: bool,
+    /// Whether it moves a job from the first key to the second.
+    pub(super) moves: bool,
+}
+
+/// Bits of a plan's mode: which of its times are counted from the commit, and whether the job goes on running.
+mod mode {
+    pub(super) const DUE: u8 = 1;
+    pub(super) const CREATED: u8 = 2;
+    pub(super) const EXPIRE: u8 = 4;
+    pub(super) const FINISHED: u8 = 8;
+    pub(super) const FORGOTTEN: u8 = 16;
+    pub(super) const RUNS: u8 = 32;
+}
+
+/// A part that changes: its kind, what is done, and with what bytes.
+struct PartWrite {
+    what: String,
+    bytes: Vec<u8>,
+}
+
+/// What a part is called, by what it is.
+mod kind {
+    pub(super) const PAYLOAD: char = 'p';
+    pub(super) const NEXT: char = 'q';
+    pub(super) const ATTEMPTS: char = 'h';
+    pub(super) const RESULT: char = 'r';
+}
+
+// === impl Item ===
+
+impl Item {
+    /// Adds it to a call, with the jobs of it.
+    pub(super) fn add<'a>(
+        &self,
+        call: &mut Call,
+        decided: Time,
+        slots: impl IntoIterator<Item = (&'a JobKey, &'a Slot)>,
+    ) {
+        let mut head = Vec::with_capacity(17);
+        head.put_u16(u16::try_from(self.keys.len()).unwrap_or(u16::MAX));
+        head.put_uint(clamped(self.window.from).unsigned_abs(), 7);
+        head.put_uint(clamped(self.window.until).unsigned_abs(), 7);
+        head.put_u8(u8::from(self.moves));
+        call.arg(head);
+        for (key, slot) in slots {
+            slot.add(call, key, decided);
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    pub(super) fn new(entry: Option<Entry>) -> Slot {
+        Slot {
+            record: entry.as_ref().map(|entry| entry.record.clone()),
+            entry,
+            fate: Fate::Keep,
+            parts: engine::Parts::default(),
+            counts: Counts::default(),
+            ended: None,
+            news: None,
+            deadline: None,
+            is_unknown: false,
+            item: None,
+            moved: None,
+        }
+    }
+
+    /// What its parts are those of.
+    fn origin(&self) -> Option<&Entry> {
+        self.moved.as_ref().or(self.entry.as_ref())
+    }
+
+    /// Bytes that it sends, about.
+    pub(super) fn bytes(&self) -> usize {
+        let payload = |change: &PayloadChange| match change {
+            PayloadChange::Set(payload) => payload.body.len(),
+            _ => 0,
+        };
+        let part = |change: &PartChange<Payload>| match change {
+            PartChange::Set(payload) => payload.body.len(),
+            _ => 0,
+        };
+        let engine::Parts { payload: own, next_payload, result, attempts } = &self.parts;
+        let errors: usize = attempts.added.iter().map(|attempt| attempt.error.len()).sum();
+        let record = self.record.as_ref().map_or(0, record_bytes);
+        // What goes to another topic is copied there.
+        let moved = self.moved.as_ref().map_or(0, |entry| {
+            let attempts: u32 = entry.record.life.attempts.iter().sum();
+            usize::try_from(entry.record.bytes + u64::from(attempts)).unwrap_or(usize::MAX)
+        });
+        payload(own) + part(next_payload) + part(result) + errors + record + moved
+    }
+
+    fn add(&self, call: &mut Call, key: &JobKey, decided: Time) {
+        call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(self.expected());
+        let mut plan = Vec::with_capacity(96);
+        plan.put_u8(self.fate as u8);
+        let count = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+        plan.put_u16(count(self.counts.enqueued));
+        plan.put_u16(count(self.counts.succeeded));
+        plan.put_u16(count(self.counts.dead));
+        plan.put_u8(self.ended.map_or(0, phase_of));
+        plan.put_u8(match self.news {
+            None | Some(LeaseNews::Extended) => 0,
+            Some(LeaseNews::Settled) => 1,
+            Some(LeaseNews::Expired) => 2,
+            Some(LeaseNews::Deleted) => 3,
+        });
+        let record = self.record.as_ref().filter(|_| self.fate != Fate::Remove);
+        let Some(record) = record else {
+            call.arg(plan).arg("").arg(0);
+            return;
+        };
+        let (rest, parts) = self.put_record(&mut plan, record, decided);
+        call.arg(plan).arg(rest).arg(parts.len());
+        for PartWrite { what, bytes } in parts {
+            call.arg(what).arg(bytes);
+        }
+    }
+
+    /// What it was decided on.
+    fn expected(&self) -> Vec<u8> {
+        let Some(entry) = &self.entry else {
+            return if self.is_unknown { b"?".to_vec() } else { Vec::new() };
+        };
+        let mut expected = entry.version.to_vec();
+        if let Some(lease) = entry.lease() {
+            expected.put_u64(lease.token.0);
+            if let Some(deadline) = self.deadline {
+                expected.put_uint(clamped(deadline).unsigned_abs(), 7);
+            }
+        }
+        expected
+    }
+
+    /// Whether a part of the found job lies apart, and stays in its place.
+    fn had(&self, part: u8) -> bool {
+        self.origin().is_some_and(|entry| entry.apart & part != 0)
+    }
+
+    /// Writes the record into its plan; what comes behind the fixed part, and the parts that change.
+    fn put_record(
+        &self,
+        plan: &mut Vec<u8>,
+        record: &Record,
+        decided: Time,
+    ) -> (Vec<u8>, Vec<PartWrite>) {
+        let mut parts = Vec::new();
+        let payload = self.payload(&mut parts);
+        let inline = payload.as_deref().filter(|payload| payload.len() <= INLINE_BYTES_MAX);
+        let is_apart = match &payload {
+            Some(payload) if inline.is_none() => {
+                parts.push(PartWrite::set(kind::PAYLOAD, payload.clone()));
+                true
+            }
+            Some(_) => false,
+            None => self.keeps_apart(),
+        };
+        if !is_apart && self.had(apart::PAYLOAD) {
+            parts.push(PartWrite::drop(kind::PAYLOAD));
+        }
+        let has_next = self.change(&mut parts, kind::NEXT, apart::NEXT, &self.parts.next_payload);
+        let has_result = self.change(&mut parts, kind::RESULT, apart::RESULT, &self.parts.result);
+        let mut life = record.life.clone();
+        let attempts = codec::encode_attempts(&self.parts.attempts, &mut life.attempts);
+        if let Some(codec::Splice { front, kept }) = attempts {
+            if !front.is_empty() {
+                parts.push(PartWrite { what: format!("{}{kept}", kind::ATTEMPTS), bytes: front });
+            } else if self.had(apart::ATTEMPTS) {
+                parts.push(PartWrite::drop(kind::ATTEMPTS));
+            }
+        }
+        let spec = codec::encode_spec(&record.spec);
+        let stored_life = codec::encode_life(&life, record.next.as_deref());
+        let is_extended =
+            record.expire.is_some() || record.request.is_some() || record.spec.lease.is_some();
+        let flag = |flag, on| if on { flag } else { 0 };
+        let keeps = record.keep != Keep::Nothing;
+        let flags = [
+            flag(apart::KEPT, keeps)
+                | flag(apart::FAILED, life.failures > 0)
+                | flag(apart::PAYLOAD, is_apart)
+                | flag(apart::NEXT, has_next)
+                | flag(apart::ATTEMPTS, !life.attempts.is_empty())
+                | flag(apart::RESULT, has_result),
+            flag(inside::BODY, is_apart || inline.is_some())
+                | flag(inside::SPEC, spec.is_some())
+                | flag(inside::LIFE, stored_life.is_some())
+                | flag(inside::EXTENSION, is_extended),
+        ];
+        put_times(plan, record, self.entry.as_ref(), decided);
+        let phase = match &record.phase {
+            Phase::Finished(finish) => phase_of(finish.state),
+            Phase::Waiting | Phase::Running(_) => 0,
+        };
+        let version: Version = rand::rng().random();
+        put_fixed(plan, flags, version, record.bytes, [phase, record.priority], record.keep);
+        if is_extended {
+            put_extension(plan, record.request, record.spec.lease);
+        }
+        let mut rest = Vec::new();
+        put_message(&mut rest, spec.as_deref());
+        put_message(&mut rest, stored_life.as_deref());
+        rest.extend(inline.unwrap_or_default());
+        (rest, parts)
+    }
+
+    /// The payload that is written with the record, encoded; `None`: there is none, or it stays where it is, apart.
+    fn payload(&self, parts: &mut Vec<PartWrite>) -> Option<Vec<u8>> {
+        match &self.parts.payload {
+            PayloadChange::Set(payload) => Some(codec::encode_payload(payload)),
+            PayloadChange::Drop => None,
+            PayloadChange::Keep => {
+                let payload = self.origin().and_then(|entry| entry.payload.as_ref());
+                payload.map(|payload| payload.to_vec())
+            }
+            PayloadChange::Promote => {
+                parts.push(PartWrite { what: format!("{}^", kind::PAYLOAD), bytes: Vec::new() });
+                None
+            }
+        }
+    }
+
+    /// Whether the payload lies apart without being written.
+    fn keeps_apart(&self) -> bool {
+        match self.parts.payload {
+            PayloadChange::Keep => self.had(apart::PAYLOAD),
+            PayloadChange::Promote => true,
+            PayloadChange::Set(_) | PayloadChange::Drop => false,
+        }
+    }
+
+    /// Brings a part up to date; whether there is one then.
+    fn change(
+        &self,
+        parts: &mut Vec<PartWrite>,
+        kind: char,
+        flag: u8,
+        change: &PartChange<Payload>,
+    ) -> bool {
+        match change {
+            PartChange::Keep => self.had(flag),
+            PartChange::Set(payload) => {
+                parts.push(PartWrite::set(kind, codec::encode_payload(payload)));
+                true
+            }
+            PartChange::Drop => {
+                // What takes the place of the payload is gone already.
+                if self.had(flag) && !(kind == kind::NEXT && self.promotes()) {
+                    parts.push(PartWrite::drop(kind));
+                }
+                false
+            }
+        }
+    }
+
+    fn promotes(&self) -> bool {
+        self.parts.payload == PayloadChange::Promote
+    }
+}
+
+/// Bytes of a record, about.
+fn record_bytes(record: &Record) -> usize {
+    let headers = |spec: &Spec| -> usize {
+        spec.headers.iter().map(|(name, value)| name.len() + value.len()).sum()
+    };
+    let next = record.next.as_ref().and_then(|next| next.own.as_ref());
+    let next = next.map_or(0, |own| headers(&own.spec));
+    let life = &record.life;
+    INLINE_BYTES_MAX + headers(&record.spec) + next + life.last_error.len() + life.progress.len()
+}
+
+/// Writes the times of a plan, and which of them are counted from the commit.
+fn put_times(plan: &mut Vec<u8>, record: &Record, before: Option<&Entry>, decided: Time) {
+    let (mut mode, mut times) = (0, Vec::with_capacity(35));
+    let mut put = |moment: Option<Moment>, bit: u8| {
+        let micros = match moment {
+            None => 0,
+            Some(Moment { at, from_now: false }) => clamped(at),
+            Some(Moment { at, from_now: true }) => {
+                mode |= bit;
+                at.0.saturating_sub(decided.0).clamp(0, TIME_MAX)
+            }
+        };
+        times.put_uint(micros.unsigned_abs(), 7);
+    };
+    put(Some(record.due), mode::DUE);
+    put(Some(record.created), mode::CREATED);
+    put(record.expire, mode::EXPIRE);
+    let (finished, forgotten) = match &record.phase {
+        Phase::Waiting => (None, None),
+        Phase::Finished(finish) => (Some(finish.at), Some(finish.until)),
+        // Of a job that goes on running only what was moved.
+        Phase::Running(lease) => {
+            let is_moved = before.and_then(Entry::lease) != Some(lease);
+            (Some(lease.deadline).filter(|_| is_moved), lease.extended.filter(|_| is_moved))
+        }
+    };
+    put(finished, mode::FINISHED);
+    put(forgotten, mode::FORGOTTEN);
+    if matches!(record.phase, Phase::Running(_)) {
+        mode |= mode::RUNS;
+    }
+    plan.put_u8(mode);
+    plan.extend(times);
+}
+
+// === impl PartWrite ===
+
+impl PartWrite {
+    fn set(kind: char, bytes: Vec<u8>) -> PartWrite {
+        PartWrite { what: format!("{kind}+"), bytes }
+    }
+
+    fn drop(kind: char) -> PartWrite {
+        PartWrite { what: format!("{kind}-"), bytes: Vec::new() }
+    }
+}

@@ -1,0 +1,422 @@
+//! How a job lies in Redis. Where each field lies is told once, in [`super::layout`]; all numbers are big-endian. A
+//! layout that has landed is only ever added to; the shard's `format` says which it is.
+//!
+//! **Record**: due, arrival, created; two bytes of flags: what there is of the job apart from the record and whether it
+//! is kept, and what is inside; version, which is drawn anew by each write; bytes that count; phase (0 waits or runs);
+//! priority; keep (0 nothing, above 0 the record for so long, below a tombstone). Of a finished job when it finished and
+//! when it is forgotten. If flagged so an extension: expire time (0: none), whether a request is known, its hash, own
+//! lease duration (one more than it is, 0: none). In the tail, each behind its length 4 if flagged: the spec and the
+//! life of the job, messages that no script looks into (`stored.proto`); then the payload, unless it lies apart.
+//!
+//! **Entry** of a job that runs: a mark, which no record begins with, the length of its lease, the lease, the
+//! record. Of any other job: the record.
+//!
+//! **Lease**: token; what an ack does (it removes the job, or leaves what is kept of it, or has to look); started;
+//! deadline; extended (0: never); owner; stream; grace (one more, 0: none); duration; the worker's id. Behind its times
+//! it is the same for most leases of a worker, so claims bring that part ready made.
+//!
+//! **Parts** lie apart, in `more`: attempts, result, large payloads, the payload of a waiting generation; as they are in
+//! `stored.proto`, too.
+
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+
+use crate::domain::engine::{Bodies, Finish, Lease, Moment, Phase, Record};
+use crate::domain::{Job, JobKey, Keep, Payload, ShardName, Spec, State, Time, Token};
+use crate::store::{self, Result, codec};
+
+use super::layout::{RUNS, TIME_MAX, apart, inside};
+use super::reply::unexpected;
+
+/// Payloads above this size lie apart, so that what only moves a job does not carry them around.
+pub(super) const INLINE_BYTES_MAX: usize = 512;
+
+/// Names one state of a record: drawn anew by each write, and compared for equality only.
+pub(super) type Version = [u8; 8];
+
+/// What lies under the id of a job.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) record: Record,
+    pub(super) version: Version,
+    /// Which parts lie apart; see [`apart`].
+    pub(super) apart: u8,
+    /// The payload, if it lies in the record, as it is stored.
+    pub(super) payload: Option<Bytes>,
+}
+
+/// Takes fields off a blob; what is too short is an error.
+pub(super) struct Fields(pub(super) Bytes);
+
+// === impl Fields ===
+
+impl Fields {
+    /// What is left, which has so many bytes.
+    fn of(&mut self, length: usize) -> Result<&mut Bytes> {
+        match self.0.len() < length {
+            true => Err(unexpected("a whole record")),
+            false => Ok(&mut self.0),
+        }
+    }
+
+    pub(super) fn take(&mut self, length: usize) -> Result<Bytes> {
+        Ok(self.of(length)?.split_to(length))
+    }
+
+    pub(super) fn skip(&mut self, length: usize) -> Result<()> {
+        self.of(length)?.advance(length);
+        Ok(())
+    }
+
+    pub(super) fn unsigned(&mut self, length: usize) -> Result<u64> {
+        Ok(self.of(length)?.get_uint(length))
+    }
+
+    pub(super) fn small(&mut self) -> Result<u8> {
+        Ok(self.of(1)?.get_u8())
+    }
+
+    pub(super) fn word(&mut self) -> Result<u32> {
+        Ok(self.of(4)?.get_u32())
+    }
+
+    pub(super) fn time(&mut self) -> Result<Time> {
+        Ok(Time(self.unsigned(7)?.cast_signed()))
+    }
+
+    /// A time, where 0 is none.
+    pub(super) fn maybe_time(&mut self) -> Result<Option<Time>> {
+        Ok(Some(self.time()?).filter(|time| time.0 != 0))
+    }
+
+    /// A duration that is stored as one more than it is, where 0 is none.
+    pub(super) fn maybe_duration(&mut self) -> Result<Option<Duration>> {
+        Ok(self.unsigned(7)?.checked_sub(1).map(Duration::from_micros))
+    }
+
+    fn version(&mut self) -> Result<Version> {
+        let mut version = Version::default();
+        self.of(version.len())?.copy_to_slice(&mut version);
+        Ok(version)
+    }
+
+    /// A message behind its length, if there is one.
+    fn message(&mut self, is_there: bool) -> Result<Option<Bytes>> {
+        if !is_there {
+            return Ok(None);
+        }
+        let length = usize::try_from(self.word()?).unwrap_or(usize::MAX);
+        self.take(length).map(Some)
+    }
+
+    /// Text behind its length of so many bytes.
+    pub(super) fn text(&mut self, length: usize) -> Result<String> {
+        let length = usize::try_from(self.unsigned(length)?).unwrap_or(usize::MAX);
+        Ok(text(&self.take(length)?))
+    }
+}
+
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+// === impl Entry ===
+
+impl Entry {
+    /// Reads what lies under the id of a job.
+    pub(super) fn read(entry: Bytes) -> Result<Entry> {
+        let (lease, record) = split(entry)?;
+        let mut entry = Entry::of_record(record)?;
+        if let Some(lease) = lease {
+            entry.record.phase = Phase::Running(read_lease(lease)?);
+        }
+        Ok(entry)
+    }
+
+    /// Reads a record.
+    pub(super) fn of_record(record: Bytes) -> Result<Entry> {
+        let mut fields = Fields(record);
+        let due = fields.time()?;
+        fields.skip(6)?;
+        let created = fields.time()?;
+        let (apart, inside, version) = (fields.small()?, fields.small()?, fields.version()?);
+        let (bytes, phase, priority) = (fields.word()?, fields.small()?, fields.small()?);
+        let keep = codec::keep(fields.of(8)?.get_i64());
+        let phase = match phase {
+            0 => Phase::Waiting,
+            phase => {
+                let (at, until) = (fields.time()?.into(), fields.time()?.into());
+                Phase::Finished(Finish { state: finished_in(phase), at, until })
+            }
+        };
+        let (mut expire, mut request, mut own_lease) = (None, None, None);
+        if inside & inside::EXTENSION != 0 {
+            expire = fields.maybe_time()?;
+            let is_known = fields.small()? != 0;
+            request = Some(fields.unsigned(8)?).filter(|_| is_known);
+            own_lease = fields.maybe_duration()?;
+        }
+        let spec = fields.message(inside & inside::SPEC != 0)?;
+        let life = fields.message(inside & inside::LIFE != 0)?;
+        let (life, next) = codec::decode_life(life.as_deref());
+        let payload =
+            (inside & inside::BODY != 0 && apart & apart::PAYLOAD == 0).then_some(fields.0);
+        let record = Record {
+            phase,
+            priority,
+            due: due.into(),
+            expire: expire.map(Moment::fixed),
+            created: created.into(),
+            keep,
+            request,
+            bytes: bytes.into(),
+            spec: Spec { lease: own_lease, ..codec::decode_spec(spec.as_deref()) },
+            life,
+            next: next.map(Box::new),
+        };
+        Ok(Entry { record, version, apart, payload })
+    }
+
+    /// The running lease, if there is one.
+    pub(super) fn lease(&self) -> Option<&Lease> {
+        match &self.record.phase {
+            Phase::Running(lease) => Some(lease),
+            Phase::Waiting | Phase::Finished(_) => None,
+        }
+    }
+
+    /// The lease of the job of this key, if it runs.
+    pub(super) fn lease_of(&self, key: JobKey, now: Time) -> Option<store::Lease> {
+        store::Lease::of(key, &self.record, now)
+    }
+
+    /// The job as it reads at `now`; `None`: its record is not kept any more. `full`: with these parts.
+    pub(super) fn job(
+        self,
+        key: JobKey,
+        shard: &ShardName,
+        now: Time,
+        full: Option<Parts>,
+    ) -> Result<Option<Job>> {
+        let bodies = match full {
+            None => Bodies::default(),
+            Some(parts) => Bodies {
+                payload: payload(self.payload.or(parts.payload))?,
+                result: payload(parts.result)?,
+                attempts: codec::decode_attempts(parts.attempts.as_deref())
+                    .map_err(super::damaged)?,
+            },
+        };
+        Ok(self.record.job(key, shard.clone(), now, bodies))
+    }
+}
+
+/// The parts of a job that lie apart, as they are stored.
+#[derive(Default)]
+pub(super) struct Parts {
+    pub(super) attempts: Option<Bytes>,
+    pub(super) result: Option<Bytes>,
+    pub(super) payload: Option<Bytes>,
+}
+
+/// A lease as it lies in front of a record.
+pub(super) fn read_lease(blob: Bytes) -> Result<Lease> {
+    let mut fields = Fields(blob);
+    let token = Token(fields.unsigned(8)?);
+    fields.skip(1)?;
+    let (started, deadline, extended) = (fields.time()?, fields.time()?, fields.maybe_time()?);
+    let (owner, stream, grace) = (fields.word()?, fields.word()?, fields.maybe_duration()?);
+    let duration = Duration::from_micros(fields.unsigned(7)?);
+    Ok(Lease {
+        token,
+        started,
+        deadline: deadline.into(),
+        extended: extended.map(Moment::fixed),
+        owner,
+        stream,
+        grace,
+        duration,
+        worker: text(&fields.0),
+    })
+}
+
+/// What lies under the id of a job: its lease, if it runs, and its record.
+pub(super) fn split(entry: Bytes) -> Result<(Option<Bytes>, Bytes)> {
+    if entry.first() != Some(&RUNS) {
+        return Ok((None, entry));
+    }
+    let mut fields = Fields(entry.slice(1..));
+    let length = usize::try_from(fields.unsigned(2)?).unwrap_or(usize::MAX);
+    let lease = fields.take(length)?;
+    Ok((Some(lease), fields.0))
+}
+
+/// The number of a terminal state.
+pub(super) fn phase_of(state: State) -> u8 {
+    match state {
+        State::Succeeded => 2,
+        State::Dead => 3,
+        State::Cancelled => 4,
+        State::Expired => 5,
+        State::Scheduled | State::Ready | State::Running | State::Backoff => 0,
+    }
+}
+
+/// The terminal state with this number.
+pub(super) fn finished_in(phase: u8) -> State {
+    match phase {
+        2 => State::Succeeded,
+        3 => State::Dead,
+        4 => State::Cancelled,
+        _ => State::Expired,
+    }
+}
+
+/// Writes the fixed part of a record, which travels like that.
+pub(super) fn put_fixed(
+    blob: &mut Vec<u8>,
+    flags: [u8; 2],
+    version: Version,
+    bytes: u64,
+    [phase, priority]: [u8; 2],
+    keep: Keep,
+) {
+    blob.extend(flags);
+    blob.extend(version);
+    blob.put_u32(u32::try_from(bytes).unwrap_or(u32::MAX));
+    blob.extend([phase, priority]);
+    blob.put_i64(keep_code(keep));
+}
+
+/// Writes what an extension has behind the expire time.
+pub(super) fn put_extension(blob: &mut Vec<u8>, request: Option<u64>, own_lease: Option<Duration>) {
+    blob.put_u8(u8::from(request.is_some()));
+    blob.put_u64(request.unwrap_or(0));
+    put_duration(blob, own_lease);
+}
+
+/// Writes a message of the tail behind its length.
+pub(super) fn put_message(blob: &mut Vec<u8>, message: Option<&[u8]>) {
+    if let Some(message) = message {
+        blob.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+        blob.extend(message);
+    }
+}
+
+/// A payload as it is stored.
+pub(super) fn payload(blob: Option<Bytes>) -> Result<Option<Payload>> {
+    blob.map(codec::decode_payload).transpose().map_err(super::damaged)
+}
+
+/// A duration as the scripts count, no longer than they can.
+pub(super) fn micros(duration: Duration) -> i64 {
+    i64::try_from(codec::micros(duration)).unwrap_or(TIME_MAX).min(TIME_MAX)
+}
+
+/// A time as the scripts count, no later than they can.
+pub(super) fn clamped(time: Time) -> i64 {
+    time.0.clamp(0, TIME_MAX)
+}
+
+/// Writes an optional duration: one more than it is, 0 for none.
+pub(super) fn put_duration(blob: &mut Vec<u8>, duration: Option<Duration>) {
+    let micros = duration.map_or(0, |duration| micros(duration) + 1);
+    blob.put_uint(micros.unsigned_abs(), 7);
+}
+
+/// The field for what is kept, no longer than the scripts can count.
+pub(super) fn keep_code(keep: Keep) -> i64 {
+    codec::keep_code(keep).clamp(-TIME_MAX, TIME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::layout::resolve;
+
+    /// A blob in which each field has this number, by the places that scripts know.
+    fn blob(length: usize, fields: &[(&str, usize, i64)]) -> Bytes {
+        let mut blob = vec![0; length];
+        for (field, bytes, number) in fields {
+            let place: usize = resolve(field).parse().unwrap();
+            let number = &number.to_be_bytes()[8 - bytes..];
+            blob[place - 1..place - 1 + bytes].copy_from_slice(number);
+        }
+        blob.into()
+    }
+
+    #[test]
+    fn a_record_is_read_where_scripts_write_it() {
+        let all = inside::BODY | inside::SPEC | inside::EXTENSION;
+        let fields = [
+            ("$record.due", 7, 1_000),
+            ("$record.arrival", 6, -1),
+            ("$record.created", 7, 2_000),
+            ("$record.apart", 1, apart::KEPT.into()),
+            ("$record.inside", 1, all.into()),
+            ("$record.version", 8, 77),
+            ("$record.bytes", 4, 14),
+            ("$record.priority", 1, 4),
+            ("$record.keep", 8, -8),
+            ("$record.expire", 7, 9_000),
+            ("$record.has_request", 1, 1),
+            ("$record.request", 8, -1),
+            ("$record.own_lease", 7, 11),
+            ("$record.tail", 4, 0),
+        ];
+        let Entry { record, version, payload, .. } = Entry::read(blob(73, &fields)).unwrap();
+        let times = (record.due.at, record.created.at, record.expire.map(|expire| expire.at));
+        assert_eq!(times, (Time(1_000), Time(2_000), Some(Time(9_000))));
+        assert_eq!((record.bytes, record.priority, &record.phase), (14, 4, &Phase::Waiting));
+        assert_eq!((version, record.request), (77_u64.to_be_bytes(), Some(u64::MAX)));
+        assert_eq!(record.keep, Keep::Tombstone(Duration::from_micros(8)));
+        assert_eq!(record.spec.lease, Some(Duration::from_micros(10)));
+        assert_eq!(payload.map(|payload| payload.len()), Some(2));
+    }
+
+    #[test]
+    fn a_finished_record_is_read_where_scripts_write_it() {
+        let inside = inside::EXTENSION.into();
+        let fields = [
+            ("$record.inside", 1, inside),
+            ("$record.phase", 1, 3),
+            ("$ended.finished", 7, 5_000),
+            ("$ended.forgotten", 7, 6_000),
+            ("$ended.expire", 7, 9_000),
+        ];
+        let record = Entry::read(blob(81, &fields)).unwrap().record;
+        let (state, at, until) = (State::Dead, Time(5_000).into(), Time(6_000).into());
+        assert_eq!(record.phase, Phase::Finished(Finish { state, at, until }));
+        assert_eq!((record.expire, record.request), (Some(Time(9_000).into()), None));
+    }
+
+    #[test]
+    fn a_lease_is_read_where_scripts_write_it() {
+        let fields = [
+            ("$entry.running", 1, RUNS.into()),
+            ("$entry.length", 2, 53),
+            ("$entry.token", 8, 1),
+            ("$entry.ack", 1, -1),
+            ("$entry.started", 7, 2),
+            ("$entry.deadline", 7, 3),
+            ("$entry.extended", 7, 4),
+            ("$entry.owner", 4, 5),
+            ("$entry.stream", 4, 6),
+            ("$entry.grace", 7, 8),
+            ("$entry.duration", 7, 9),
+            ("$entry.worker", 1, 0x77),
+        ];
+        let (lease, record) = split(blob(63, &fields)).unwrap();
+        let lease = read_lease(lease.unwrap()).unwrap();
+        assert_eq!((lease.token, lease.owner, lease.stream), (Token(1), 5, 6));
+        assert_eq!((lease.started, lease.deadline.at), (Time(2), Time(3)));
+        assert_eq!(lease.extended, Some(Time(4).into()));
+        let micros = Duration::from_micros;
+        assert_eq!(
+            (lease.grace, lease.duration, &*lease.worker),
+            (Some(micros(7)), micros(9), "w")
+        );
+        assert_eq!(record.len(), 7);
+    }
+}

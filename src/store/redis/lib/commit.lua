@@ -1,0 +1,168 @@
+-- What `commit.lua` and `put.lua` do, which differ in whether they may use memory when there is none left.
+--#include clock
+--#include tell
+--#include line
+--#include record
+--#include recall
+--#include memory
+local REMOVE, WRITE, ARRIVE = 0, 1, 2
+local NEWS = { 'settled', 'expired', 'deleted' }
+local reply, a, topics = { now, 0 }, 2, {}
+
+local function topic(name, creates)
+  local k = topics[name] or creates and topic_or_create(name) or topic_of(name)
+  topics[name] = k
+  return k
+end
+
+-- Whether a job is still what it was when something was decided about it.
+local function is_still(name, id, raw, expected)
+  -- An id that a server made, of which nothing was known.
+  if expected == '?' then return not raw and not memory(name, id) end
+  if not raw or expected == '' then return not raw and expected == '' end
+  local lease, record = parts_of(raw)
+  if sub(record, $record.version, $record.bytes - 1) ~= sub(expected, 1, 8) then return false end
+  if #expected == 8 or not lease then return #expected == 8 and not lease end
+  if sub(lease, $lease.token, $lease.ack - 1) ~= sub(expected, 9, 16) then return false end
+  return #expected == 16 or sub(lease, $lease.deadline, $lease.extended - 1) == sub(expected, 17)
+end
+
+-- Brings a part up to date. `from`: the parts of the topic that the job comes from.
+local function change_part(more, id, what, value)
+  local kind, how = sub(what, 1, 1), sub(what, 2)
+  if how == '+' then
+    call('HSET', more, kind .. id, value)
+  elseif how == '-' then
+    call('HDEL', more, kind .. id)
+  elseif how == '^' then
+    call('HSET', more, kind .. id, call('HGET', more, 'q' .. id))
+    call('HDEL', more, 'q' .. id)
+  else
+    local kept = how == '0' and '' or sub(call('HGET', more, kind .. id) or '', 1, how + 0)
+    call('HSET', more, kind .. id, value .. kept)
+  end
+end
+
+-- What lies apart of a job, by the bits of its flags.
+local KINDS = { { $apart.payload, 'p' }, { $apart.next, 'q' }, { $apart.attempts, 'h' }, { $apart.result, 'r' } }
+
+local function kinds_of(j)
+  local kinds = {}
+  for i = 1, #KINDS do
+    if band(j.apart, KINDS[i][1]) ~= 0 then kinds[#kinds + 1] = KINDS[i][2] .. j.id end
+  end
+  return kinds
+end
+
+-- The job is gone, with all its parts. `to`: the topic that takes them over.
+local function remove(j, to)
+  leave(j)
+  call('HDEL', j.k.jobs, j.id)
+  if j.apart <= $apart.kept then return end
+  local kinds = kinds_of(j)
+  for i = 1, to and #kinds or 0 do
+    local part = call('HGET', j.k.more, kinds[i])
+    if part then call('HSET', to.more, kinds[i], part) end
+  end
+  if kinds[1] then call('HDEL', j.k.more, unpack(kinds)) end
+end
+
+-- The record that a plan brings: its times are counted from now where its mode says so.
+local function record_of(k, id, plan, rest, arrival)
+  local mode, due, created, expire, finished, forgotten = sunpack($plan[mode..forgotten], plan, $plan.mode)
+  if band(mode, 1) ~= 0 then due = plus(now, due) end
+  if band(mode, 2) ~= 0 then created = plus(now, created) end
+  if band(mode, 4) ~= 0 then expire = plus(now, expire) end
+  if band(mode, 8) ~= 0 then finished = plus(now, finished) end
+  if band(mode, 16) ~= 0 then forgotten = plus(now, forgotten) end
+  local fixed, extension = sub(plan, $plan.fixed, $plan.extension - 1), sub(plan, $plan.extension)
+  local record = spack($record[due..created], due, arrival, created) .. fixed
+  if string.byte(fixed, $fixed.phase) ~= 0 then record = record .. spack($ended[finished..forgotten], finished, forgotten) end
+  if extension ~= '' then record = record .. spack($record[expire], expire) .. extension end
+  local j = head_of(k, id, record .. rest)
+  j.forgotten, j.runs = forgotten, band(mode, 32) ~= 0
+  -- Of a job that goes on running these are the end of its lease and when it was extended (0: as it is).
+  if j.runs and finished ~= 0 then j.deadline, j.extended = finished, forgotten end
+  return j
+end
+
+local function stand(j)
+  if j.phase == 0 then return join(j) end
+  call('ZADD', P .. 'done:' .. j.phase .. ':' .. j.k.name, text(j.due), member(j))
+  call('ZADD', P .. 'alarms', text(j.forgotten), global_member(j))
+  alarm_at(j.forgotten)
+end
+
+-- The job goes on running, under the same lease.
+local function go_on(before, j)
+  j.lease = before.lease
+  entangle(j)
+  if j.deadline then
+    j.lease.extended = j.extended
+    ends_at(j, j.deadline)
+    tell(j.lease.raw, 'extended@' .. text(j.deadline))
+  end
+  save(j)
+end
+
+local function count(k, field, number)
+  if number > 0 then call('HINCRBY', k.key, field, number) end
+end
+
+-- Writes at `w`; `raw`: what lies under its id; `mover`: what a job is that comes from another topic.
+local function write(w, raw, mover)
+  local name, id, plan, rest = ARGV[w], ARGV[w + 1], ARGV[w + 3], ARGV[w + 4]
+  local what, enqueued, succeeded, dead, ended, news = sunpack($plan[what..news], plan)
+  local k = topic(name, what == ARRIVE)
+  local before = raw and job_of(k, id, raw)
+  if news > 0 then tell(before.lease.raw, NEWS[news]) end
+  count(k, 'succeeded', succeeded)
+  count(k, 'dead', dead)
+  if ended > 0 then note_ended(name, id, ended) end
+  if what == REMOVE then
+    -- Where it comes from is told by what comes to another topic, behind it.
+    if enqueued > 0 then call('HINCRBY', k.key, 'arrived', enqueued) end
+    if before and not mover then remove(before) end
+    return
+  end
+  local arrival = before and before.arrival
+  if what == ARRIVE then
+    arrival = call('HINCRBY', k.key, 'arrived', math.max(enqueued, 1))
+    if enqueued == 0 then call('HINCRBY', k.key, 'ignored', '1') end
+    if before then remove(before) end
+    if mover then remove(mover, k) end
+  else
+    count(k, 'arrived', enqueued)
+  end
+  for part = w + 6, w + 4 + 2 * ARGV[w + 5], 2 do change_part(k.more, id, ARGV[part], ARGV[part + 1]) end
+  local j = record_of(k, id, plan, rest, arrival)
+  if j.runs then return go_on(before, j) end
+  if before and what == WRITE then leave(before) end
+  save(j)
+  stand(j)
+end
+
+while a <= #ARGV do
+  local writes, from, till, moves = sunpack($item[writes..moves], ARGV[a])
+  local first, found, holds = a + 1, {}, now >= from and now < till
+  a = first
+  for i = 1, writes do
+    found[i] = call('HGET', P .. 'jobs:' .. ARGV[a], ARGV[a + 1])
+    holds = holds and is_still(ARGV[a], ARGV[a + 1], found[i], ARGV[a + 2])
+    a = a + 6 + 2 * ARGV[a + 5]
+  end
+  if holds then
+    local w = first
+    for i = 1, writes do
+      -- A job that moves is two writes: it goes, and comes to another topic.
+      local mover
+      if moves == 1 then mover = job_of(topic(ARGV[first]), ARGV[first + 1], found[1]) end
+      write(w, found[i], mover)
+      w = w + 6 + 2 * ARGV[w + 5]
+    end
+  end
+  reply[#reply + 1] = holds and 1 or 0
+end
+reply[2] = upkeep
+tell_all()
+return reply

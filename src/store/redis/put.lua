@@ -1,0 +1,4 @@
+-- flags:
+-- put: as `commit.lua`, of what needs memory: new jobs and generations. Refused as a whole when there is none left.
+-- Reply: as there.
+--#include commit
