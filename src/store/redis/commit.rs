@@ -1,7 +1,6 @@
 //! Commit: write what was decided about jobs, all that belongs together or nothing (`commit.lua`).
 
 use bytes::BufMut as _;
-use rand::Rng as _;
 
 use crate::domain::engine::{
     self, Counts, LeaseNews, Moment, PartChange, PayloadChange, Phase, Record, Window,
@@ -10,10 +9,11 @@ use crate::domain::{JobKey, Keep, Payload, Spec, State, Time};
 use crate::store::codec;
 
 use super::entry::{
-    Entry, INLINE_BYTES_MAX, Version, clamped, phase_of, put_extension, put_fixed, put_message,
+    Entry, INLINE_BYTES_MAX, clamped, phase_of, put_extension, put_fixed, put_message,
 };
 use super::layout::{TIME_MAX, apart, inside};
 use super::script::Call;
+use super::version;
 
 /// A job as it is read and decided about: what was found, and what is to become of it.
 pub(super) struct Slot {
@@ -251,7 +251,7 @@ impl Slot {
             Phase::Finished(finish) => phase_of(finish.state),
             Phase::Waiting | Phase::Running(_) => 0,
         };
-        let version: Version = rand::rng().random();
+        let version = version::draw();
         put_fixed(plan, flags, version, record.bytes, [phase, record.priority], record.keep);
         if is_extended {
             put_extension(plan, record.request, record.spec.lease);

@@ -8,7 +8,6 @@
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
-use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::engine::{Answer, Command};
@@ -19,14 +18,12 @@ use crate::store::{Enqueue, Error, NewJob, Prior, Result, Unwritten, codec};
 
 use super::apply::Request;
 use super::durability::Wait;
-use super::entry::{
-    INLINE_BYTES_MAX, Version, clamped, micros, put_extension, put_fixed, put_message,
-};
+use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
 use super::layout::{UNUSUAL, apart, inside};
 use super::link::Connection;
 use super::reply::{Reply, unexpected};
 use super::script::{Call, Verb};
-use super::{Lane, RedisStore, fault};
+use super::{Lane, RedisStore, fault, version};
 
 /// What a job takes in a call beside what it brings: its id and the fixed part of its record.
 const JOB_BYTES: usize = 128;
@@ -54,7 +51,7 @@ fn blob(job: &NewJob) -> Vec<u8> {
             | flag(inside::SPEC, spec.is_some())
             | flag(inside::EXTENSION, is_extended),
     ];
-    let version: Version = rand::rng().random();
+    let version = version::draw();
     let bytes = job.spec.bytes() as u64;
     put_fixed(&mut record, flags, version, bytes, [0, job.priority.unwrap_or(0)], job.keep);
     if is_extended {

@@ -28,12 +28,10 @@ use crate::store::{self, Result, codec};
 
 use super::layout::{RUNS, TIME_MAX, apart, inside};
 use super::reply::unexpected;
+use super::version::Version;
 
 /// Payloads above this size lie apart, so that what only moves a job does not carry them around.
 pub(super) const INLINE_BYTES_MAX: usize = 512;
-
-/// Names one state of a record: drawn anew by each write, and compared for equality only.
-pub(super) type Version = [u8; 8];
 
 /// What lies under the id of a job.
 #[derive(Clone, Debug)]

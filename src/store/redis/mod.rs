@@ -70,6 +70,7 @@ mod tests;
 mod unclaim;
 mod upkeep;
 mod url;
+mod version;
 mod window;
 
 use std::sync::Arc;

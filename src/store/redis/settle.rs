@@ -57,16 +57,10 @@ impl RedisStore {
     /// Plain acks go the fast path; all else is left to the engine, and what that path leaves.
     async fn end_part(&self, items: &[Settle]) -> Result<Vec<Answer<Settled>>> {
         let (plain, mut others) = split(items);
-        let mut answers = vec![Err(Refused::NotFound); items.len()];
         if !plain.is_empty() {
-            for (index, is_done) in self.ack(items, &plain).await? {
-                if is_done {
-                    answers[index] = Ok(ACKNOWLEDGED);
-                } else {
-                    others.push(index);
-                }
-            }
+            others.extend(self.ack(items, &plain).await?);
         }
+        let mut answers = vec![Ok(ACKNOWLEDGED); items.len()];
         if others.is_empty() {
             return Ok(answers);
         }
@@ -88,18 +82,24 @@ impl RedisStore {
         Ok(answers)
     }
 
-    /// Acknowledges by the fast path; of each whether that was it.
-    async fn ack(&self, items: &[Settle], plain: &[usize]) -> Result<Vec<(usize, bool)>> {
+    /// Acknowledges by the fast path, and answers which ones it leaves.
+    async fn ack(&self, items: &[Settle], plain: &[usize]) -> Result<Vec<usize>> {
         let (args, bytes) = (2 * plain.len() + 4, plain.len() * SETTLE_BYTES);
         let mut call = self.shard.large_call(Verb::Settle, args, bytes);
         let recall = Recall::by(self.shard.clock.now());
         let order = add_acks(&mut call, items, plain, self.owner, &recall);
         let mut reply = match self.run_raw(Lane::Write, &call).await? {
-            Value::Int(_) => return Ok(order.into_iter().map(|index| (index, true)).collect()),
+            Value::Int(_) => return Ok(Vec::new()),
             list => Reply::new(list)?,
         };
         self.hints.prune_at(reply.maybe_time()?);
-        order.into_iter().map(|index| Ok((index, reply.number()? == 1))).collect()
+        let mut left = Vec::new();
+        for index in order {
+            if reply.number()? == 0 {
+                left.push(index);
+            }
+        }
+        Ok(left)
     }
 }
 
