@@ -219,6 +219,12 @@ impl Spec {
         headers + payload.as_ref().map_or(0, |payload| payload.body.len())
     }
 
+    /// What a tombstone keeps of it.
+    #[must_use]
+    pub fn of_tombstone(&self) -> Spec {
+        Spec { lease: self.lease, ..Spec::default() }
+    }
+
     /// What stays of the job: what it asks for, or else a tombstone for ids that somebody may
     /// repeat (`repeatable`: chosen by a client, or made from a request id).
     #[must_use]

@@ -6,7 +6,8 @@ use ringq::clock::Clock;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{JobId, ShardName, State, When};
 use ringq::store::{
-    Ask, Claim, Delete, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, redis, sqlite,
+    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, Unclaim,
+    redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -33,6 +34,22 @@ async fn a_redis_executes_no_call_late() {
     let address = redis::Address::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     executes_no_call_late(&redis::RedisStore::open(config).await.unwrap()).await;
+}
+
+/// It is how a server finds out whether a shard takes writes again.
+#[tokio::test]
+async fn an_unclaim_of_nothing_shows_whether_a_redis_takes_writes() {
+    let Some(redis) = Redis::start().await else { return };
+    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
+    let store = redis::RedisStore::open(config).await.unwrap();
+    let ask = async || Store::unclaim(&store, Unclaim::Leases(Vec::new())).await;
+    ask().await.unwrap();
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let refused = ask().await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    ask().await.unwrap();
 }
 
 fn name() -> ShardName {

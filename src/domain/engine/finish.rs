@@ -1,7 +1,7 @@
 //! How jobs end, wait again and begin anew: the steps that several commands share.
 
 use crate::domain::lifecycle::LeaseEnd;
-use crate::domain::{Attempt, AttemptOutcome, Payload, RetryOverrides, State};
+use crate::domain::{Attempt, AttemptOutcome, Payload, State};
 
 use super::clock::Moment;
 use super::decision::{AttemptsChange, PartChange, Parts, PayloadChange};
@@ -116,8 +116,7 @@ impl Step {
         record.phase = Phase::Finished(finish);
         record.next = None;
         if record.is_tombstone() {
-            record.spec.headers.clear();
-            record.spec.retry = RetryOverrides::default();
+            record.spec = record.spec.of_tombstone();
             record.life.last_error.clear();
             record.life.progress.clear();
             record.life.attempts.clear();

@@ -1,6 +1,6 @@
 //! How a record reads to the world.
 
-use crate::domain::{Attempt, Job, JobKey, Keep, Payload, RetryOverrides, ShardName, State, Time};
+use crate::domain::{Attempt, Job, JobKey, Keep, Payload, ShardName, State, Time};
 
 use super::record::{Finish, Phase, Record};
 
@@ -30,8 +30,7 @@ impl Record {
         // An expired job reads as the tombstone that a prune will make of it.
         if expired && matches!(self.keep, Keep::Tombstone(_)) {
             bodies = Bodies::default();
-            self.spec.headers.clear();
-            self.spec.retry = RetryOverrides::default();
+            self.spec = self.spec.of_tombstone();
             self.life.last_error.clear();
             self.life.progress.clear();
         }

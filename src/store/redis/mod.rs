@@ -20,7 +20,7 @@
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `settle.rs` | `settle` | `settle` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
-//! | `unclaim.rs` | `unclaim` | `void` |
+//! | `unclaim.rs` | `unclaim` | `void`, `commit` of nothing |
 //! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of`, `tidy` | `reap`, `prune`, `running`, `tidy` |
 //!
 //! | script of `lib/` | what others include it for |

@@ -52,6 +52,8 @@ impl Run {
         sentinel: &mut Sentinel,
     ) -> Loss {
         sentinel.replicated().await;
+        // What is lost takes the engine beside the store back, too, which it does not know.
+        self.mirror = None;
         let mut was = vec![self.reference.clone()];
         let (mut failed, mut undo) = (None, None);
         let mut strike = Box::pin(fault.strike(sentinel));

@@ -267,8 +267,8 @@ impl Held {
         });
         if self.is_tombstone() {
             let job = &mut self.job;
-            let Spec { lease, retention, .. } = std::mem::take(&mut job.spec);
-            job.spec = Spec { lease, retention, ..Spec::default() };
+            let Spec { lease, .. } = std::mem::take(&mut job.spec);
+            job.spec = Spec { lease, ..Spec::default() };
             (job.result, job.last_error, job.progress) = Default::default();
             job.attempts.clear();
         }

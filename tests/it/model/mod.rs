@@ -1,5 +1,6 @@
 //! The model test: seeded random sequences of every verb go to a store and to a reference model of
-//! it, and every answer and all that can be read is compared.
+//! it, and every answer and all that can be read is compared. Beside them goes the engine (`mirror.rs`): each job of
+//! the store reads as the one that it makes.
 //!
 //! `RINGQ_MODEL_SEEDS` and `RINGQ_MODEL_STEPS` say how much (`make model` runs 100 seeds of 10,000
 //! steps); `RINGQ_MODEL_SEED` runs one seed again.
@@ -7,6 +8,7 @@
 mod coverage;
 mod failover;
 mod held;
+mod mirror;
 mod reference;
 mod run;
 mod steps;
@@ -14,6 +16,7 @@ mod steps;
 use std::collections::BTreeSet;
 
 use crate::conformance::Backend;
+use mirror::{WAYS, Ways};
 use run::Run;
 
 /// Seeds of an ordinary `cargo test`, and steps of each.
@@ -21,6 +24,9 @@ const SEEDS: u64 = 10;
 const STEPS: u64 = 3_000;
 /// Steps after which everything must have been tried.
 const STEPS_TO_SEE_ALL: u64 = 30_000;
+/// Steps after which each way that a store takes, with the engine or without, was taken so often.
+const STEPS_TO_COUNT: u64 = 200_000;
+const WAY_TAKEN_MIN: u64 = 1_000;
 /// Every step is some round trips: Redis gets so many times fewer seeds and steps.
 const REDIS_SHARE: u64 = 3;
 /// What differs from Redis is seen soon or not at all.
@@ -48,10 +54,18 @@ async fn run(backend: Backend, share: u64) {
     }
     let seeds = number("RINGQ_MODEL_SEEDS").unwrap_or(SEEDS).div_ceil(share);
     let steps = steps.div_ceil(share);
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut ways) = (BTreeSet::new(), Ways::new());
     for seed in 0..seeds {
         let Some(run) = Run::new(backend, seed).await else { return };
-        seen.extend(run.take(steps).await);
+        let (met, taken) = run.take(steps).await;
+        seen.extend(met);
+        taken.into_iter().for_each(|(way, times)| *ways.entry(way).or_default() += times);
+    }
+    println!("{backend:?}: {ways:?}");
+    if seeds * steps >= STEPS_TO_COUNT {
+        let times = |way: &&str| ways.get(way).copied().unwrap_or(0);
+        let seldom: Vec<_> = WAYS.iter().filter(|way| times(way) < WAY_TAKEN_MIN).collect();
+        assert!(seldom.is_empty(), "taken too seldom: {seldom:?} of {ways:?}");
     }
     if seeds * steps >= STEPS_TO_SEE_ALL {
         let missing: Vec<_> = coverage::wanted().difference(&seen).cloned().collect();

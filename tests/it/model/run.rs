@@ -3,10 +3,12 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
+use ringq::domain::engine::Command;
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
 use ringq::store::{Claim, Delete, Error, Lease, LeaseRef, List, Reaped};
 
 use super::coverage::Seen;
+use super::mirror::{Mirror, Ways};
 use super::reference::Reference;
 use super::steps::{Dice, Step, keys, shard, topics};
 use crate::conformance::{Backend, Fixture};
@@ -23,6 +25,8 @@ pub(super) struct Run {
     pub(super) seed: u64,
     pub(super) store: Fixture,
     pub(super) reference: Reference,
+    /// What the engine makes of the same steps; not after a fault, which may take some of them back.
+    pub(super) mirror: Option<Mirror>,
     pub(super) steps: u64,
     tail: VecDeque<(Time, Step)>,
 }
@@ -38,14 +42,16 @@ impl Run {
     /// A run on this store.
     pub(super) fn over(store: Fixture, seed: u64) -> Run {
         let reference = Reference::new(shard(), store.store.reach().plain, store.now());
-        Run { seed, store, reference, steps: 0, tail: VecDeque::new() }
+        let mirror = Some(Mirror::new(shard()));
+        Run { seed, store, reference, mirror, steps: 0, tail: VecDeque::new() }
     }
 
-    /// Takes so many steps; what they met.
-    pub(super) async fn take(mut self, steps: u64) -> BTreeSet<Seen> {
+    /// Takes so many steps; what they met, and which ways they took.
+    pub(super) async fn take(mut self, steps: u64) -> (BTreeSet<Seen>, Ways) {
         let mut dice = Dice::new(self.seed);
         self.go_on(&mut dice, steps).await;
-        std::mem::take(&mut self.reference.seen)
+        let ways = self.mirror.take().map_or_else(Ways::new, |mirror| mirror.ways);
+        (std::mem::take(&mut self.reference.seen), ways)
     }
 
     /// Takes steps until there were so many.
@@ -72,6 +78,9 @@ impl Run {
     }
 
     pub(super) async fn apply(&mut self, step: Step) -> Result<(), Error> {
+        if let Some(mirror) = &mut self.mirror {
+            mirror_step(mirror, &step, self.store.now());
+        }
         let Run { reference, store: fixture, .. } = self;
         let store = &fixture.store;
         match step {
@@ -151,6 +160,9 @@ impl Run {
             let made = tokens.iter().find(|(leased, _)| leased == key);
             made.map_or(Token(0), |(_, token)| *token)
         };
+        if let Some(mirror) = &mut self.mirror {
+            mirror.claim(&claim, &got);
+        }
         let mut expected = self.reference.claim(&claim, token);
         for ((ask, wanted), found) in claim.asks.iter().zip(&mut expected.topics).zip(&got.topics) {
             wanted.rest = self.reference.rest(&ask.topic, wanted.rest, found.rest);
@@ -206,8 +218,11 @@ impl Run {
 
     async fn compare_jobs(&self, keys: Vec<JobKey>, full: bool) {
         let expected: Vec<_> = keys.iter().map(|key| self.reference.get(key, full)).collect();
-        let got = self.store.store.get(keys, full).await.unwrap();
-        for (expected, got) in expected.into_iter().zip(got) {
+        let got = self.store.store.get(keys.clone(), full).await.unwrap();
+        for ((key, expected), got) in keys.iter().zip(expected).zip(got) {
+            if let Some(mirror) = self.mirror.as_ref().filter(|_| full) {
+                same(mirror.get(key, self.store.now()), got.clone());
+            }
             same(expected, got);
         }
     }
@@ -248,6 +263,29 @@ impl Drop for Run {
             let (seed, steps) = (self.seed, self.steps + 1);
             eprintln!("again: RINGQ_MODEL_SEED={seed} RINGQ_MODEL_STEPS={steps} cargo test model");
         }
+    }
+}
+
+/// Takes a step of a run; a claim goes by what the store answers.
+fn mirror_step(mirror: &mut Mirror, step: &Step, now: Time) {
+    match step {
+        Step::Enqueue(jobs) => jobs.iter().for_each(|job| mirror.enqueue(job, now)),
+        Step::Settle(items) => items.iter().for_each(|item| mirror.settle(item, now)),
+        Step::Extend(items) => items.iter().for_each(|item| mirror.extend(item, now)),
+        Step::Unclaim(what) => mirror.unclaim(what, now),
+        Step::Redrive(redrive) => mirror.redrive(redrive, now),
+        Step::Delete(keys) => {
+            for key in keys {
+                mirror.apply(key, &Command::Delete { finished: None }, now);
+            }
+        }
+        Step::Reschedule(items) => {
+            for item in items {
+                let command = Command::Reschedule { due: item.due, priority: item.priority };
+                mirror.apply(&item.key, &command, now);
+            }
+        }
+        _ => {}
     }
 }
 

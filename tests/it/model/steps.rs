@@ -54,6 +54,8 @@ pub(super) enum Step {
 /// The dice, and what they remember to throw again.
 pub(super) struct Dice {
     rng: StdRng,
+    /// Most jobs are taken and acknowledged, as in a queue that is worked on: by every second seed.
+    is_busy: bool,
     leases: VecDeque<LeaseRef>,
     settles: VecDeque<Settle>,
     nonces: VecDeque<u32>,
@@ -93,12 +95,21 @@ fn remember<T>(memory: &mut VecDeque<T>, item: T) {
 impl Dice {
     pub(super) fn new(seed: u64) -> Dice {
         let (leases, settles, nonces) = Default::default();
-        Dice { rng: StdRng::seed_from_u64(seed), leases, settles, nonces }
+        let (rng, is_busy) = (StdRng::seed_from_u64(seed), seed % 2 == 1);
+        Dice { rng, is_busy, leases, settles, nonces }
     }
 
     /// The next step of a run that stands where `reference` does.
     pub(super) fn step(&mut self, reference: &Reference, now: Time) -> Step {
         let running = reference.running();
+        if self.is_busy && self.rng.random_bool(0.7) {
+            return match self.rng.random_range(0..10) {
+                0 => Step::Clock(self.time(reference.edges(), now)),
+                1..4 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
+                4..7 => Step::Claim(self.claim()),
+                _ => Step::Settle(self.some(2, |dice| dice.plain_ack(&running))),
+            };
+        }
         match self.rng.random_range(0..100) {
             0..20 => Step::Clock(self.time(reference.edges(), now)),
             20..40 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
@@ -304,6 +315,15 @@ impl Dice {
         // Its own leases a store settles another way than those that others must hear of.
         let owner = self.pick(&[OWNER, OWNER + 1]);
         let settle = Settle { lease, owner, end, deadline: deadline.map(|at| Time(at.0 + off)) };
+        remember(&mut self.settles, settle.clone());
+        settle
+    }
+
+    /// An ack that brings nothing.
+    fn plain_ack(&mut self, running: &[Lease]) -> Settle {
+        let (lease, owner) = (self.lease(running), self.pick(&[OWNER, OWNER + 1]));
+        let end = End::Ack { result: None, follow_ups: Vec::new() };
+        let settle = Settle { lease, owner, end, deadline: None };
         remember(&mut self.settles, settle.clone());
         settle
     }

@@ -1,0 +1,229 @@
+//! The engine beside a store: each command of a run goes to it, too, and every record of the store reads as the one that
+//! it makes. So the ways that stores take without the engine, their fast paths, are proved to do what it does; how often
+//! each of them was taken, and each way out of them, is counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringq::domain::engine::{
+    self, Answer, Bodies, Change, Command, Decision, Found, Lease, LeaseNews, Memory, PartChange,
+    PayloadChange, Phase, Record,
+};
+use ringq::domain::{Job, JobId, JobKey, Keep, Payload, ShardName, Time, TopicName, limit};
+use ringq::store::{Claim, Claims, End, Extend, Leased, NewJob, Redrive, Settle, Taker, Unclaim};
+
+/// A way that a store takes: a fast path, or a way out of one.
+pub(super) type Ways = BTreeMap<&'static str, u64>;
+
+/// The ways that a long run must have taken often.
+pub(super) const WAYS: [&str; 10] = [
+    "enqueue: free id",
+    "enqueue: taken id",
+    "enqueue: expired when it came",
+    "ack: nothing stays",
+    "ack: a tombstone stays",
+    "ack: a record stays",
+    "ack: with a result or follow-ups",
+    "ack: of a job with a past",
+    "ack: a generation waits",
+    "ack: no lease of a job",
+];
+
+/// What the engine makes of the commands of a run.
+#[derive(Clone)]
+pub(super) struct Mirror {
+    shard: ShardName,
+    jobs: BTreeMap<JobKey, Held>,
+    pub(super) ways: Ways,
+}
+
+/// A record with its parts.
+#[derive(Clone)]
+struct Held {
+    record: Record,
+    bodies: Bodies,
+    next_payload: Option<Payload>,
+}
+
+// === impl Mirror ===
+
+impl Mirror {
+    pub(super) fn new(shard: ShardName) -> Mirror {
+        Mirror { shard, jobs: BTreeMap::new(), ways: Ways::new() }
+    }
+
+    /// The job as the engine has it.
+    pub(super) fn get(&self, key: &JobKey, now: Time) -> Option<Job> {
+        let held = self.jobs.get(key)?.clone();
+        held.record.job(key.clone(), self.shard.clone(), now, held.bodies)
+    }
+
+    pub(super) fn enqueue(&mut self, job: &NewJob, now: Time) {
+        let found = self.jobs.get(&job.key).and_then(|held| held.record.state(now));
+        let is_late = job.expire.is_some_and(|expire| expire.at(now) <= now);
+        self.count(match found {
+            Some(_) => "enqueue: taken id",
+            None if is_late => "enqueue: expired when it came",
+            None => "enqueue: free id",
+        });
+        let (key, new) = job.clone().into_command();
+        self.apply(&key, &Command::Enqueue(Box::new(new)), now);
+    }
+
+    pub(super) fn settle(&mut self, settle: &Settle, now: Time) {
+        let (key, settle) = settle.clone().into_command();
+        if let End::Ack { result, follow_ups } = &settle.end {
+            let held = self.jobs.get(&key);
+            let leased = held.filter(|held| held.record.lease_of(settle.token).is_some());
+            let brings = result.is_some() || !follow_ups.is_empty();
+            self.count(match leased {
+                None => "ack: no lease of a job",
+                Some(_) if brings => "ack: with a result or follow-ups",
+                Some(Held { record, .. }) if record.next.is_some() => "ack: a generation waits",
+                Some(Held { record, .. }) if record.life != engine::Life::new(1) => {
+                    "ack: of a job with a past"
+                }
+                Some(Held { record, .. }) => match record.keep {
+                    Keep::Nothing => "ack: nothing stays",
+                    Keep::Tombstone(_) => "ack: a tombstone stays",
+                    Keep::Record(_) => "ack: a record stays",
+                },
+            });
+        }
+        self.apply(&key, &Command::Settle(settle), now);
+    }
+
+    pub(super) fn extend(&mut self, extend: &Extend, now: Time) {
+        self.apply(&extend.lease.key, &Command::Extend(extend.command()), now);
+    }
+
+    pub(super) fn redrive(&mut self, redrive: &Redrive, now: Time) {
+        let (mut done, mut met) = (0, BTreeSet::new());
+        for id in redrive.ids.iter().filter(|id| met.insert((*id).clone())) {
+            let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
+            let command = redrive.command().after(done);
+            let target = command.target.clone();
+            let is_taken = target.is_some_and(|topic| self.get(&at(topic, id), now).is_some());
+            if !redrive.dry_run && !is_taken {
+                let answer = self.apply(&key, &Command::Redrive(command), now);
+                done += u32::from(answer == Answer::Done(true));
+            } else if !is_taken {
+                let decision = self.decide(&key, &Command::Redrive(command), now);
+                done += u32::from(decision.answer == Answer::Done(true));
+            }
+        }
+    }
+
+    pub(super) fn unclaim(&mut self, what: &Unclaim, now: Time) {
+        let undone: Vec<_> = match what {
+            Unclaim::Leases(refs) => refs.iter().map(|l| (l.key.clone(), l.token)).collect(),
+            Unclaim::Claim(lost) => {
+                let leases = self.jobs.iter().filter_map(|(key, held)| match &held.record.phase {
+                    Phase::Running(lease) => Some((key.clone(), lease.token)),
+                    _ => None,
+                });
+                leases.filter(|(_, token)| token.nonce() == lost.nonce).collect()
+            }
+        };
+        for (key, token) in undone {
+            self.apply(&key, &Command::Unclaim(token), now);
+        }
+    }
+
+    /// A claim is no command: the leases are those that the store made.
+    pub(super) fn claim(&mut self, claim: &Claim, got: &Claims) {
+        for (ask, claimed) in claim.asks.iter().zip(&got.topics) {
+            for (taker, leased) in ask.takers.iter().zip(&claimed.leased) {
+                leased.iter().for_each(|leased| self.lease(claim.owner, taker, leased, got.now));
+            }
+        }
+    }
+
+    fn lease(&mut self, owner: u32, taker: &Taker, leased: &Leased, now: Time) {
+        let held = self.jobs.get_mut(&leased.key).expect("a job that is leased is there");
+        held.record.phase = Phase::Running(Lease {
+            token: leased.token,
+            started: now,
+            deadline: leased.deadline.into(),
+            extended: None,
+            owner,
+            stream: taker.stream,
+            grace: taker.grace,
+            duration: held.record.spec.lease.unwrap_or(taker.lease),
+            worker: taker.worker_id.to_string(),
+        });
+    }
+
+    /// Applies a command, with all that follows from it.
+    pub(super) fn apply(&mut self, key: &JobKey, command: &Command, now: Time) -> Answer {
+        let Decision { change, parts, effects, answer, window } = self.decide(key, command, now);
+        assert!(window.holds(now), "{command:?}");
+        assert!(
+            !matches!(effects.lease, Some((_, LeaseNews::Extended)))
+                || matches!(command, Command::Extend(_))
+        );
+        let before = match change {
+            Change::Keep => None,
+            _ => self.jobs.remove(key),
+        };
+        if let Change::Write(record) | Change::Arrive(record) = change {
+            let held = before.unwrap_or_else(|| Held {
+                record: (*record).clone(),
+                bodies: Bodies::default(),
+                next_payload: None,
+            });
+            let target = effects.moved_to.map_or(key.clone(), |topic| at(topic, &key.id));
+            self.jobs.insert(target, held.changed(*record, parts));
+        }
+        for (key, follow_up) in effects.follow_ups {
+            self.apply(&key, &Command::Enqueue(Box::new(follow_up)), now);
+        }
+        answer
+    }
+
+    fn decide(&self, key: &JobKey, command: &Command, now: Time) -> Decision {
+        let found = match self.jobs.get(key) {
+            Some(held) => Found::Record(Box::new(held.record.clone())),
+            None => Found::Nothing(Memory::Free),
+        };
+        engine::apply(found, command, now)
+    }
+
+    fn count(&mut self, way: &'static str) {
+        *self.ways.entry(way).or_default() += 1;
+    }
+}
+
+fn at(topic: TopicName, id: &JobId) -> JobKey {
+    JobKey { topic, id: id.clone() }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn changed(mut self, record: Record, parts: engine::Parts) -> Held {
+        let engine::Parts { payload, next_payload, result, attempts } = parts;
+        match payload {
+            PayloadChange::Keep => {}
+            PayloadChange::Set(payload) => self.bodies.payload = Some(payload),
+            PayloadChange::Drop => self.bodies.payload = None,
+            PayloadChange::Promote => self.bodies.payload = self.next_payload.take(),
+        }
+        change(&mut self.next_payload, next_payload);
+        change(&mut self.bodies.result, result);
+        if attempts.cleared {
+            self.bodies.attempts.clear();
+        }
+        self.bodies.attempts.splice(..0, attempts.added);
+        self.bodies.attempts.truncate(limit::ATTEMPTS_KEPT);
+        self.record = record;
+        self
+    }
+}
+
+fn change(part: &mut Option<Payload>, change: PartChange<Payload>) {
+    match change {
+        PartChange::Keep => {}
+        PartChange::Set(payload) => *part = Some(payload),
+        PartChange::Drop => *part = None,
+    }
+}
