@@ -12,6 +12,8 @@ mod cli;
 mod client;
 /// What every store must do, one file per verb; each case runs against every store.
 mod conformance;
+/// Many callers that change one job.
+mod contention;
 /// The server from outside: its process, its sockets, the generated stubs; a file per theme.
 mod e2e;
 /// What former builds left in a Redis.

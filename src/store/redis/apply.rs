@@ -2,9 +2,11 @@
 //! they were. Where another server was faster it is decided again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foldhash::{HashMap, HashMapExt as _, HashSet};
+use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::domain::engine::{
@@ -23,6 +25,8 @@ use super::{Lane, RedisStore};
 /// How often a command is decided. Commands of one server on one job wait for each other, so each further time means
 /// that another server was faster.
 const ROUNDS_MAX: usize = 8;
+/// How much longer each further round is put off at most.
+const PAUSE: Duration = Duration::from_millis(1);
 /// Jobs of one call that may have been written before: each is looked for in what was done in its second.
 const AGAIN_MAX: usize = 64;
 
@@ -113,11 +117,12 @@ impl RedisStore {
         let _turns = self.turns.take(requests.iter().map(|request| &request.key)).await;
         let mut outcomes: Vec<Option<Result<Outcome>>> = requests.iter().map(|_| None).collect();
         let mut redriven = 0;
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             let left: Vec<usize> = (0..requests.len()).filter(|&i| outcomes[i].is_none()).collect();
             if left.is_empty() {
                 break;
             }
+            pause(round).await;
             redriven = self.round(requests, &left, redriven, &mut outcomes).await;
         }
         let contended = || {
@@ -323,6 +328,14 @@ impl RedisStore {
         self.hints.prune_at(upkeep);
         let written = items.iter().map(|_| Ok(reply.number()? == 1)).collect::<Result<_>>()?;
         Ok(Committed { at, upkeep, written })
+    }
+}
+
+/// Lets another server that was faster be done first: in step with it this one would lose again.
+async fn pause(round: usize) {
+    if round > 0 {
+        let share: f64 = rand::rng().random();
+        tokio::time::sleep((PAUSE * u32::try_from(round).unwrap_or(1)).mul_f64(share)).await;
     }
 }
 
