@@ -6,6 +6,8 @@
     reason = "a panic is how a test fails, and what it prints is shown then"
 )]
 
+/// What a person reads without a server.
+mod by_hand;
 /// The commands of `ringq` as processes; a file per command.
 mod cli;
 /// `ringq::client` against a real server: producers, workers, errors, the examples.

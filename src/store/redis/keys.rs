@@ -28,8 +28,8 @@
 //! | `P w` | channel | wake-ups: `<due time> <topic>`; `configured`: the state was set; `forgotten <topic>`: there is no such topic any more |
 //! | `P r:<owner>` | channel | what another replica made of leases that the one with this nonce (8 hex digits) handed out: `<what>:<stream>:<token>[,<token>…]`, several with spaces between; what is `settled`, `adopted` (by a stream of another one), `expired` (also: given back), `deleted` or `extended@<deadline>`, a token 16 hex digits |
 //!
-//! All times are microseconds since the Unix epoch. To find a job by hand:
-//! `HGET 'ringq:{s0}:jobs:emails' order-1` has its payload at the end and begins with `\xff` if it runs,
+//! All times are microseconds since the Unix epoch. To read a job by hand: `ringq job get emails order-1` where a server
+//! runs, and else `by_hand.lua`, which says how: it cuts the messages out of a record, for `protoc --decode`.
 //! `ZCARD 'ringq:{s0}:ends:emails'` says how many run, `LLEN 'ringq:{s0}:line:emails'` and
 //! `ZCARD 'ringq:{s0}:wait:0:emails'` how many wait.
 
