@@ -206,7 +206,10 @@ impl RedisStore {
         let requests: Vec<_> = jobs.into_iter().map(request).collect();
         let durability = self.shard.durability.reach().plain;
         let (mut answers, mut late, mut is_written) = (Vec::new(), None, false);
-        for outcome in self.apply(&requests).await {
+        let outcomes = self.apply(&requests).await;
+        let now = Instant::now();
+        for (request, outcome) in requests.iter().zip(outcomes) {
+            let is_late = request.until.is_some_and(|until| until <= now);
             answers.push(match outcome {
                 Ok(outcome) => {
                     let Answer::Enqueued(answer) = outcome.answer else {
@@ -216,7 +219,7 @@ impl RedisStore {
                     Enqueue::of(answer, outcome.time(answer.due), durability)
                 }
                 // Its caller waits no longer; the others of the call do.
-                Err(error @ Error::Unavailable(_)) => {
+                Err(error @ Error::Unavailable(_)) if is_late => {
                     late = Some(error);
                     NOT_WRITTEN
                 }

@@ -113,6 +113,8 @@ fn count(
 ) -> Done<()> {
     let topic = match row {
         Some(row) => Some(row.topic),
+        // One that had expired when it came, and left nothing, has come all the same.
+        None if effects.counts.enqueued > 0 => Some(session.topic_or_create(&key.topic)?),
         None => session.topic(&key.topic)?,
     };
     let Some(topic) = topic else { return Ok(()) };

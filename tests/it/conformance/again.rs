@@ -67,6 +67,15 @@ pub(crate) async fn a_job_that_is_done_is_not_written_again(q: Fixture) {
     assert_eq!(outcomes, [Unchanged, Created, Created, Unchanged]);
 }
 
+/// Also the first one of its topic.
+pub(crate) async fn a_job_that_had_expired_when_it_came_is_counted_once_and_recalled(q: Fixture) {
+    let job = NewJob { expire: Some(When::At(q.now())), ..made(&q, 1) };
+    assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Created), State::Expired));
+    assert_eq!(repeat(&q, &job).await, (Some(EnqueueOutcome::Unchanged), State::Expired));
+    assert_eq!(q.stats(TOPIC).await.enqueued_total, 1);
+    assert!(q.claim_ids().await.is_empty());
+}
+
 /// Nobody looks for what nothing can lie under; what may be there is found all the same, beside it and alone.
 pub(crate) async fn new_ids_are_written_beside_ones_that_are_taken(q: Fixture) {
     let fresh = |topic: &str, n| {

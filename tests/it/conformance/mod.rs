@@ -60,6 +60,7 @@ macro_rules! conformance {
             again {
                 a_job_that_was_never_written_is_created
                 a_job_that_is_done_is_not_written_again
+                a_job_that_had_expired_when_it_came_is_counted_once_and_recalled
                 a_job_that_ran_before_a_restart_is_not_written_again
                 new_ids_are_written_beside_ones_that_are_taken
                 only_that_job_is_recalled

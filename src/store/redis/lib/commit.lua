@@ -35,7 +35,9 @@ local function change_part(more, id, what, value)
   elseif how == '-' then
     call('HDEL', more, kind .. id)
   elseif how == '^' then
-    call('HSET', more, kind .. id, call('HGET', more, 'q' .. id))
+    -- None is there only if it was removed by hand: an error here would leave half of an item.
+    local next_ = call('HGET', more, 'q' .. id)
+    if next_ then call('HSET', more, kind .. id, next_) else call('HDEL', more, kind .. id) end
     call('HDEL', more, 'q' .. id)
   else
     local kept = how == '0' and '' or sub(call('HGET', more, kind .. id) or '', 1, how + 0)
@@ -113,7 +115,7 @@ end
 local function write(w, raw, mover)
   local name, id, plan, rest = ARGV[w], ARGV[w + 1], ARGV[w + 3], ARGV[w + 4]
   local what, enqueued, succeeded, dead, ended, news = sunpack($plan[what..news], plan)
-  local k = topic(name, what == ARRIVE)
+  local k = topic(name, what == ARRIVE or enqueued > 0)
   local before = raw and job_of(k, id, raw)
   if news > 0 then tell(before.lease.raw, NEWS[news]) end
   count(k, 'succeeded', succeeded)
