@@ -120,6 +120,7 @@ impl Step {
             record.life.last_error.clear();
             record.life.progress.clear();
             record.life.attempts.clear();
+            record.life.first_start = None;
             self.parts = Parts::drop_all();
         } else if let Some(result) = result {
             self.parts.result = PartChange::Set(result.clone());

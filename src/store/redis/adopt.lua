@@ -22,6 +22,8 @@ local function adopt(name, id, token, from_owner, from_stream, since)
   l.owner, l.stream, l.grace = owner, stream, grace
   -- The receipt names the stream that it came from, so an ack has to look whose lease it is.
   entangle(j)
+  -- What is decided about the job may have to be told to its new owner.
+  renew(j)
   save(j)
   return 1
 end

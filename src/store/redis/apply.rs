@@ -44,6 +44,8 @@ pub(super) struct Outcome {
     pub(super) answer: Answer,
     /// The job behind it, if it was written.
     pub(super) record: Option<Record>,
+    /// Whether something was written for it.
+    pub(super) is_written: bool,
     decided: Time,
     committed: Time,
 }
@@ -59,6 +61,8 @@ struct Book {
     upkeep: Option<Time>,
     /// Jobs that cannot be read.
     damaged: HashMap<JobKey, Error>,
+    /// Jobs of commands that are decided later, and so is whatever is asked of them behind these.
+    later: HashSet<JobKey>,
 }
 
 /// A command that is done once its item is.
@@ -66,6 +70,7 @@ struct Waiting {
     index: usize,
     answer: Answer,
     record: Option<Record>,
+    is_written: bool,
 }
 
 /// What a commit answers.
@@ -132,16 +137,19 @@ impl RedisStore {
         outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(contended)).collect()
     }
 
-    /// As [`RedisStore::apply`], in as many calls as it takes; of all commands together the first failure.
+    /// As [`RedisStore::apply`], in as many calls as it takes; of all commands together the first failure, which knows
+    /// whether any of them was written.
     pub(super) async fn apply_all(&self, requests: &[Request]) -> Result<Vec<Outcome>> {
         let mut outcomes = Vec::with_capacity(requests.len());
         for part in requests.chunks(limit::CALL_JOBS_MAX) {
-            for outcome in self.apply(part).await {
-                let is_written = outcomes.iter().any(|done: &Outcome| done.record.is_some());
-                outcomes.push(outcome.map_err(|error| super::after(error, is_written))?);
+            outcomes.extend(self.apply(part).await);
+            if outcomes.iter().any(Result::is_err) {
+                break;
             }
         }
-        Ok(outcomes)
+        let is_written = any_written(&outcomes);
+        let outcomes = outcomes.into_iter();
+        outcomes.map(|outcome| outcome.map_err(|error| super::after(error, is_written))).collect()
     }
 
     async fn round(
@@ -162,7 +170,8 @@ impl RedisStore {
             let (decided, committed) = (book.now, book.now);
             outcomes[index] = match book.decide(index, &requests[index]) {
                 Step::Done(answer) => {
-                    Some(Ok(Outcome { answer, record: None, decided, committed }))
+                    let (record, is_written) = (None, false);
+                    Some(Ok(Outcome { answer, record, is_written, decided, committed }))
                 }
                 Step::Damaged(error) => Some(Err(error)),
                 Step::Joined | Step::Later => None,
@@ -204,8 +213,15 @@ impl RedisStore {
         let slots =
             found.into_iter().map(|(key, entry)| (key, (Slot::new(Some(entry)), Memory::Free)));
         let (slots, items) = (slots.collect(), Vec::new());
-        let mut book =
-            Book { slots, now, items, redriven: 0, upkeep: None, damaged: HashMap::new() };
+        let mut book = Book {
+            slots,
+            now,
+            items,
+            redriven: 0,
+            upkeep: None,
+            damaged: HashMap::new(),
+            later: HashSet::default(),
+        };
         for (index, request) in requests.iter().enumerate() {
             book.decide(index, request);
         }
@@ -237,8 +253,15 @@ impl RedisStore {
         let most =
             if keys.iter().any(|(_, again)| *again) { AGAIN_MAX } else { limit::CALL_JOBS_MAX };
         let (slots, items) = (HashMap::with_capacity(keys.len()), Vec::new());
-        let mut book =
-            Book { slots, now: Time(0), items, redriven: 0, upkeep: None, damaged: HashMap::new() };
+        let mut book = Book {
+            slots,
+            now: Time(0),
+            items,
+            redriven: 0,
+            upkeep: None,
+            damaged: HashMap::new(),
+            later: HashSet::default(),
+        };
         let mut rest = &keys[..];
         while !rest.is_empty() {
             let mut call = self.call(Verb::Load);
@@ -276,9 +299,11 @@ impl RedisStore {
             Ok(Committed { at: committed, upkeep, written }) => {
                 book.upkeep = book.upkeep.into_iter().chain(upkeep).min();
                 for (item, _) in items.into_iter().zip(written).filter(|(_, written)| *written) {
-                    for Waiting { index, answer, record } in std::mem::take(&mut book.items[item].1)
+                    for Waiting { index, answer, record, is_written } in
+                        std::mem::take(&mut book.items[item].1)
                     {
-                        let outcome = Outcome { answer, record, decided: book.now, committed };
+                        let decided = book.now;
+                        let outcome = Outcome { answer, record, is_written, decided, committed };
                         outcomes[index] = Some(Ok(outcome));
                     }
                 }
@@ -329,6 +354,11 @@ impl RedisStore {
         let written = items.iter().map(|_| Ok(reply.number()? == 1)).collect::<Result<_>>()?;
         Ok(Committed { at, upkeep, written })
     }
+}
+
+/// Whether any of these commands was written.
+pub(super) fn any_written(outcomes: &[Result<Outcome>]) -> bool {
+    outcomes.iter().flatten().any(|outcome| outcome.is_written)
 }
 
 /// Lets another server that was faster be done first: in step with it this one would lose again.
@@ -404,7 +434,14 @@ impl Book {
         if let Some(error) = keys.filter_map(|key| self.damaged.get(&key)).next() {
             return Step::Damaged(error.clone());
         }
-        let Some(items) = self.items_of(request) else { return Step::Later };
+        let mut keys = [key.clone()].into_iter().chain(further_keys(request));
+        let items = match self.items_of(request) {
+            Some(items) if !keys.any(|key| self.later.contains(&key)) => items,
+            _ => {
+                self.later.extend([key.clone()].into_iter().chain(further_keys(request)));
+                return Step::Later;
+            }
+        };
         let mut window = Window::ALWAYS;
         let spaced = match command {
             Command::Redrive(redrive) => Some(Command::Redrive(redrive.after(self.redriven))),
@@ -428,13 +465,16 @@ impl Book {
         if decision.change == Change::Keep {
             return match items {
                 // It holds only if what was decided before it is written.
-                Some(item) => self.wait(item, index, decision.answer, None),
+                Some(item) => self.wait(item, index, decision.answer, None, false),
                 None => Step::Done(decision.answer),
             };
         }
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow(item, window.and(decision.window));
+        // An ack goes through on a full store with its follow-ups, as it frees what it ends.
+        let brings = decision.effects.counts.enqueued > 0;
+        self.items[item].0.grows |= brings && matches!(command, Command::Enqueue(_));
         let answer = decision.answer.clone();
         match decision.effects.moved_to.clone() {
             Some(topic) => {
@@ -456,7 +496,7 @@ impl Book {
             }
         }
         let record = self.slots.get(key).and_then(|(slot, _)| slot.record.clone());
-        self.wait(item, index, answer, record)
+        self.wait(item, index, answer, record, true)
     }
 
     /// The item of all jobs that a command is about, if they are of one at most; `None`: they are of several.
@@ -498,8 +538,15 @@ impl Book {
         item.window = item.window.and(window);
     }
 
-    fn wait(&mut self, item: usize, index: usize, answer: Answer, record: Option<Record>) -> Step {
-        self.items[item].1.push(Waiting { index, answer, record });
+    fn wait(
+        &mut self,
+        item: usize,
+        index: usize,
+        answer: Answer,
+        record: Option<Record>,
+        is_written: bool,
+    ) -> Step {
+        self.items[item].1.push(Waiting { index, answer, record, is_written });
         Step::Joined
     }
 
@@ -514,6 +561,9 @@ impl Book {
 
     /// Takes a decision about a job into an item.
     fn take(&mut self, item: usize, key: &JobKey, decision: Decision) {
+        if decision.change == Change::Keep {
+            return;
+        }
         let Some((slot, memory)) = self.slots.get_mut(key) else { return };
         let item_ = &mut self.items[item].0;
         if slot.item.is_none() {
@@ -521,7 +571,6 @@ impl Book {
             item_.keys.push(key.clone());
         }
         let effects = decision.effects;
-        item_.grows |= effects.counts.enqueued > 0;
         let fate = match decision.change {
             Change::Keep => return,
             Change::Remove => Fate::Remove,
@@ -568,19 +617,22 @@ impl Book {
     fn calls(&self) -> Vec<Vec<usize>> {
         let mut calls = Vec::new();
         for grows in [false, true] {
-            let (mut call, mut jobs, mut bytes) = (Vec::new(), 0, 0);
+            let (mut call, mut jobs, mut bytes, mut unknown) = (Vec::new(), 0, 0, 0);
             for (item, (found, _)) in self.items.iter().enumerate() {
                 if found.grows != grows || found.keys.is_empty() {
                     continue;
                 }
                 let (more, size) = (found.keys.len(), self.bytes(found));
-                let is_full =
-                    jobs + more > limit::CALL_JOBS_MAX || bytes + size > limit::CALL_BYTES_MAX;
+                // Of each the script looks whether it is recalled.
+                let searched = self.unknown(found);
+                let is_full = jobs + more > limit::CALL_JOBS_MAX
+                    || bytes + size > limit::CALL_BYTES_MAX
+                    || unknown + searched > AGAIN_MAX;
                 if is_full && !call.is_empty() {
                     calls.push(std::mem::take(&mut call));
-                    (jobs, bytes) = (0, 0);
+                    (jobs, bytes, unknown) = (0, 0, 0);
                 }
-                (jobs, bytes) = (jobs + more, bytes + size);
+                (jobs, bytes, unknown) = (jobs + more, bytes + size, unknown + searched);
                 call.push(item);
             }
             if !call.is_empty() {
@@ -588,6 +640,12 @@ impl Book {
             }
         }
         calls
+    }
+
+    /// How many jobs of an item must not be known.
+    fn unknown(&self, item: &Item) -> usize {
+        let slots = item.keys.iter().filter_map(|key| self.slots.get(key));
+        slots.filter(|(slot, _)| slot.is_unknown && slot.entry.is_none()).count()
     }
 
     fn bytes(&self, item: &Item) -> usize {

@@ -16,7 +16,7 @@ use crate::domain::{
 };
 use crate::store::{Enqueue, Error, NewJob, Prior, Result, Unwritten, codec};
 
-use super::apply::Request;
+use super::apply::{Request, any_written};
 use super::durability::Wait;
 use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
 use super::layout::{UNUSUAL, apart, inside};
@@ -205,8 +205,9 @@ impl RedisStore {
         };
         let requests: Vec<_> = jobs.into_iter().map(request).collect();
         let durability = self.shard.durability.reach().plain;
-        let (mut answers, mut late, mut is_written) = (Vec::new(), None, false);
+        let (mut answers, mut late) = (Vec::new(), None);
         let outcomes = self.apply(&requests).await;
+        let is_written = any_written(&outcomes);
         let now = Instant::now();
         for (request, outcome) in requests.iter().zip(outcomes) {
             let is_late = request.until.is_some_and(|until| until <= now);
@@ -215,7 +216,6 @@ impl RedisStore {
                     let Answer::Enqueued(answer) = outcome.answer else {
                         return Err(unexpected("an enqueue"));
                     };
-                    is_written = true;
                     Enqueue::of(answer, outcome.time(answer.due), durability)
                 }
                 // Its caller waits no longer; the others of the call do.

@@ -13,6 +13,7 @@ local k, healed, due = topic_of(ARGV[2]), 0, tonumber(ARGV[7]) or now
 -- The job has left its place.
 local function heal(j)
   j.due, j.record = due, spack($record[due], due) .. sub(j.record, $record.arrival)
+  renew(j)
   save(j)
   join(j)
   healed = healed + 1

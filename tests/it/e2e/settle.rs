@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use crate::harness::{
-    Client, JobExt as _, Server, SinceEpoch as _, assert_refused, job, millis, nack, nack_retry,
-    proto, take, wall_now,
+    Client, JobExt as _, Redis, Server, Setup, SinceEpoch as _, assert_refused, job, millis, nack,
+    nack_retry, proto, take, wall_now,
 };
 
 fn done(receipt: &str) -> AckItem {
@@ -436,7 +436,16 @@ async fn heartbeats_keep_a_long_job_with_its_worker() {
 
 #[tokio::test]
 async fn follow_ups_are_written_with_the_ack_or_not_at_all() {
-    let server = Server::start().await;
+    follow_ups_are_written_with_the_ack(Server::start().await).await;
+}
+
+#[tokio::test]
+async fn follow_ups_are_written_with_the_ack_or_not_at_all_on_a_redis() {
+    let Some(redis) = Redis::start().await else { return };
+    follow_ups_are_written_with_the_ack(Setup::on(&redis.url()).start().await).await;
+}
+
+async fn follow_ups_are_written_with_the_ack(server: Server) {
     let client = server.connect().await;
     let pull = async || {
         client.enqueue(job("first").with_retention(millis(60_000))).await;

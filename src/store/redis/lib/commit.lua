@@ -63,7 +63,8 @@ local function remove(j, to)
   if j.apart <= $apart.kept then return end
   local kinds = kinds_of(j)
   for i = 1, to and #kinds or 0 do
-    local part = call('HGET', j.k.more, kinds[i])
+    -- A job that is put back has no result.
+    local part = string.byte(kinds[i]) ~= 114 and call('HGET', j.k.more, kinds[i])
     if part then call('HSET', to.more, kinds[i], part) end
   end
   if kinds[1] then call('HDEL', j.k.more, unpack(kinds)) end

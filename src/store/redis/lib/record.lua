@@ -83,6 +83,11 @@ local function job_of(k, id, raw)
   return j
 end
 
+-- The record is another one from now on, for whoever has decided about the one that was read.
+local function renew(j)
+  j.record = sub(j.record, 1, $record.version - 1) .. spack('>I8', now) .. sub(j.record, $record.bytes)
+end
+
 local function load(k, id)
   local raw = call('HGET', k.jobs, id)
   return raw and job_of(k, id, raw) or nil
