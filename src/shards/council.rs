@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::domain::ShardName;
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{self, Members, Records, Rings};
@@ -22,6 +23,8 @@ use super::dissent::{Dissent, News};
 pub(super) struct Council {
     /// Who this replica is to the others, once it has joined them.
     pub(super) owner: OnceLock<u32>,
+    /// This server's, with which those of shards are compared.
+    pub(super) clock: OnceLock<Clock>,
     known: Mutex<Known>,
     rings: RwLock<Arc<Rings>>,
     /// Counts how often other rings were served.
@@ -81,6 +84,7 @@ impl Council {
         };
         Council {
             owner: OnceLock::new(),
+            clock: OnceLock::new(),
             known: Mutex::new(known),
             rings: RwLock::new(rings),
             changes: AtomicU64::new(0),
@@ -300,7 +304,6 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::Clock;
     use crate::domain::Time;
     use crate::domain::rings::Mark;
     use crate::shards::faulty::Faulty;

@@ -67,6 +67,7 @@ mod tests {
         let job = Leased {
             key,
             token: Token(3),
+            fence: Time(8),
             deadline: Time(9),
             spec: Spec::default(),
             priority: 4,

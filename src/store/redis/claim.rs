@@ -16,6 +16,15 @@ use super::{Lane, RedisStore};
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
 
+/// The times of a claim.
+#[derive(Clone, Copy)]
+struct Began {
+    /// The store's time of it.
+    now: Time,
+    /// The start of its leases.
+    started: Time,
+}
+
 impl RedisStore {
     /// [`Store::claim`](crate::store::Store::claim).
     pub(super) async fn claim(&self, claim: Claim) -> Result<Claims> {
@@ -90,16 +99,17 @@ fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
 
 /// What all asks got.
 fn all_claimed(mut reply: Reply, asks: &[Ask], tokens: Vec<Token>) -> Result<Claims> {
-    let now = reply.time()?;
+    let (now, started) = (reply.time()?, reply.time()?);
     let mut tokens = tokens.into_iter();
-    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, now, &mut tokens));
+    let at = Began { now, started };
+    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, at, &mut tokens));
     Ok(Claims { now, topics: topics.collect::<Result<_>>()? })
 }
 
 /// One job for the one taker of one ask.
 fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> {
     let mut fields = Fields(answer);
-    let now = fields.time()?;
+    let (now, started) = (fields.time()?, fields.time()?);
     let rest = match fields.time()? {
         Time(0) => Rest::Nothing,
         Time(1) => Rest::More,
@@ -109,7 +119,8 @@ fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> 
     let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
     let taker = ask.takers.first().ok_or_else(|| unexpected("nothing for nobody"))?;
     let key = JobKey { topic: ask.topic.clone(), id };
-    let leased = whole(lease(key, taker, *token, fields.0, None, now), &ask.topic);
+    let leased =
+        whole(lease(key, taker, *token, fields.0, None, Began { now, started }), &ask.topic);
     Ok(Claims { now, topics: vec![Claimed { leased: vec![leased.into_iter().collect()], rest }] })
 }
 
@@ -124,7 +135,7 @@ fn whole(leased: Result<Leased>, topic: &TopicName) -> Option<Leased> {
 fn claimed(
     reply: &mut Reply,
     ask: &Ask,
-    now: Time,
+    at: Began,
     tokens: &mut impl Iterator<Item = Token>,
 ) -> Result<Claimed> {
     let rest = match reply.number()? {
@@ -152,7 +163,7 @@ fn claimed(
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
         let payload = payloads.next().flatten();
-        leased[index].extend(whole(lease(key, taker, token, record, payload, now), &ask.topic));
+        leased[index].extend(whole(lease(key, taker, token, record, payload, at), &ask.topic));
     }
     Ok(Claimed { leased, rest })
 }
@@ -163,14 +174,15 @@ fn lease(
     token: Token,
     record: Bytes,
     apart: Option<Bytes>,
-    now: Time,
+    at: Began,
 ) -> Result<Leased> {
     let Entry { mut record, payload: inline, .. } = Entry::of_record(record)?;
     record.spec.payload = payload(inline.or(apart))?;
     Ok(Leased {
         key,
         token,
-        deadline: now.plus(record.spec.lease.unwrap_or(taker.lease)),
+        fence: at.started,
+        deadline: at.now.plus(record.spec.lease.unwrap_or(taker.lease)),
         priority: record.priority,
         failures: record.life.failures,
         deliveries: record.life.deliveries,

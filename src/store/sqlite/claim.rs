@@ -76,9 +76,10 @@ pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
         bytes: limit::CALL_BYTES_MAX as u64,
         expiries: limit::CALL_JOBS_MAX,
     };
-    let asks = claim.asks.iter();
+    let (asks, mut started) = (claim.asks.iter(), None);
     let mut tokens = Token::of_claim(claim.nonce, rand::rng().random_iter());
-    let topics = asks.map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens));
+    let topics = asks
+        .map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens, &mut started));
     Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
 }
 
@@ -88,6 +89,7 @@ fn claim_topic(
     ask: &Ask,
     budget: &mut Budget,
     tokens: &mut impl Iterator<Item = Token>,
+    started: &mut Option<Time>,
 ) -> Done<Claimed> {
     let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
     let Some(topic) = session.topic(&ask.topic)? else {
@@ -96,7 +98,14 @@ fn claim_topic(
     let mut round = Round::new(&ask.takers);
     let mut taken = Vec::new();
     let rest = take(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
-    lease(session, owner, &ask.takers, taken.into_iter().zip(tokens), &mut leased)?;
+    if !taken.is_empty() {
+        let started = match *started {
+            Some(started) => started,
+            None => *started.insert(session.begin_leases()?),
+        };
+        let taken = taken.into_iter().zip(tokens);
+        lease(session, owner, &ask.takers, started, taken, &mut leased)?;
+    }
     Ok(Claimed { leased, rest })
 }
 
@@ -198,6 +207,7 @@ fn lease(
     session: &mut Session<'_>,
     owner: u32,
     takers: &[Taker],
+    started: Time,
     taken: impl Iterator<Item = (Taken, Token)>,
     leased: &mut [Vec<Leased>],
 ) -> Done<()> {
@@ -205,7 +215,7 @@ fn lease(
     for (Taken { key, taker: index, mut job }, token) in taken {
         let taker = &takers[index];
         let duration = job.spec.lease.unwrap_or(taker.lease);
-        job.token = token;
+        (job.token, job.fence) = (token, started);
         job.deadline = session.now.plus(duration);
         statement.execute(params![
             key,
@@ -215,7 +225,7 @@ fn lease(
             taker.stream,
             taker.grace.map(micros),
             micros(duration),
-            session.now.0,
+            started.0,
             &*taker.worker_id,
         ])?;
         session.reap_at(job.deadline);
@@ -312,6 +322,7 @@ impl Taken {
         let job = Leased {
             key: JobKey { topic: topic.clone(), id },
             token: Token(0),
+            fence: Time(0),
             deadline: Time(0),
             spec,
             priority: limit::PRIORITY_MAX - rank,

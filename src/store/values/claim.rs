@@ -87,6 +87,9 @@ pub struct Leased {
     pub key: JobKey,
     /// Proof of the lease.
     pub token: Token,
+    /// When it began, by the store's clock, and later than every lease that the shard gave out before: of two leases of
+    /// one id the later has the greater one.
+    pub fence: Time,
     /// When it ends.
     pub deadline: Time,
     /// What was asked for.

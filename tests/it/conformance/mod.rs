@@ -15,6 +15,7 @@ mod elsewhere;
 mod enqueue;
 mod events;
 mod extend;
+mod fence;
 mod fixture;
 mod generations;
 mod get;
@@ -121,6 +122,14 @@ macro_rules! conformance {
                 a_repeated_settle_is_success_after_its_job_was_put_back
                 delete_removes_the_running_and_the_waiting_generation
                 an_id_is_free_after_both_its_generations_were_deleted
+            }
+            fence {
+                a_fence_is_the_store_time_at_which_the_lease_began
+                each_delivery_of_an_id_has_a_greater_fence
+                leases_of_one_claim_begin_together
+                a_fence_rises_though_the_clock_went_back
+                a_fence_rises_over_reopening_though_the_clock_went_back
+                fences_rise_over_claims_of_many_replicas_at_once
             }
             claim {
                 nothing_is_handed_out_before_its_due_time

@@ -157,12 +157,20 @@ impl Held {
         self.ended.iter().skip(last).any(|ended| ended.0 == token)
     }
 
-    pub(super) fn lease(&mut self, now: Time, owner: u32, taker: &Taker, token: Token) -> Leased {
+    /// `started`: what the store calls the start of the lease, later than every one before.
+    pub(super) fn lease(
+        &mut self,
+        now: Time,
+        started: Time,
+        owner: u32,
+        taker: &Taker,
+        token: Token,
+    ) -> Leased {
         let job = &mut self.job;
         let duration = job.spec.lease.unwrap_or(taker.lease);
         let deadline = now.plus(duration);
         let (stream, grace) = (taker.stream, taker.grace);
-        let (started, extended) = (now, None);
+        let extended = None;
         let before = (self.first_start, job.worker_id.clone());
         self.lease = Some(Holder {
             token,
@@ -175,13 +183,14 @@ impl Held {
             grace,
             before,
         });
-        self.first_start = self.first_start.or(Some(now));
+        self.first_start = self.first_start.or(Some(started));
         self.ended.truncate(limit::ATTEMPTS_KEPT);
         job.state = State::Running;
         job.worker_id = taker.worker_id.to_string();
         Leased {
             key: job.key.clone(),
             token,
+            fence: started,
             deadline,
             spec: job.spec.clone(),
             priority: job.priority,

@@ -13,7 +13,7 @@ local function suffix(taker, ack, duration)
   if duration ~= taker.lease then
     tail = sub(tail, 1, $held.duration - 1) .. pack($held[duration], duration) .. sub(tail, $held.worker)
   end
-  return char(ack) .. pack($lease[started..deadline], now, deadline) .. tail, string.format('%d', deadline)
+  return char(ack) .. pack($lease[started..deadline], begin(), deadline) .. tail, string.format('%d', deadline)
 end
 
 -- Who takes a job of so many bytes; nobody when the call is full.

@@ -5,7 +5,9 @@ CREATE TABLE shard (
   -- One row: the name that this file was given at first contact.
   name  TEXT NOT NULL,
   -- Whether the shard takes new jobs: 0 it does, 1 it is to become empty; NULL until that is set.
-  state INTEGER
+  state INTEGER,
+  -- When the leases of the last claim began; NULL: there was none.
+  started INTEGER
 ) STRICT;
 
 -- What is known of rings.
