@@ -44,6 +44,7 @@ fn job(token: u64, bytes: usize) -> Leased {
         due: NOW,
         create_time: NOW,
         last_error: String::new(),
+        checkpoint: None,
     }
 }
 

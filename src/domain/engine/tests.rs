@@ -45,6 +45,7 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         on_conflict,
         request: None,
         prior: Prior::Anything,
+        checkpoint: None,
     }
 }
 

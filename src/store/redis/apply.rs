@@ -508,7 +508,7 @@ impl Book {
             item_.keys.push(key.clone());
         }
         let effects = decision.effects;
-        item_.grows |= effects.counts.enqueued > 0;
+        item_.grows |= effects.counts.enqueued > 0 || decision.parts.grows();
         let fate = match decision.change {
             Change::Keep => return,
             Change::Remove => Fate::Remove,

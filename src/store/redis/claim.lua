@@ -6,7 +6,7 @@
 --       their times; unless that is one ask of one taker: for each ask how many takers 2.
 -- Reply: now, when the leases began (0: there are none), then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due),
 --        jobs, whether takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
---        takers (from 0), the extras (number of the job from 0, payload).
+--        takers (from 0), the extras (number of the job from 0, payload, checkpoint; false: not apart).
 --        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
 --        about it, comes as one string: now 7, when its lease began 7, what is left 7 (-1 as 1), length of the id 1, id,
 --        record.

@@ -173,7 +173,7 @@ fn take_rank(
             round.give(taker, waiting.bytes);
             budget.take(waiting.bytes);
             let spec = spec(session, found, waiting.key)?;
-            taken.push(Taken::read(found, &waiting, spec, taker, name, rank)?);
+            taken.push(Taken::read(session, found, &waiting, spec, taker, name, rank)?);
         }
         drop(rows);
         if seen == 0 && taken.len() == before {
@@ -309,16 +309,22 @@ impl Waiting {
 
 impl Taken {
     fn read(
+        session: &Session<'_>,
         row: &rusqlite::Row<'_>,
         waiting: &Waiting,
         spec: Spec,
         taker: usize,
         topic: &TopicName,
         rank: u8,
-    ) -> rusqlite::Result<Taken> {
-        let id = JobId::stored(row.get_ref(1)?.as_str()?);
+    ) -> Done<Taken> {
+        let id = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        let id = JobId::stored(id);
         let life = row.get_ref(9)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
         let (life, _) = codec::decode_life(life);
+        let checkpoint = match life.checkpoint {
+            0 => None,
+            _ => record::checkpoint(session.connection, waiting.key)?,
+        };
         let job = Leased {
             key: JobKey { topic: topic.clone(), id },
             token: Token(0),
@@ -331,6 +337,7 @@ impl Taken {
             due: waiting.due,
             create_time: Time(row.get(3)?),
             last_error: life.last_error,
+            checkpoint: encoded(checkpoint),
         };
         Ok(Taken { key: waiting.key, taker, job })
     }
@@ -342,25 +349,31 @@ fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> 
     let blob: Option<Vec<u8>> =
         if large { record::body(session.connection, payload_key(key))? } else { row.get(10)? };
     let spec = row.get_ref(8)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-    let encoded = blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() });
     Ok(Spec {
-        payload: encoded,
+        payload: encoded(blob),
         lease: row.get::<_, Option<i64>>(5)?.map(record::duration),
         ..codec::decode_spec(spec)
     })
 }
 
-/// Decodes what [`claim`] left undecoded. A payload that makes no sense leaves its job out, to run out
+/// A payload that is still to be decoded.
+fn encoded(blob: Option<Vec<u8>>) -> Option<Payload> {
+    blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() })
+}
+
+/// Decodes what [`claim`] left undecoded. A payload or checkpoint that makes no sense leaves its job out, to run out
 /// of leases and become a dead letter; the others of the claim go on.
 pub(super) fn decode(mut claims: Claims) -> Claims {
     for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.leased) {
         leased.retain_mut(|job| {
-            let Some(encoded) = job.spec.payload.take() else { return true };
-            match codec::decode_payload(encoded.body) {
-                Ok(payload) => job.spec.payload = Some(payload),
-                Err(error) => {
-                    tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
-                    return false;
+            for part in [&mut job.spec.payload, &mut job.checkpoint] {
+                let Some(encoded) = part.take() else { continue };
+                match codec::decode_payload(encoded.body) {
+                    Ok(decoded) => *part = Some(decoded),
+                    Err(error) => {
+                        tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
+                        return false;
+                    }
                 }
             }
             true

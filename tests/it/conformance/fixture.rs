@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::harness::{Program, Redis, Sentinel};
 
 use super::values::{
-    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
+    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, text, topic,
 };
 
 /// Where every clock starts: some microsecond that is no round number.
@@ -337,8 +337,22 @@ impl Fixture {
         progress: Option<&str>,
     ) -> Result<Time, Refused> {
         let progress = progress.map(str::to_owned);
-        let extend =
-            Extend { lease: lease_ref(leased), duration, progress, lapsed: None, until: None };
+        let extend = Extend {
+            lease: lease_ref(leased),
+            duration,
+            progress,
+            checkpoint: None,
+            lapsed: None,
+            until: None,
+        };
+        one(self.store.extend(vec![extend]).await.unwrap())
+    }
+
+    /// Extends one lease with a checkpoint.
+    pub(crate) async fn save(&self, leased: &Leased, body: &str) -> Result<Time, Refused> {
+        let (lease, checkpoint) = (lease_ref(leased), Some(text(body)));
+        let (duration, progress, lapsed, until) = (None, None, None, None);
+        let extend = Extend { lease, duration, progress, checkpoint, lapsed, until };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 

@@ -268,7 +268,7 @@ impl Reference {
                 };
                 continue;
             }
-            let bytes = held.job.spec.bytes() as u64;
+            let bytes = held.bytes();
             let fits = |t: &Taker| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
             let Some(place) = turn.iter().position(|&index| fits(&takers[index])) else {
                 rest = Rest::More;
@@ -369,6 +369,10 @@ impl Reference {
         let held = self.jobs.get_mut(&extend.lease.key).unwrap();
         if let Some(progress) = &extend.progress {
             held.job.progress.clone_from(progress);
+        }
+        if let Some(checkpoint) = &extend.checkpoint {
+            let kept = Some(checkpoint).filter(|checkpoint| !checkpoint.body.is_empty());
+            held.job.checkpoint = kept.cloned();
         }
         let lease = held.lease.as_mut().unwrap();
         lease.deadline = self.now.plus(extend.duration.unwrap_or(lease.duration));

@@ -79,6 +79,7 @@ fn job(topic: &TopicName, bytes: usize) -> Leased {
         due: NOW,
         create_time: NOW,
         last_error: String::new(),
+        checkpoint: None,
     }
 }
 

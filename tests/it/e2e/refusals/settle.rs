@@ -77,6 +77,7 @@ fn extend(good: &str) -> Vec<Row> {
         receipt: good.to_owned(),
         lease_duration: Some(proto(millis(3_600_000))),
         progress: "moved".into(),
+        checkpoint: None,
     };
     let extend = |item: ExtendItem| ExtendRequest { items: vec![longer(), item] };
     vec![
