@@ -10,8 +10,9 @@ use crate::harness::{
     Client, Redis, Server, Setup, eventually, job, millis, nack, nack_retry, proto, take,
 };
 
-/// Longer than before a break an Extend keeps its lease from being given back.
-const SPOKEN: Duration = Duration::from_millis(700);
+/// An Extend that is older than this when its stream breaks, or when its server dies, keeps no lease from being given
+/// back: a heartbeat of a server, and a little more.
+const SPOKEN: Duration = Duration::from_secs(3);
 
 fn saving(receipt: &str, checkpoint: Payload) -> ExtendItem {
     ExtendItem {
