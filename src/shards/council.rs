@@ -304,6 +304,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
+    use crate::clock::ManualClock;
     use crate::domain::Time;
     use crate::domain::rings::Mark;
     use crate::shards::faulty::Faulty;
@@ -397,5 +398,19 @@ mod tests {
             hear(&shards, &other, version, open);
             assert_eq!(since(), agreed, "{version} {open}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_differs_shows_by_how_much() {
+        let metrics = Metrics::new();
+        let member = Member::from(Faulty::new("s0", &Clock::system()));
+        let shards = Shards::new(vec![member], &metrics);
+        let ahead = ManualClock::new(Clock::system().now().plus(Duration::from_secs(5)));
+        shards.join(1, &Clock::Manual(ahead)).await;
+        let name = "ringq_shard_clock_skew_seconds{shard=\"s0\"} ";
+        let text = metrics.render();
+        let shown = text.lines().find_map(|line| line.strip_prefix(name)).expect("the gauge");
+        let seconds: f64 = shown.parse().unwrap();
+        assert!((-5.0..-4.0).contains(&seconds), "{seconds}");
     }
 }

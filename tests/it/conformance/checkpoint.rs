@@ -380,3 +380,61 @@ pub(crate) async fn it_survives_reopening(q: Fixture) {
     q.reopen().await;
     assert_eq!(q.job("a").await.checkpoint, None);
 }
+
+/// However its job ends. The large payload is a part that goes the same way.
+pub(crate) async fn nothing_is_left_of_it(q: Fixture) {
+    let job = |id: &str| {
+        let mut job = NewJob { keep: Keep::Nothing, ..new_job(id) };
+        job.spec.payload = Some(text(&"p".repeat(3_000)));
+        job
+    };
+    for way in 0..8 {
+        let id = format!("job-{way}");
+        let leased = saved(&q, job(&id)).await;
+        assert!(q.parts().await.is_none_or(|parts| parts == 2), "both lie apart");
+        match way {
+            0 => drop(q.ack(&leased).await),
+            1 => {
+                q.end(&leased, released()).await;
+                let leased = q.claim_one().await;
+                q.ack(&leased).await;
+            }
+            2 => drop(q.delete(&id).await),
+            3 => {
+                q.end(&leased, failed_for(60)).await;
+                q.delete(&id).await;
+            }
+            4 => {
+                q.end(&leased, dead_lettered()).await;
+                q.sleep(limit::DEAD_RETENTION.as_secs());
+                q.store.prune(10).await.unwrap();
+            }
+            5 => {
+                q.end(&leased, dead_lettered()).await;
+                let target = Some(topic("other"));
+                q.store
+                    .redrive(Redrive { target, ..redrive(&id, vec![State::Dead]) })
+                    .await
+                    .unwrap();
+                let leased = one(one(q.claim_for("other", vec![taker()]).await.leased));
+                q.ack(&leased).await;
+            }
+            6 => {
+                let small = NewJob { keep: Keep::Nothing, ..new_job(&id) };
+                q.put(NewJob { on_conflict: OnConflict::Replace, ..small }).await;
+                q.end(&leased, released()).await;
+                // The payload of a generation that waited may lie apart whatever its size.
+                assert!(q.parts().await.is_none_or(|parts| parts <= 1), "the checkpoint is gone");
+                let leased = q.claim_one().await;
+                q.ack(&leased).await;
+            }
+            _ => {
+                q.save(&leased, "").await.unwrap();
+                assert!(q.parts().await.is_none_or(|parts| parts == 1), "cleared");
+                q.ack(&leased).await;
+            }
+        }
+        assert_eq!(q.get(&id).await, None, "way {way}");
+        assert!(q.parts().await.is_none_or(|parts| parts == 0), "way {way}");
+    }
+}

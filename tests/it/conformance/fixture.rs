@@ -408,6 +408,24 @@ impl Fixture {
         one(self.store.stats(vec![topic(name)]).await.unwrap()).expect("no such topic")
     }
 
+    /// How many parts of jobs of [`TOPIC`] lie apart, bodies and checkpoints, by a look into the store itself; `None` where
+    /// none can be had.
+    pub(crate) async fn parts(&self) -> Option<u64> {
+        match &self.place {
+            Place::Redis(redis) => {
+                let count = redis.command(&["HLEN", "ringq:{s0}:more:t"]).await;
+                count.trim().trim_start_matches(':').parse().ok()
+            }
+            Place::Dir(dir) if self.backend == Backend::SqliteFile => {
+                let file = rusqlite::Connection::open(dir.path().join("ringq.db")).unwrap();
+                let count =
+                    "SELECT (SELECT count(*) FROM bodies) + (SELECT count(*) FROM checkpoints)";
+                file.query_row(count, [], |row| row.get(0)).ok()
+            }
+            Place::Dir(_) | Place::Shared(_) => None,
+        }
+    }
+
     /// A nonce that no other claim of this fixture has.
     pub(crate) fn nonce(&self) -> u32 {
         self.nonces.fetch_add(1, Ordering::Relaxed)

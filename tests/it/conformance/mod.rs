@@ -140,6 +140,7 @@ macro_rules! conformance {
                 a_job_is_written_with_one
                 it_is_read_in_full_only
                 it_survives_reopening
+                nothing_is_left_of_it
             }
             fence {
                 a_fence_is_the_store_time_at_which_the_lease_began
