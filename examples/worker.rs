@@ -1,4 +1,4 @@
-//! Greets whoever a job names, until Ctrl-C or a number of jobs:
+//! Greets whoever a job names (several with commas between), until Ctrl-C or a number of jobs:
 //! `cargo run --example worker -- http://127.0.0.1:7700 greetings [JOBS]`
 #![expect(clippy::print_stdout, reason = "what a command line prints is its result")]
 
@@ -24,7 +24,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A job may come again, after a crash or a broken connection: greeting twice does no harm.
+/// A job may come again, after a crash or a broken connection. What is kept on the way is there then, and nobody is
+/// greeted twice. One who greets by a row in a database would write `job.fence` along and let the database refuse a
+/// smaller one: `UPDATE greetings SET text = $1, fence = $2 WHERE id = $3 AND fence < $2`.
 async fn greet(job: Delivery) -> Outcome {
     match job.text() {
         // It can never succeed: no retries.
@@ -33,8 +35,19 @@ async fn greet(job: Delivery) -> Outcome {
         Some("Echo") if job.attempt == 1 => {
             Outcome::Retry { error: "no answer".into(), delay: Some(Duration::from_secs(1)) }
         }
-        Some(name) => {
-            println!("Hello, {name}!");
+        Some(names) => {
+            let names: Vec<&str> = names.split(',').collect();
+            let greeted = String::from_utf8_lossy(job.saved()).parse().unwrap_or(0);
+            for (before, name) in names.iter().enumerate().skip(greeted) {
+                println!("Hello, {name}!");
+                let is_last = before + 1 == names.len();
+                // An error may mean that another worker has the job by now: stop.
+                if !is_last
+                    && let Err(error) = job.save(Payload::text((before + 1).to_string())).await
+                {
+                    return Outcome::retry(error);
+                }
+            }
             Outcome::Ack { result: Some(Payload::text("greeted")), enqueue: Vec::new() }
         }
     }

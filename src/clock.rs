@@ -129,6 +129,19 @@ impl Skew {
         Skew { ahead: if agree { 0 } else { shard.0.saturating_sub(after.0) } }
     }
 
+    /// By how much the clocks differ at least, by the same times: what the call took does not count.
+    #[must_use]
+    pub fn at_least(before: Time, shard: Time, after: Time) -> Skew {
+        Skew { ahead: shard.0.saturating_sub(shard.clamp(before, after.max(before)).0) }
+    }
+
+    /// Seconds that the shard's clock is ahead; below 0: behind.
+    #[must_use]
+    pub fn seconds(self) -> f64 {
+        let by = Duration::from_micros(self.ahead.unsigned_abs()).as_secs_f64();
+        if self.ahead < 0 { -by } else { by }
+    }
+
     /// A time of the shard, on this replica's clock.
     #[must_use]
     pub fn here(self, there: Time) -> Time {
@@ -203,6 +216,15 @@ mod tests {
     fn clocks_that_agree_are_the_same() {
         let ahead = |shard| Skew::measured(Time(10), Time(shard), Time(14)).ahead;
         assert_eq!((ahead(12), ahead(9), ahead(20)), (0, -5, 6));
+    }
+
+    #[test]
+    fn what_a_call_took_is_no_difference_of_clocks() {
+        let seconds = |shard| {
+            let at = |second: i64| Time(second * 1_000_000);
+            Skew::at_least(at(10), at(shard), at(14)).seconds()
+        };
+        assert_eq!((seconds(9), seconds(10), seconds(14), seconds(17)), (-1.0, 0.0, 0.0, 3.0));
     }
 
     #[test]

@@ -41,6 +41,7 @@ pub(crate) fn job(number: u128, due: When) -> NewJob {
         durability: None,
         until: None,
         prior: Prior::Anything,
+        checkpoint: None,
     }
 }
 

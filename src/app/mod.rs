@@ -58,7 +58,7 @@ impl App {
         let replica = Replica { name: config.replica.clone(), nonce: rand::random() };
         let stores = open::stores(&config.shards, &clock, replica.nonce).await?;
         let shards = Shards::new(stores, &metrics);
-        shards.join(replica.nonce).await;
+        shards.join(replica.nonce, &clock).await;
         let fingerprint = format!("{:016x}", shards.fingerprint());
         tracing::info!(shards = shards.all().len(), fingerprint, "the ring");
         let scheduler = Scheduler::new(shards, clock, metrics, replica);

@@ -106,6 +106,8 @@ pub struct Job {
     pub attempts: Vec<Attempt>,
     /// Last note of an Extend.
     pub progress: String,
+    /// What a worker has kept for the next delivery.
+    pub checkpoint: Option<Payload>,
     /// Where it lies.
     pub shard: ShardName,
 }

@@ -67,6 +67,9 @@ pub const PULL_JOBS_MAX: u32 = 256;
 pub const ERROR_BYTES_MAX: usize = 4 << 10;
 /// Longest progress note of an Extend in bytes: a line for people, not a place to keep state.
 pub const PROGRESS_BYTES_MAX: usize = 1 << 10;
+/// Largest checkpoint of an Extend in bytes: a cursor, a list of parts that are done, not the data itself. It is written
+/// by each Extend that brings one, and comes with each delivery.
+pub const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 /// Longest receipt in characters: the longest topic, id and shard fit.
 pub const RECEIPT_CHARS_MAX: usize = 512;
 /// Attempts remembered per job, newest first: each takes room beside the job.
@@ -201,6 +204,7 @@ pub fn all() -> Vec<(&'static str, i64)> {
         ("pull_jobs_max", count(PULL_JOBS_MAX)),
         ("error_bytes_max", count(ERROR_BYTES_MAX)),
         ("progress_bytes_max", count(PROGRESS_BYTES_MAX)),
+        ("checkpoint_bytes_max", count(CHECKPOINT_BYTES_MAX)),
         ("receipt_chars_max", count(RECEIPT_CHARS_MAX)),
         ("attempts_kept", count(ATTEMPTS_KEPT)),
         ("retry_delays_max", count(RETRY_DELAYS_MAX)),

@@ -7,7 +7,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::cache::Cache;
 use super::definitions::{
-    BREAKER_OPEN, BREAKER_OPENED, COUNTED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS, STORE_OP,
+    BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS,
+    STORE_OP,
 };
 use super::registry::Registry;
 
@@ -27,6 +28,7 @@ struct Inner {
     breaker_open: Gauge,
     breaker_opened: Counter,
     refuses_jobs: Gauge,
+    clock_skew: Gauge,
 }
 
 // === impl ShardMetrics ===
@@ -42,6 +44,7 @@ impl ShardMetrics {
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
             breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
             refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
+            clock_skew: registry.gauge(&CLOCK_SKEW, &[name]),
             registry: registry.clone(),
         }))
     }
@@ -70,6 +73,11 @@ impl ShardMetrics {
     /// Whether the shard takes no new jobs though it answers.
     pub fn set_refuses_jobs(&self, refuses: bool) {
         self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
+    }
+
+    /// The clock of the shard is so many seconds ahead of this server's.
+    pub fn set_clock_skew(&self, seconds: f64) {
+        self.0.clock_skew.set(seconds);
     }
 
     /// Whether the gauges of topics include the jobs of the shard.

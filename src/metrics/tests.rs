@@ -20,6 +20,7 @@ fn used() -> Metrics {
     shard.error("claim", "unavailable");
     shard.set_up(true);
     shard.set_counted(true);
+    shard.set_clock_skew(-1.5);
     metrics
 }
 
@@ -74,6 +75,7 @@ fn values_arrive() {
         r#"ringq_store_errors_total{shard="s0",op="claim",reason="unavailable"} 1"#,
         r#"ringq_shard_up{shard="s0"} 1"#,
         r#"ringq_shard_counted{shard="s0"} 1"#,
+        r#"ringq_shard_clock_skew_seconds{shard="s0"} -1.5"#,
         r#"ringq_rpc_seconds_count{method="Enqueue",code="OK"} 1"#,
     ] {
         assert_has(&metrics, line);

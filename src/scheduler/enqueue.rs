@@ -250,6 +250,7 @@ fn new_job(draft: Draft, id: JobId, made: Prior) -> NewJob {
     let prior = if id.shard().is_some() { made } else { Prior::Anything };
     NewJob {
         prior,
+        checkpoint: None,
         request: request::request(&draft),
         keep: draft.spec.keep(repeatable, limit::TOMBSTONE),
         key: JobKey { topic: draft.topic, id },

@@ -403,6 +403,7 @@ fn moved(key: JobKey, job: Job, delay: Duration, expire: Option<When>) -> NewJob
         on_conflict: OnConflict::Reject,
         request: Some(request),
         prior: Prior::Anything,
+        checkpoint: job.checkpoint,
         durability: None,
         until: None,
     }

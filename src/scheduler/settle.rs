@@ -8,7 +8,7 @@ use crate::domain::lifecycle::{Cause, lease_end};
 use crate::domain::ring::ShardState;
 use crate::domain::{Payload, Receipt, ShardName, Time, Token, limit};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{End, Extend, Hint, LeaseRef, Refused, Settle, Settled};
+use crate::store::{End, Error, Extend, Hint, LeaseRef, Refused, Settle, Settled};
 
 use super::end::is_failure;
 use super::{Draft, EnqueueError, Scheduler};
@@ -42,6 +42,8 @@ pub struct ExtendItem {
     pub duration: Option<Duration>,
     /// Note for people.
     pub progress: Option<String>,
+    /// What the next delivery brings along; an empty one clears it.
+    pub checkpoint: Option<Payload>,
 }
 
 /// Why a receipt could not be settled or extended.
@@ -60,6 +62,11 @@ pub enum SettleError {
     /// The shard did not answer or refused; the same receipt may be settled again.
     #[error("shard {0} did not answer, or refused; repeat with the same receipt")]
     Unavailable(ShardName),
+    /// The shard has no room for a checkpoint; the lease was not extended, either.
+    #[error(
+        "shard {0} is full and took no checkpoint, and nothing of the item was applied; extend without one to keep the lease"
+    )]
+    Full(ShardName),
     /// A follow-up that has to be written first is not known to be, for this reason; the same receipt may be
     /// settled again.
     #[error("a follow-up job is not confirmed: {0}; repeat with the same receipt")]
@@ -316,11 +323,27 @@ impl Scheduler {
             lease: lease_ref(&item.receipt),
             duration: item.duration,
             progress: item.progress.clone(),
+            checkpoint: item.checkpoint.clone(),
             lapsed: None,
             until,
         };
-        let extends = items.iter().map(extend).collect();
-        let extended = shard.extend(extends).await?;
+        // On a full shard those that need no room are extended all the same.
+        let (growing, others): (Vec<_>, Vec<_>) =
+            items.iter().map(extend).enumerate().partition(|(_, item)| item.grows());
+        let mut extended = vec![Err(SettleError::NotFound); items.len()];
+        for part in [others, growing].into_iter().filter(|part| !part.is_empty()) {
+            let (indexes, part): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+            let answers = shard.extend(part).await;
+            for (nth, &index) in indexes.iter().enumerate() {
+                extended[index] = match &answers {
+                    Ok(answers) => answers[nth].map_err(Into::into),
+                    Err(ShardError { shard, error: Error::Full(_), .. }) => {
+                        Err(SettleError::Full(shard.clone()))
+                    }
+                    Err(error) => Err(SettleError::Unavailable(error.shard.clone())),
+                };
+            }
+        }
         for (item, deadline) in items.iter().zip(&extended) {
             if let &Ok(deadline) = deadline {
                 let Receipt { stream, token, .. } = item.receipt;
@@ -328,7 +351,7 @@ impl Scheduler {
                 self.hint(shard, own, Hint::Extended { stream, tokens, deadline });
             }
         }
-        Ok(extended.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
+        Ok(extended.into_iter().map(|result| result.map(drop)).collect())
     }
 }
 

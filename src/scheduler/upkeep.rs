@@ -87,6 +87,7 @@ impl Scheduler {
             lease: LeaseRef { key: lease.key.clone(), token: lease.token },
             duration: Some(end.since(lapsed.served)),
             progress: None,
+            checkpoint: None,
             lapsed: Some(*lapsed),
             until: None,
         };

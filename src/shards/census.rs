@@ -10,6 +10,7 @@ use futures::future::join_all;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
+use crate::clock::{Clock, Skew};
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{self, Rings};
 use crate::domain::{ShardName, limit};
@@ -30,11 +31,13 @@ pub struct Agreement(Instant);
 
 impl Shards {
     /// Joins the other replicas of these shards as `owner`: reads what they know, and shows itself from
-    /// then on, until [`Shards::close`]. To be called once, and before anything is written.
-    pub async fn join(&self, owner: u32) {
+    /// then on, until [`Shards::close`]. To be called once, and before anything is written. `clock`: this server's, with
+    /// which those of the shards are compared.
+    pub async fn join(&self, owner: u32, clock: &Clock) {
         if self.inner.council.owner.set(owner).is_err() {
             return;
         }
+        let _ = self.inner.council.clock.set(clock.clone());
         join_all(self.all().iter().map(|shard| self.ask(owner, shard))).await;
         self.change(owner).await;
         for shard in self.all() {
@@ -203,7 +206,12 @@ impl Shards {
         }
         let beat = self.inner.council.beat(owner, shard);
         let (met, gone) = (beat.met.clone(), beat.gone.clone());
+        let clock = self.inner.council.clock.get();
+        let sent = clock.map(Clock::now);
         let census = shard.beat(beat).await.ok()?;
+        if let (Some(clock), Some(sent)) = (clock, sent) {
+            shard.compare_clocks(Skew::at_least(sent, census.now, clock.now()));
+        }
         shard.told(&met, &gone);
         shard.set_state(census.state);
         shard.set_census(census.clone());

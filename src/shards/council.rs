@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::domain::ShardName;
 use crate::domain::ring::ShardState;
 use crate::domain::rings::{self, Members, Records, Rings};
@@ -22,6 +23,8 @@ use super::dissent::{Dissent, News};
 pub(super) struct Council {
     /// Who this replica is to the others, once it has joined them.
     pub(super) owner: OnceLock<u32>,
+    /// This server's, with which those of shards are compared.
+    pub(super) clock: OnceLock<Clock>,
     known: Mutex<Known>,
     rings: RwLock<Arc<Rings>>,
     /// Counts how often other rings were served.
@@ -81,6 +84,7 @@ impl Council {
         };
         Council {
             owner: OnceLock::new(),
+            clock: OnceLock::new(),
             known: Mutex::new(known),
             rings: RwLock::new(rings),
             changes: AtomicU64::new(0),
@@ -300,7 +304,7 @@ impl Known {
 
 #[cfg(test)]
 mod tests {
-    use crate::clock::Clock;
+    use crate::clock::ManualClock;
     use crate::domain::Time;
     use crate::domain::rings::Mark;
     use crate::shards::faulty::Faulty;
@@ -394,5 +398,19 @@ mod tests {
             hear(&shards, &other, version, open);
             assert_eq!(since(), agreed, "{version} {open}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_differs_shows_by_how_much() {
+        let metrics = Metrics::new();
+        let member = Member::from(Faulty::new("s0", &Clock::system()));
+        let shards = Shards::new(vec![member], &metrics);
+        let ahead = ManualClock::new(Clock::system().now().plus(Duration::from_secs(5)));
+        shards.join(1, &Clock::Manual(ahead)).await;
+        let name = "ringq_shard_clock_skew_seconds{shard=\"s0\"} ";
+        let text = metrics.render();
+        let shown = text.lines().find_map(|line| line.strip_prefix(name)).expect("the gauge");
+        let seconds: f64 = shown.parse().unwrap();
+        assert!((-5.0..-4.0).contains(&seconds), "{seconds}");
     }
 }

@@ -1,12 +1,14 @@
 //! One shard as the rest of the server sees it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::Instant;
 
+use crate::clock::Skew;
 use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
@@ -25,6 +27,12 @@ use super::{Member, ShardError};
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
 /// How long counting everything may take: it is done in small pieces, of which there may be many.
 const INFO_MAX: Duration = Duration::from_secs(60);
+
+/// Clocks of a shard and a server that differ by more are logged: fences are compared over a failover, and a second is
+/// about what an operator can keep all clocks within.
+const SKEW_LOGGED_S: f64 = 1.0;
+/// From here on they agree again: a difference that varies around the bound is logged once.
+const SKEW_AGREED_S: f64 = 0.5;
 
 /// Numbers of topics by name; `None` where there is no such topic.
 type Numbers = Arc<HashMap<TopicName, Option<Stats>>>;
@@ -45,6 +53,8 @@ struct Inner {
     census: watch::Sender<Option<Arc<Census>>>,
     others: Mutex<Others>,
     nudge: Notify,
+    /// Whether its clock differs from this server's, as was logged last.
+    is_skewed: AtomicBool,
     metrics: ShardMetrics,
     guard: Arc<Guard>,
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
@@ -116,6 +126,7 @@ impl Shard {
             census,
             others,
             nudge,
+            is_skewed: AtomicBool::new(false),
             metrics,
             guard,
             enqueue,
@@ -381,6 +392,27 @@ impl Shard {
 
     pub(super) fn set_census(&self, census: Census) {
         self.inner.census.send_replace(Some(Arc::new(census)));
+    }
+
+    /// Its clock was compared with this server's: shows by how much they differ, and logs it when that begins or ends
+    /// to be much.
+    pub(super) fn compare_clocks(&self, skew: Skew) {
+        let (shard, ahead_s) = (self.name(), skew.seconds());
+        self.inner.metrics.set_clock_skew(ahead_s);
+        let was_skewed = self.inner.is_skewed.load(Ordering::Relaxed);
+        let bound = if was_skewed { SKEW_AGREED_S } else { SKEW_LOGGED_S };
+        let is_skewed = ahead_s.abs() > bound;
+        self.inner.is_skewed.store(is_skewed, Ordering::Relaxed);
+        if is_skewed && !was_skewed {
+            tracing::warn!(
+                %shard,
+                ahead_s,
+                "the clock of the shard and this server's differ by more than a second; synchronize both: over a \
+                 failover fences keep their order only while clocks differ by less than the time between deliveries"
+            );
+        } else if was_skewed && !is_skewed {
+            tracing::info!(%shard, ahead_s, "the clock of the shard and this server's agree again");
+        }
     }
 
     pub(super) fn set_state(&self, state: ShardState) {

@@ -162,7 +162,7 @@ VALUES (1, 'dead', 3, 5, 0, 0, -60, 9, 0, 99, 9, x'00', NULL),
 INSERT INTO bodies VALUES (4, x'00');";
 
 /// What makes it unsound, and what is told of it.
-const PLANTED: [(&str, &str); 15] = [
+const PLANTED: [(&str, &str); 16] = [
     (
         "UPDATE jobs SET next = 1 WHERE id = 'dead'",
         "dead of faults.t waits for its next generation",
@@ -191,6 +191,7 @@ const PLANTED: [(&str, &str); 15] = [
     ("UPDATE jobs SET topic = 3 WHERE id = 'acked'", "acked is of no topic"),
     ("INSERT INTO bodies VALUES (7, x'00')", "a generation of job 3, which has none"),
     ("INSERT INTO bodies VALUES (18, x'00')", "a body of job 9, which has none"),
+    ("INSERT INTO checkpoints VALUES (1, x'00')", "a checkpoint of job 1, which has none"),
     ("UPDATE topics SET dead = 1 WHERE key = 1", "faults.t counts 1 dead letters and has 2"),
     (
         "UPDATE topics SET enqueued = 4 WHERE key = 1",

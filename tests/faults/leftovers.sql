@@ -19,7 +19,7 @@ UNION ALL
 -- Nobody asks for records here: what has ended leaves a tombstone or nothing.
 SELECT id || ' of ' || name || ' has ended and is no tombstone' FROM rows
 WHERE phase IN (2, 4)
-  AND (keep >= 0 OR large OR has_body OR coalesce(payload, spec, attempts, result) IS NOT NULL)
+  AND (keep >= 0 OR large OR has_body OR checkpoint OR coalesce(payload, spec, attempts, result) IS NOT NULL)
 UNION ALL
 SELECT id || ' of ' || name || ' is dead and has no body' FROM rows
 WHERE phase = 3 AND CASE WHEN large THEN NOT has_body ELSE has_body OR payload IS NULL END
@@ -30,11 +30,14 @@ SELECT id || ' of ' || name || ' waits for its next generation' FROM rows WHERE 
 UNION ALL
 SELECT id || ' is of no topic' FROM jobs WHERE topic NOT IN (SELECT key FROM topics)
 UNION ALL
-SELECT 'a generation of job ' || key / 2 || ', which has none' FROM bodies
+SELECT 'a generation of job ' || (key / 2) || ', which has none' FROM bodies
 WHERE key % 2 AND key / 2 NOT IN (SELECT key FROM jobs WHERE next)
 UNION ALL
-SELECT 'a body of job ' || key / 2 || ', which has none' FROM bodies
+SELECT 'a body of job ' || (key / 2) || ', which has none' FROM bodies
 WHERE NOT key % 2 AND key / 2 NOT IN (SELECT key FROM jobs WHERE large)
+UNION ALL
+SELECT 'a checkpoint of job ' || key || ', which has none' FROM checkpoints
+WHERE key NOT IN (SELECT key FROM jobs WHERE checkpoint)
 UNION ALL
 SELECT name || ' counts ' || dead || ' dead letters and has ' || found
 FROM (SELECT ours.*, (SELECT count(*) FROM rows WHERE topic = ours.key AND phase = 3) AS found FROM ours)

@@ -104,6 +104,7 @@ async fn write(store: &dyn Store, held: &Leased, until: Instant) -> Vec<Result<(
         lease: lease_ref(held),
         duration: Some(HOUR),
         progress: None,
+        checkpoint: None,
         lapsed: None,
         until,
     };

@@ -11,7 +11,7 @@ use ringq::store::{Ask, Claim, End, LeaseRef, Refused, Settle, Store, Taker};
 
 /// The schema of version 1. Once there is a migration after it, this is a copy of it as it was then.
 const VERSION_1: &str = include_str!("../../src/store/sqlite/migrations/0001_init.sql");
-/// Jobs as version 1 wrote them: waiting, leased, in backoff, acknowledged and kept, dead, with a large
+/// Jobs as version 1 wrote them: waiting, leased, in backoff with a checkpoint, acknowledged and kept, dead, with a large
 /// payload, and leased with a generation that waits. `x'08011204626f6479'` is the text `body`.
 const JOBS_OF_VERSION_1: &str = "
     INSERT INTO shard (name) VALUES ('s0');
@@ -24,9 +24,9 @@ const JOBS_OF_VERSION_1: &str = "
      NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, x'08011204626f6479'),
     (2, 1, 'leased', 1, 9, 960000000, 0, 960000000, 1020000000, 60000000, 4, 0, 0, NULL,
      -2, 7, 1, 30000000, 990000000, 'w', NULL, NULL, x'08011204626f6479'),
-    (3, 1, 'backoff', 0, 9, 1000000000, 1, 970000000, NULL, 60000000, 4, 0, 0, NULL,
+    (3, 1, 'backoff', 0, 9, 1000000000, 1, 970000000, NULL, 60000000, 8, 0, 0, NULL,
      NULL, 7, 1, 30000000, 980000000, 'w',
-     x'100118012080baa6d3032a017732026e6f4209fffffffffffffffd024a0113',
+     x'100118012080baa6d3032a017732026e6f4209fffffffffffffffd024a01135804',
      x'0a11080110808d81d30318808dd1d603220177', x'08011204626f6479'),
     (4, 1, 'acked', 2, 9, 960000000, 0, 960000000, 1050000000, 60000000, 4, 0, 0, 991000000,
      NULL, 7, 1, 30000000, 990000000, 'w', x'18012080e788d8032a01774209000000000000000401', NULL,
@@ -40,6 +40,9 @@ const JOBS_OF_VERSION_1: &str = "
      7, 7, 1, 30000000, 990000000, 'w',
      x'080152171080e788d8032080e788d8032a0908809c9c3910042801', NULL, x'08011204626f6479');
     INSERT INTO bodies VALUES (12, x'08011204626f6479'), (15, x'08011204626f6479');
+    UPDATE jobs SET checkpoint = 1 WHERE id = 'backoff';
+    INSERT INTO checkpoints VALUES (3, x'0801120468616c66');
+    UPDATE shard SET started = 990000000;
     PRAGMA user_version = 1;";
 /// When the file is opened.
 const NOW: Time = Time(1_000_000_000);
@@ -119,6 +122,8 @@ async fn a_file_of_version_1_keeps_its_jobs_and_goes_on() {
         let body = Payload { text: true, body: "body".into(), content_type: String::new() };
         assert_eq!(job.spec.payload, Some(body), "{id}");
         assert_eq!(job.attempts.len(), usize::from(id == "backoff"), "{id}");
+        let half = Payload { text: true, body: "half".into(), content_type: String::new() };
+        assert_eq!(job.checkpoint, Some(half).filter(|_| id == "backoff"), "{id}");
     }
 
     // What the last leases were is known: they hold, or a repeat of their end is one.

@@ -417,6 +417,7 @@ async fn write(rig: &mut Rig) {
         lease: lease_ref(leased),
         duration: None,
         progress: None,
+        checkpoint: None,
         lapsed: None,
         until: None,
     });

@@ -8,10 +8,11 @@ use super::super::{Client, Error, call};
 use crate::pb::payload::Kind;
 use crate::pb::{self, ExtendItem, ExtendRequest, JobSpec, Payload};
 
-/// A note on the progress is given up after that.
+/// A note on the progress or a checkpoint is given up after that.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A job in the hands of this worker; its fields are those of [`pb::Delivery`].
+/// A job in the hands of this worker; its fields are those of [`pb::Delivery`]. One of them is
+/// [`fence`](pb::Delivery::fence), by which a database refuses a worker that has lost its lease without knowing.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     delivery: pb::Delivery,
@@ -72,17 +73,33 @@ impl Delivery {
         }
     }
 
+    /// What an earlier delivery of this job has kept with [`Delivery::save`], as bytes; empty without it.
+    #[must_use]
+    pub fn saved(&self) -> &[u8] {
+        self.delivery.checkpoint.as_ref().map(Payload::bytes).unwrap_or_default()
+    }
+
+    /// Keeps what the job has reached, at most 64 KiB, instead of what was kept before: the next delivery brings it
+    /// along ([`Delivery::saved`], [`pb::Delivery::checkpoint`]) unless this one is acknowledged. A payload without bytes
+    /// clears it. Extends the lease, too, so an error may mean that the job was taken away.
+    ///
+    /// # Errors
+    /// The job is no longer this worker's, the store is full, or the server could not be reached. The first means: stop.
+    pub async fn save(&self, checkpoint: Payload) -> Result<(), Error> {
+        self.extend(ExtendItem { checkpoint: Some(checkpoint), ..Default::default() }).await
+    }
+
     /// Leaves a note on the progress, at most 1 KiB, for operators to see. Extends the lease, too, so
     /// an error may mean that the job was taken away.
     ///
     /// # Errors
     /// The job is no longer this worker's, or the server could not be reached.
     pub async fn progress(&self, note: impl Into<String>) -> Result<(), Error> {
-        let item = ExtendItem {
-            receipt: self.delivery.receipt.clone(),
-            progress: note.into(),
-            ..Default::default()
-        };
+        self.extend(ExtendItem { progress: note.into(), ..Default::default() }).await
+    }
+
+    async fn extend(&self, item: ExtendItem) -> Result<(), Error> {
+        let item = ExtendItem { receipt: self.delivery.receipt.clone(), ..item };
         let (mut queue, request) = (self.client.queue(), ExtendRequest { items: vec![item] });
         let answer = call::within(CALL_TIMEOUT, request, |request| queue.extend(request)).await?;
         match answer.failures.into_iter().next() {

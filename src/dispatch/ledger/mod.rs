@@ -390,7 +390,7 @@ impl Unsent {
     fn new(job: Leased, at: Origin) -> Unsent {
         let (due, deadline) = (at.skew.here(job.due), at.skew.here(job.deadline));
         let stale_at = at.now.plus((deadline.since(at.now) / 3).min(UNREAD_MAX));
-        let bytes = job.spec.bytes() as u64;
+        let bytes = job.bytes();
         Unsent { job, shard: at.shard, bytes, due, deadline, stale_at }
     }
 

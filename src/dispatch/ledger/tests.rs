@@ -35,6 +35,7 @@ fn job(token: u64, bytes: usize) -> Leased {
     Leased {
         key: JobKey { topic: TopicName::stored("t"), id: JobId::stored(&token.to_string()) },
         token: Token(token),
+        fence: NOW,
         deadline: seconds(30),
         spec: Spec { payload: Some(payload), ..Spec::default() },
         priority: 0,
@@ -43,6 +44,7 @@ fn job(token: u64, bytes: usize) -> Leased {
         due: NOW,
         create_time: NOW,
         last_error: String::new(),
+        checkpoint: None,
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 pub(super) const UNREAD_MAX: Duration = Duration::from_secs(10);
 /// Bytes of a delivery or a revocation beside its names, its error and its job's payload and headers, at most:
 /// numbers, times and tags, and what a receipt has beside names.
-const FIXED_BYTES: u64 = 192;
+const FIXED_BYTES: u64 = 216;
 /// Bytes of a header beside its name and value: tags and lengths.
 const HEADER_BYTES: u64 = 8;
 
@@ -217,14 +217,15 @@ impl Ledger {
 impl Unsent {
     /// Bytes that it takes in a message, at most.
     fn message_bytes(&self) -> u64 {
-        let Leased { key, spec, last_error, .. } = &self.job;
-        let content_type = spec.payload.as_ref().map_or(0, |payload| payload.content_type.len());
+        let Leased { key, spec, last_error, checkpoint, .. } = &self.job;
+        let payloads = spec.payload.iter().chain(checkpoint);
+        let content_types: usize = payloads.map(|payload| payload.content_type.len()).sum();
         let tags = spec.headers.len() as u64 * HEADER_BYTES;
         self.bytes
             + tags
             + FIXED_BYTES
             + names_bytes(key)
-            + (content_type + last_error.len()) as u64
+            + (content_types + last_error.len()) as u64
     }
 }
 

@@ -39,7 +39,7 @@ impl World {
         let mut living = Vec::new();
         for nonce in 1..=REPLICAS as u32 {
             let server = Server::over(std::sync::Arc::clone(&store), clock.clone(), &time, nonce);
-            server.scheduler.shards().join(nonce).await;
+            server.scheduler.shards().join(nonce, server.scheduler.clock()).await;
             living.push(server);
         }
         let (former, held) = (None, Vec::new());

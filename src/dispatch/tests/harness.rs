@@ -153,7 +153,8 @@ impl Server {
     }
 
     pub(super) async fn extend_by(&self, receipts: impl IntoIterator<Item = Receipt>) {
-        let item = |receipt| ExtendItem { receipt, duration: None, progress: None };
+        let item =
+            |receipt| ExtendItem { receipt, duration: None, progress: None, checkpoint: None };
         for result in self.scheduler.extend(receipts.into_iter().map(item).collect(), None).await {
             result.unwrap();
         }

@@ -70,6 +70,7 @@ fn new_job(topic: &str, id: &str, due: When) -> NewJob {
         durability: None,
         until: None,
         prior: Prior::Anything,
+        checkpoint: None,
     }
 }
 
@@ -157,6 +158,7 @@ async fn an_extend_elsewhere_moves_the_look_at_the_deadline() {
         lease: lease(&jobs[0]),
         duration: Some(300 * SECOND),
         progress: None,
+        checkpoint: None,
         lapsed: None,
         until: None,
     };

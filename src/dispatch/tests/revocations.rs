@@ -22,7 +22,7 @@ async fn a_deleted_job_is_revoked_and_its_credit_is_free() {
 #[tokio::test]
 async fn an_expired_lease_is_revoked() {
     let server = Server::start();
-    server.scheduler.shards().join(1).await;
+    server.scheduler.shards().join(1, server.scheduler.clock()).await;
     server.enqueue("t", 1).await;
     let mut stream = server.open(options(&["t"]));
     let sent = stream.jobs(1).await.remove(0);
@@ -35,7 +35,7 @@ async fn an_expired_lease_is_revoked() {
 async fn a_job_that_is_deleted_or_expires_before_its_claim_is_answered_is_not_delivered() {
     for deletes in [true, false] {
         let server = Server::start();
-        server.scheduler.shards().join(1).await;
+        server.scheduler.shards().join(1, server.scheduler.clock()).await;
         server.enqueue("t", 1).await;
         let held = server.store.hold_claims();
         let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });

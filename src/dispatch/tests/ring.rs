@@ -326,8 +326,12 @@ async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back(
         tokio::time::sleep(2 * orphan_grace).await;
         server.ring.stores[0].set(Fault::None);
         let back = Instant::now();
-        let item =
-            || ExtendItem { receipt: held[0].receipt.clone(), duration: None, progress: None };
+        let item = || ExtendItem {
+            receipt: held[0].receipt.clone(),
+            duration: None,
+            progress: None,
+            checkpoint: None,
+        };
         let extended =
             async || server.ring.scheduler.extend(vec![item()], None).await.remove(0).ok();
         soon("one is extended", extended).await;

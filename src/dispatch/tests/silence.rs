@@ -24,7 +24,7 @@ async fn start_among(others: &[u32]) -> Server {
     store.share();
     others.iter().for_each(|&other| store.show(other, clock.now()));
     let server = Server::over(store, clock, &time, 1);
-    server.scheduler.shards().join(1).await;
+    server.scheduler.shards().join(1, server.scheduler.clock()).await;
     settle_down().await;
     server
 }
@@ -131,7 +131,7 @@ async fn leases_of_a_replica_that_nobody_knows_are_met_at_the_start() {
     server.held_by(B, "t").await;
     assert!(!server.knows(B).await);
     let server = server.restart();
-    server.scheduler.shards().join(2).await;
+    server.scheduler.shards().join(2, server.scheduler.clock()).await;
     settle_down().await;
     assert!(server.knows(B).await);
 }

@@ -58,6 +58,8 @@ pub struct Enqueue {
     pub request: Option<u64>,
     /// What may lie under the id.
     pub prior: Prior,
+    /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
+    pub checkpoint: Option<Payload>,
 }
 
 /// What may lie under the id of a job that is to be written.
@@ -116,7 +118,7 @@ pub enum End {
     },
 }
 
-/// Moves the deadline of one lease to now plus a duration.
+/// Moves the deadline of one lease to now plus a duration, and keeps what its worker has reached.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Extend {
     /// Proof of it.
@@ -125,6 +127,8 @@ pub struct Extend {
     pub duration: Option<Duration>,
     /// Note for people; absent keeps the last one.
     pub progress: Option<String>,
+    /// What the next delivery brings along; an empty one clears it, absent keeps the last one.
+    pub checkpoint: Option<Payload>,
     /// It ran out while no server served its shard, and waits for its worker.
     pub lapsed: Option<Lapsed>,
 }

@@ -45,6 +45,8 @@ pub struct Parts {
     pub result: PartChange<Payload>,
     /// Of its attempts.
     pub attempts: AttemptsChange,
+    /// Of its checkpoint.
+    pub checkpoint: PartChange<Payload>,
 }
 
 /// What becomes of a part.
@@ -143,7 +145,14 @@ impl Parts {
             next_payload: PartChange::Drop,
             result: PartChange::Drop,
             attempts: AttemptsChange { cleared: true, added: Vec::new() },
+            checkpoint: PartChange::Drop,
         }
+    }
+
+    /// Whether they need room in the store beside that of a record: a checkpoint is refused where there is none.
+    #[must_use]
+    pub fn grows(&self) -> bool {
+        matches!(self.checkpoint, PartChange::Set(_))
     }
 
     /// These changes, and then those.
@@ -160,6 +169,7 @@ impl Parts {
             next_payload: self.next_payload.then(later.next_payload),
             result: self.result.then(later.result),
             attempts: self.attempts.then(later.attempts),
+            checkpoint: self.checkpoint.then(later.checkpoint),
         }
     }
 }

@@ -53,7 +53,7 @@ impl Step {
 
     /// Nothing has the id.
     fn create(&mut self, new: &Enqueue) -> (Change, Answer) {
-        let record = Record {
+        let mut record = Record {
             phase: Phase::Waiting,
             priority: new.priority.unwrap_or(0),
             due: self.clock.due(new.due),
@@ -68,6 +68,9 @@ impl Step {
         };
         self.effects.counts.enqueued += 1;
         self.parts.payload = payload_of(new);
+        if let Some(checkpoint) = &new.checkpoint {
+            self.set_checkpoint(&mut record, checkpoint);
+        }
         let due = record.due;
         let record = self.wait(record);
         let answer = self.made(EnqueueOutcome::Created, record.as_ref(), due);
@@ -103,6 +106,7 @@ impl Step {
         new: &Enqueue,
         outcome: EnqueueOutcome,
     ) -> (Change, Answer) {
+        self.drop_checkpoint(&mut record);
         record.priority = new.priority.unwrap_or(0);
         record.due = self.clock.due(new.due);
         record.expire = new.expire.map(|expire| self.clock.at(expire));

@@ -89,6 +89,25 @@ impl Step {
         );
     }
 
+    /// The job has this checkpoint from now on; an empty one is none.
+    pub(super) fn set_checkpoint(&mut self, record: &mut Record, checkpoint: &Payload) {
+        self.drop_checkpoint(record);
+        if !checkpoint.body.is_empty() {
+            record.life.checkpoint = u32::try_from(checkpoint.body.len()).unwrap_or(u32::MAX);
+            record.bytes += u64::from(record.life.checkpoint);
+            self.parts.checkpoint = PartChange::Set(checkpoint.clone());
+        }
+    }
+
+    /// The job has no checkpoint any more.
+    pub(super) fn drop_checkpoint(&mut self, record: &mut Record) {
+        if record.life.checkpoint > 0 {
+            record.bytes = record.bytes.saturating_sub(record.life.checkpoint.into());
+            record.life.checkpoint = 0;
+            self.parts.checkpoint = PartChange::Drop;
+        }
+    }
+
     /// The job has finished in `state`; how long its record stays is its own word. `None`: nothing stays.
     pub(super) fn finish(
         &mut self,
@@ -116,6 +135,7 @@ impl Step {
         record.phase = Phase::Finished(finish);
         record.next = None;
         if record.is_tombstone() {
+            self.drop_checkpoint(&mut record);
             record.spec = record.spec.of_tombstone();
             record.life.last_error.clear();
             record.life.progress.clear();
@@ -142,6 +162,7 @@ impl Step {
     /// order of arrival stays, and how its leases ended. Its generation was counted when it was deferred.
     pub(super) fn begin_next(&mut self, mut record: Record, next: Next) -> Option<Record> {
         let Next { priority, due, expire, created, own } = next;
+        self.drop_checkpoint(&mut record);
         (record.priority, record.due, record.created) = (priority, due.into(), created.into());
         record.expire = expire.map(Moment::fixed);
         self.parts.payload = match &own {
@@ -156,7 +177,7 @@ impl Step {
         self.begin(record)
     }
 
-    /// A generation begins in the place of another one: fresh counters, no past.
+    /// A generation begins in the place of another one, whose checkpoint is gone by now: fresh counters, no past.
     pub(super) fn begin(&mut self, mut record: Record) -> Option<Record> {
         let ends = std::mem::take(&mut record.life.ends);
         record.life = Life { ends, ..Life::new(record.life.generation) };
@@ -166,7 +187,8 @@ impl Step {
         self.wait(record)
     }
 
-    /// A finished job waits again with fresh counters; its attempts stay for people to read. An expire time that has
+    /// A finished job waits again with fresh counters; its attempts stay for people to read, its checkpoint for the next
+    /// worker. An expire time that has
     /// passed has had its say: whoever revives the job wants it run.
     pub(super) fn revive(&mut self, mut record: Record) -> Record {
         record.phase = Phase::Waiting;

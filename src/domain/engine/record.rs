@@ -25,7 +25,7 @@ pub struct Record {
     pub keep: Keep,
     /// The request that was applied last, see [`conflict::request`](crate::domain::conflict::request).
     pub request: Option<u64>,
-    /// Bytes of payload and headers.
+    /// Bytes of payload, headers and checkpoint: what a claim counts.
     pub bytes: u64,
     /// What was asked for, without the payload.
     pub spec: Spec,
@@ -97,6 +97,8 @@ pub struct Life {
     pub last_error: String,
     /// Last note of an Extend.
     pub progress: String,
+    /// Bytes of its checkpoint, which lies apart; 0: there is none.
+    pub checkpoint: u32,
     /// How its leases ended.
     pub ends: Ends,
     /// Stored bytes of each attempt that is kept, newest first. Only the store that encodes them fills it.
@@ -217,6 +219,7 @@ impl Life {
             worker: String::new(),
             last_error: String::new(),
             progress: String::new(),
+            checkpoint: 0,
             ends: Ends::default(),
             attempts: Vec::new(),
         }

@@ -63,6 +63,7 @@ impl Step {
             return self.hand_over(record, &lease, &ended);
         }
         self.end_attempt(&mut record, lease, &ended);
+        self.drop_checkpoint(&mut record);
         let now = self.clock.now();
         self.finish(record, State::Succeeded, now, result)
     }
@@ -140,6 +141,9 @@ impl Step {
         lease.extended = Some(from);
         if let Some(progress) = &extend.progress {
             record.life.progress.clone_from(progress);
+        }
+        if let Some(checkpoint) = &extend.checkpoint {
+            self.set_checkpoint(&mut record, checkpoint);
         }
         self.notify(&lease, LeaseNews::Extended);
         let answer = Answer::Extended(Ok(lease.deadline));

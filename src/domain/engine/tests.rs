@@ -45,6 +45,7 @@ fn new(body: &'static str, on_conflict: OnConflict) -> Enqueue {
         on_conflict,
         request: None,
         prior: Prior::Anything,
+        checkpoint: None,
     }
 }
 
@@ -434,6 +435,83 @@ fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
     let holder = Holder { owner: 7, stream: 3, token: TOKEN };
     assert_eq!(over.effects.lease, Some((holder, LeaseNews::Expired)));
     assert_eq!(left(&over), "backoff");
+}
+
+fn checkpoint(body: &'static str) -> Command {
+    let (duration, progress, lapsed, checkpoint) = (None, None, None, Some(payload(body)));
+    Command::Extend(Extend { token: TOKEN, duration, progress, checkpoint, lapsed })
+}
+
+/// A record that was found with a checkpoint of ten bytes.
+fn with_checkpoint(at: At) -> Record {
+    let mut record = job(at);
+    (record.bytes, record.life.checkpoint) = (14, 10);
+    record
+}
+
+#[test]
+fn an_extend_sets_a_checkpoint_and_an_empty_one_clears_it() {
+    let running = At::State(State::Running);
+    let set = run(job(running), checkpoint("0123456789"));
+    assert_eq!(written(&set).bytes, 14);
+    assert_eq!(written(&set).life.checkpoint, 10);
+    assert_eq!(set.parts.checkpoint, PartChange::Set(payload("0123456789")));
+    assert!(set.parts.grows());
+    let again = run(written(&set).clone(), checkpoint("abc"));
+    assert_eq!((written(&again).bytes, written(&again).life.checkpoint), (7, 3));
+    let cleared = run(written(&again).clone(), checkpoint(""));
+    assert_eq!((written(&cleared).bytes, written(&cleared).life.checkpoint), (4, 0));
+    assert_eq!(cleared.parts.checkpoint, PartChange::Drop);
+    assert!(!cleared.parts.grows());
+    let none = run(job(running), checkpoint(""));
+    assert_eq!(none.parts.checkpoint, PartChange::Keep);
+    for at in all().filter(|&at| at != running && at != At::Next) {
+        let refused = run(job(at), checkpoint("late"));
+        assert_eq!((&refused.change, &refused.parts), (&Change::Keep, &Parts::default()));
+        assert!(matches!(refused.answer, Answer::Extended(Err(_))), "{}", name(at));
+    }
+}
+
+#[test]
+fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
+    let running = || with_checkpoint(At::State(State::Running));
+    let broken = end(&running(), Cause::Broken);
+    let kept = [
+        run(running(), end(&running(), failed())),
+        run(running(), end(&running(), released())),
+        run(running(), end(&running(), Cause::Expired)),
+        run(running(), broken),
+        run(running(), Command::Unclaim(TOKEN)),
+        run(running(), Command::Delete { finished: None }),
+        run(with_checkpoint(At::State(State::Dead)), redrive()),
+        run(with_checkpoint(At::State(State::Backoff)), enqueue(new("a", OnConflict::Reschedule))),
+        run(with_checkpoint(At::State(State::Dead)), enqueue(new("a", OnConflict::Reschedule))),
+        run(running(), enqueue(new("a", OnConflict::Replace))),
+    ];
+    for (nth, decision) in kept.iter().enumerate() {
+        assert_eq!(decision.parts.checkpoint, PartChange::Keep, "{nth}");
+        let record = written(decision);
+        assert_eq!((record.bytes, record.life.checkpoint), (14, 10), "{nth}");
+    }
+    let next = || with_checkpoint(At::Next);
+    let cleared = [
+        run(running(), ack()),
+        run(next(), ack()),
+        run(next(), end(&next(), released())),
+        run(next(), Command::Unclaim(TOKEN)),
+        run(with_checkpoint(At::State(State::Ready)), enqueue(new("new!", OnConflict::Replace))),
+        run(with_checkpoint(At::State(State::Dead)), enqueue(new("new!", OnConflict::Replace))),
+    ];
+    for (nth, decision) in cleared.iter().enumerate() {
+        assert_eq!(decision.parts.checkpoint, PartChange::Drop, "{nth}");
+        let record = written(decision);
+        assert_eq!((record.bytes, record.life.checkpoint), (4, 0), "{nth}");
+    }
+    // Nothing but a tombstone is left, or nothing at all.
+    for keep in [Keep::Tombstone(MINUTE), Keep::Nothing] {
+        let decision = run(Record { keep, ..running() }, ack());
+        assert_eq!(decision.parts, Parts::drop_all());
+    }
 }
 
 /// Each way to settle that a worker can ask for has a number of its own; else the repeat of one would pass for another.

@@ -13,6 +13,8 @@ pub struct Bodies {
     pub result: Option<Payload>,
     /// Its attempts that are kept, newest first.
     pub attempts: Vec<Attempt>,
+    /// Its checkpoint.
+    pub checkpoint: Option<Payload>,
 }
 
 impl Record {
@@ -60,6 +62,7 @@ impl Record {
             last_error: life.last_error,
             attempts: bodies.attempts,
             progress: life.progress,
+            checkpoint: bodies.checkpoint,
             shard,
         })
     }

@@ -47,6 +47,8 @@ pub(in crate::grpc) fn to_delivery(
         last_error: if job.failures == 0 { String::new() } else { job.last_error },
         delivery: to_int32(job.deliveries.saturating_add(1)),
         group: String::new(),
+        fence: job.fence.0,
+        checkpoint: job.checkpoint.map(payload::to_payload),
     }
 }
 
@@ -55,7 +57,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::domain::{JobId, JobKey, ShardName, Spec, Time, Token, TopicName};
+    use crate::domain::{JobId, JobKey, Payload, ShardName, Spec, Time, Token, TopicName};
     use crate::scheduler::Revoked;
     use crate::store::Leased;
 
@@ -67,6 +69,7 @@ mod tests {
         let job = Leased {
             key,
             token: Token(3),
+            fence: Time(8),
             deadline: Time(9),
             spec: Spec::default(),
             priority: 4,
@@ -75,6 +78,11 @@ mod tests {
             due: Time(1_000_000),
             create_time: Time(0),
             last_error: "no".into(),
+            checkpoint: Some(Payload {
+                text: true,
+                body: "half".into(),
+                content_type: String::new(),
+            }),
         };
         let delivery = Delivery {
             receipt: receipt.clone(),
@@ -85,6 +93,7 @@ mod tests {
         let unlimited = |_: &_| RetryPolicy { max_attempts: None, ..Default::default() };
         let told = to_delivery(delivery.clone(), unlimited);
         assert_eq!((told.attempt, told.delivery, told.max_attempts), (3, 6, -1));
+        assert_eq!((told.fence, told.checkpoint), (8, Some(pb::Payload::text("half"))));
         assert_eq!(told.lease_duration, Some(prost_types::Duration { seconds: 7, nanos: 0 }));
         let batch = Batch {
             deliveries: vec![delivery],

@@ -141,6 +141,7 @@ pub(in crate::grpc) mod tests {
             result: Some(data(b"out")),
             last_error: "gone".into(),
             attempts: vec![attempt],
+            checkpoint: None,
             progress: "half".into(),
             shard: ShardName::try_new("s0").unwrap(),
         }

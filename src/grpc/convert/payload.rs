@@ -13,6 +13,24 @@ pub(in crate::grpc) fn payload(
     path: Path<'_>,
     given: Option<pb::Payload>,
 ) -> Option<Payload> {
+    bounded(checks, path, given, limit::PAYLOAD_BYTES_MAX)
+}
+
+/// A checkpoint, if one is given.
+pub(in crate::grpc) fn checkpoint(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Option<pb::Payload>,
+) -> Option<Payload> {
+    bounded(checks, path, given, limit::CHECKPOINT_BYTES_MAX)
+}
+
+fn bounded(
+    checks: &mut Checks,
+    path: Path<'_>,
+    given: Option<pb::Payload>,
+    bytes_max: usize,
+) -> Option<Payload> {
     use pb::payload::Kind;
     let pb::Payload { kind, content_type } = given?;
     let (text, body) = match kind {
@@ -20,7 +38,7 @@ pub(in crate::grpc) fn payload(
         Some(Kind::Data(data)) => (false, data),
         None => (false, Bytes::new()),
     };
-    checks.at_most_bytes(path, body.len(), limit::PAYLOAD_BYTES_MAX);
+    checks.at_most_bytes(path, body.len(), bytes_max);
     let path = path.field("content_type");
     checks.at_most_bytes(path, content_type.len(), limit::CONTENT_TYPE_BYTES_MAX);
     Some(Payload { text, body, content_type })

@@ -11,7 +11,7 @@ use crate::scheduler::{
 };
 
 use super::number::to_int32;
-use super::payload::payload;
+use super::payload::{self, payload};
 use super::spec::{CallTerms, Context, draft};
 use super::time::{self, DELAY, LEASE};
 use super::{Checks, Invalid, Path, enums};
@@ -84,12 +84,13 @@ pub(in crate::grpc) fn nack(request: pb::NackRequest) -> Result<Items<NackItem>,
 pub(in crate::grpc) fn extend(request: pb::ExtendRequest) -> Result<Items<ExtendItem>, Invalid> {
     let pb::ExtendRequest { items } = request;
     self::items(items, |checks, path, item| {
-        let pb::ExtendItem { receipt, lease_duration, progress } = item;
+        let pb::ExtendItem { receipt, lease_duration, progress, checkpoint } = item;
         let lease = path.field("lease_duration");
         let duration = time::duration(checks, lease, lease_duration.as_ref(), &LEASE);
         checks.at_most_bytes(path.field("progress"), progress.len(), limit::PROGRESS_BYTES_MAX);
         let progress = Some(progress).filter(|note| !note.is_empty());
-        (receipt, move |receipt| ExtendItem { receipt, duration, progress })
+        let checkpoint = payload::checkpoint(checks, path.field("checkpoint"), checkpoint);
+        (receipt, move |receipt| ExtendItem { receipt, duration, progress, checkpoint })
     })
 }
 
@@ -164,7 +165,9 @@ fn to_settle_error(error: &SettleError) -> (pb::SettleError, String) {
     match error {
         SettleError::NotFound => (pb::SettleError::NotFound, error.to_string()),
         SettleError::Stale => (pb::SettleError::Stale, error.to_string()),
-        SettleError::Unavailable(_) => (pb::SettleError::Unavailable, error.to_string()),
+        SettleError::Unavailable(_) | SettleError::Full(_) => {
+            (pb::SettleError::Unavailable, error.to_string())
+        }
         SettleError::FollowUp(why) => {
             let why = match &**why {
                 EnqueueError::Store { error, .. } => {
@@ -270,7 +273,13 @@ mod tests {
     #[test]
     fn extends_are_checked() {
         type Set = fn(&mut pb::ExtendItem);
-        let cases: [(Set, &[&str]); 4] = [
+        let cases: [(Set, &[&str]); 7] = [
+            (|i| i.checkpoint = Some(pb::Payload::default()), &[]),
+            (|i| i.checkpoint = Some(pb::Payload::data(vec![0; 64 << 10])), &[]),
+            (
+                |i| i.checkpoint = Some(pb::Payload::data(vec![0; (64 << 10) + 1])),
+                &["items[0].checkpoint TOO_LARGE"],
+            ),
             (|i| i.progress = "p".repeat(1024), &[]),
             (|i| i.progress = "p".repeat(1025), &["items[0].progress TOO_LARGE"]),
             (

@@ -125,7 +125,7 @@ async fn the_state_on_the_shard_goes_before_the_configured_one() {
     assert_eq!(later.scheduler.shards().all()[0].state(), ShardState::Draining);
     let configured = [ShardState::Draining, ShardState::Draining];
     let first = Ring::over(stores.clone(), &configured, 3);
-    first.scheduler.shards().join(3).await;
+    first.scheduler.shards().join(3, first.scheduler.clock()).await;
     assert_eq!(first.scheduler.shards().all()[1].state(), ShardState::Active);
 }
 

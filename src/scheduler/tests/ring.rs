@@ -55,7 +55,7 @@ impl Ring {
     pub(crate) async fn joined(stores: &[Arc<Faulty>], nonce: u32) -> Ring {
         let states = vec![ShardState::Active; stores.len()];
         let ring = Ring::over(stores.to_vec(), &states, nonce);
-        ring.scheduler.shards().join(nonce).await;
+        ring.scheduler.shards().join(nonce, ring.scheduler.clock()).await;
         ring
     }
 

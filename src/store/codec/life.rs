@@ -32,6 +32,7 @@ pub fn encode_life(life: &Life, next: Option<&Next>) -> Option<Vec<u8>> {
         worker,
         last_error,
         progress,
+        checkpoint,
         ends,
         attempts,
     } = life;
@@ -43,6 +44,7 @@ pub fn encode_life(life: &Life, next: Option<&Next>) -> Option<Vec<u8>> {
         worker: worker.clone(),
         last_error: last_error.clone(),
         progress: progress.clone(),
+        checkpoint: *checkpoint,
         ends: encode_ends(ends),
         attempts: attempts.clone(),
         next: next.map(encode_next),
@@ -66,6 +68,7 @@ pub fn decode_life(blob: Option<&[u8]>) -> (Life, Option<Next>) {
         worker: stored.worker,
         last_error: stored.last_error,
         progress: stored.progress,
+        checkpoint: stored.checkpoint,
         ends: decode_ends(&stored.ends),
         attempts: stored.attempts,
     };

@@ -157,6 +157,7 @@ mod tests {
             worker: "w".into(),
             last_error: "e".into(),
             progress: "p".into(),
+            checkpoint: 7,
             ends: Ends(vec![(Token(u64::MAX), 4), (Token(1), 10)]),
             attempts: vec![3, 300],
         };

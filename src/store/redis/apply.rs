@@ -571,6 +571,7 @@ impl Book {
             item_.keys.push(key.clone());
         }
         let effects = decision.effects;
+        item_.grows |= decision.parts.grows();
         let fate = match decision.change {
             Change::Keep => return,
             Change::Remove => Fate::Remove,

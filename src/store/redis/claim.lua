@@ -4,15 +4,33 @@
 -- ARGV: now, 0 and the tokens (8 bytes per job that may be leased, each beginning with the nonce); per
 --       ask: topic; per taker of it: its seat (`layout.rs`), how much it takes and what its leases are like behind
 --       their times; unless that is one ask of one taker: for each ask how many takers 2.
--- Reply: now, then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due),
+-- Reply: now, when the leases began (0: there are none), then per ask: what is left (-1 more, -2 not known: ask again, 0 nothing, else when the next is due),
 --        jobs, whether takers are listed (0 or 1), extras; the members (due time, arrival and id), the records, the
---        takers (from 0), the extras (number of the job from 0, payload).
+--        takers (from 0), the extras (number of the job from 0, payload, checkpoint; false: not apart).
 --        In one list: each list within a list costs as much as a call. One job for one taker, with nothing special
---        about it, comes as one string: now 7, what is left 7 (-1 as 1), length of the id 1, id, record.
+--        about it, comes as one string: now 7, when its lease began 7, what is left 7 (-1 as 1), length of the id 1, id,
+--        record.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local tokens, counts = ARGV[2], nil
 local void = sub(tokens, 1, 5)
+-- When the leases of this call begin, and when those of the last claim of the shard did. Deadlines go by `now`.
+local started, last_start
+
+-- Leases begin now, but later than all others of the shard: two leases of one job never begin at the same time, even
+-- after the clock went back.
+local function begin()
+  if not started then
+    local text = now_text
+    started = now
+    if last_start and last_start + 0 >= now then
+      started = last_start + 1
+      text = string.format('%d', started)
+    end
+    call('HSET', P .. 'claims', '\1', text)
+  end
+  return started
+end
 
 -- Which of two members comes first: by due time, then by arrival.
 local function before(x, y)
@@ -30,7 +48,8 @@ end
 -- The commonest case: one job for one taker. For one alone every table counts.
 if #tokens == 9 and #ARGV == 4 then
   local name, seat = ARGV[3], ARGV[4]
-  local known = call('HMGET', P .. 'claims', name, void)
+  local known = call('HMGET', P .. 'claims', name, void, '\1')
+  last_start = known[3]
   local claims, line, order = known[1], P .. 'line:' .. name, P .. 'wait:0:' .. name
   -- One mark: the order of those without a priority.
   if claims and #claims == $claims.marks and byte(claims, $claims.marks) == 48 and not known[2] then
@@ -45,7 +64,7 @@ if #tokens == 9 and #ARGV == 4 then
       local bytes, lease = unpack_($seat[bytes..lease], seat, $seat.bytes)
       if apart and apart <= $apart.kept and inside < $inside.life and #record <= bytes then
         local deadline = now + lease
-        local times, ending = pack($lease[started..deadline], now, deadline), string.format('%d', deadline)
+        local times, ending = pack($lease[started..deadline], begin(), deadline), string.format('%d', deadline)
         if in_line then call('LPOP', line) else call('ZREMRANGEBYRANK', order, '0', '0') end
         local head = pack($entry[running..length], $running, #seat + ($lease.extended - $seat.extended))
         call('HSET', P .. 'jobs:' .. name, id, head .. sub(tokens, 2)
@@ -58,13 +77,13 @@ if #tokens == 9 and #ARGV == 4 then
         behind = earlier(behind, other)
         local rest = behind and unpack_($member[due], behind) or 0
         if behind and rest <= now then rest = 1 end
-        return pack('>I7I7B', now, rest, #id) .. id .. record
+        return pack('>I7I7I7B', now, started, rest, #id) .. id .. record
       end
     end
   end
 end
 
-local char, reply, r, t, a, jobs_left = string.char, { now }, 1, 2, 3, (#tokens - 1) / 8
+local char, reply, r, t, a, jobs_left = string.char, { now, 0 }, 2, 2, 3, (#tokens - 1) / 8
 local bytes_left, asks, general = $call.bytes, 1, nil
 if #ARGV ~= 4 then
   counts = ARGV[#ARGV]
@@ -123,7 +142,7 @@ end
 -- the job, so that its ack may simply remove it, or something does.
 local function furnish(seat)
   local deadline = now + seat.lease
-  local tail = pack($lease[started..deadline], now, deadline) .. sub(seat.blob, $seat.extended)
+  local tail = pack($lease[started..deadline], begin(), deadline) .. sub(seat.blob, $seat.extended)
   seat.head = pack($entry[running..length], $running, #tail + $lease.started - 1)
   seat.plain, seat.kept = '\$ack.removes' .. tail, '\$ack.keeps' .. tail
   seat.deadline, seat.ending = deadline, string.format('%d', deadline)
@@ -132,8 +151,9 @@ end
 for ask = 1, asks do
   local name, count, usual = ARGV[a], counts and unpack_('>I2', counts, 2 * ask - 1) or 1, general == nil
   -- Not if its caller has given the call up already: see unclaim.
-  local known = call('HMGET', P .. 'claims', name, void)
+  local known = call('HMGET', P .. 'claims', name, void, '\1')
   local claims = not known[2] and known[1]
+  last_start = known[3]
   if not claims then
     reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = 0, 0, 0, 0
     r = r + 4
@@ -221,4 +241,5 @@ for ask = 1, asks do
   if claims and not usual then general(name, a + 1, count) end
   a = a + 1 + count
 end
+reply[2] = started or 0
 return reply

@@ -16,6 +16,22 @@ use super::{Lane, RedisStore};
 /// What scripts take for "as many bytes as you like".
 const BYTES_MAX: u64 = 1 << 52;
 
+/// The parts of a job that lie apart and come with its lease, as they are stored.
+#[derive(Clone, Default)]
+struct Extra {
+    payload: Option<Bytes>,
+    checkpoint: Option<Bytes>,
+}
+
+/// The times of a claim.
+#[derive(Clone, Copy)]
+struct Began {
+    /// The store's time of it.
+    now: Time,
+    /// The start of its leases.
+    started: Time,
+}
+
 impl RedisStore {
     /// [`Store::claim`](crate::store::Store::claim).
     pub(super) async fn claim(&self, claim: Claim) -> Result<Claims> {
@@ -90,16 +106,17 @@ fn seat(owner: u32, taker: &Taker) -> Vec<u8> {
 
 /// What all asks got.
 fn all_claimed(mut reply: Reply, asks: &[Ask], tokens: Vec<Token>) -> Result<Claims> {
-    let now = reply.time()?;
+    let (now, started) = (reply.time()?, reply.time()?);
     let mut tokens = tokens.into_iter();
-    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, now, &mut tokens));
+    let at = Began { now, started };
+    let topics = asks.iter().map(|ask| claimed(&mut reply, ask, at, &mut tokens));
     Ok(Claims { now, topics: topics.collect::<Result<_>>()? })
 }
 
 /// One job for the one taker of one ask.
 fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> {
     let mut fields = Fields(answer);
-    let now = fields.time()?;
+    let (now, started) = (fields.time()?, fields.time()?);
     let rest = match fields.time()? {
         Time(0) => Rest::Nothing,
         Time(1) => Rest::More,
@@ -109,7 +126,10 @@ fn one_claimed(answer: Bytes, asks: &[Ask], tokens: &[Token]) -> Result<Claims> 
     let ([ask], [token]) = (asks, tokens) else { return Err(unexpected("a list of claims")) };
     let taker = ask.takers.first().ok_or_else(|| unexpected("nothing for nobody"))?;
     let key = JobKey { topic: ask.topic.clone(), id };
-    let leased = whole(lease(key, taker, *token, fields.0, None, now), &ask.topic);
+    let leased = whole(
+        lease(key, taker, *token, fields.0, Extra::default(), Began { now, started }),
+        &ask.topic,
+    );
     Ok(Claims { now, topics: vec![Claimed { leased: vec![leased.into_iter().collect()], rest }] })
 }
 
@@ -124,7 +144,7 @@ fn whole(leased: Result<Leased>, topic: &TopicName) -> Option<Leased> {
 fn claimed(
     reply: &mut Reply,
     ask: &Ask,
-    now: Time,
+    at: Began,
     tokens: &mut impl Iterator<Item = Token>,
 ) -> Result<Claimed> {
     let rest = match reply.number()? {
@@ -142,7 +162,7 @@ fn claimed(
             *taker = reply.length()?;
         }
     }
-    let mut payloads = read_payloads(reply, extras, jobs)?.into_iter();
+    let mut extras = read_extras(reply, extras, jobs)?.into_iter();
     // Jobs go round, so that each gets about as many.
     let each = jobs.div_ceil(ask.takers.len().max(1));
     let mut leased: Vec<Vec<Leased>> =
@@ -151,8 +171,8 @@ fn claimed(
         let taker = ask.takers.get(index).ok_or_else(|| unexpected("a taker"))?;
         let token = tokens.next().ok_or_else(|| unexpected("fewer jobs"))?;
         let key = JobKey { topic: ask.topic.clone(), id: id_of(&member)? };
-        let payload = payloads.next().flatten();
-        leased[index].extend(whole(lease(key, taker, token, record, payload, now), &ask.topic));
+        let extra = extras.next().unwrap_or_default();
+        leased[index].extend(whole(lease(key, taker, token, record, extra, at), &ask.topic));
     }
     Ok(Claimed { leased, rest })
 }
@@ -162,15 +182,17 @@ fn lease(
     taker: &Taker,
     token: Token,
     record: Bytes,
-    apart: Option<Bytes>,
-    now: Time,
+    extra: Extra,
+    at: Began,
 ) -> Result<Leased> {
     let Entry { mut record, payload: inline, .. } = Entry::of_record(record)?;
-    record.spec.payload = payload(inline.or(apart))?;
+    record.spec.payload = payload(inline.or(extra.payload))?;
+    let checkpoint = payload(extra.checkpoint)?;
     Ok(Leased {
         key,
         token,
-        deadline: now.plus(record.spec.lease.unwrap_or(taker.lease)),
+        fence: at.started,
+        deadline: at.now.plus(record.spec.lease.unwrap_or(taker.lease)),
         priority: record.priority,
         failures: record.life.failures,
         deliveries: record.life.deliveries,
@@ -178,19 +200,20 @@ fn lease(
         create_time: record.created.at,
         last_error: record.life.last_error,
         spec: record.spec,
+        checkpoint,
     })
 }
 
-/// Payloads that lie apart, which few jobs have, by the number of the job.
-fn read_payloads(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Option<Bytes>>> {
-    let mut payloads: Vec<Option<Bytes>> = Vec::new();
+/// Parts that lie apart, which few jobs have, by the number of the job.
+fn read_extras(reply: &mut Reply, count: usize, jobs: usize) -> Result<Vec<Extra>> {
+    let mut extras: Vec<Extra> = Vec::new();
     if count > 0 {
-        payloads.resize(jobs, None);
+        extras.resize(jobs, Extra::default());
     }
     for _ in 0..count {
-        let (index, payload) = (reply.length()?, reply.maybe_bytes()?);
-        let place = payloads.get_mut(index).ok_or_else(|| unexpected("the number of a job"))?;
-        *place = payload;
+        let index = reply.length()?;
+        let extra = Extra { payload: reply.maybe_bytes()?, checkpoint: reply.maybe_bytes()? };
+        *extras.get_mut(index).ok_or_else(|| unexpected("the number of a job"))? = extra;
     }
-    Ok(payloads)
+    Ok(extras)
 }

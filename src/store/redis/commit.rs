@@ -80,6 +80,7 @@ mod kind {
     pub(super) const NEXT: char = 'q';
     pub(super) const ATTEMPTS: char = 'h';
     pub(super) const RESULT: char = 'r';
+    pub(super) const CHECKPOINT: char = 'c';
 }
 
 // === impl Item ===
@@ -138,7 +139,8 @@ impl Slot {
             PartChange::Set(payload) => payload.body.len(),
             _ => 0,
         };
-        let engine::Parts { payload: own, next_payload, result, attempts } = &self.parts;
+        let engine::Parts { payload: own, next_payload, result, attempts, checkpoint } =
+            &self.parts;
         let errors: usize = attempts.added.iter().map(|attempt| attempt.error.len()).sum();
         let record = self.record.as_ref().map_or(0, record_bytes);
         // What goes to another topic is copied there.
@@ -146,7 +148,8 @@ impl Slot {
             let attempts: u32 = entry.record.life.attempts.iter().sum();
             usize::try_from(entry.record.bytes + u64::from(attempts)).unwrap_or(usize::MAX)
         });
-        payload(own) + part(next_payload) + part(result) + errors + record + moved
+        let bodies = payload(own) + part(next_payload) + part(result) + part(checkpoint);
+        bodies + errors + record + moved
     }
 
     fn add(&self, call: &mut Call, key: &JobKey, decided: Time) {
@@ -219,6 +222,9 @@ impl Slot {
         }
         let has_next = self.change(&mut parts, kind::NEXT, apart::NEXT, &self.parts.next_payload);
         let has_result = self.change(&mut parts, kind::RESULT, apart::RESULT, &self.parts.result);
+        let checkpoint = &self.parts.checkpoint;
+        let has_checkpoint =
+            self.change(&mut parts, kind::CHECKPOINT, apart::CHECKPOINT, checkpoint);
         let mut life = record.life.clone();
         let attempts = codec::encode_attempts(&self.parts.attempts, &mut life.attempts);
         if let Some(codec::Splice { front, kept }) = attempts {
@@ -240,7 +246,8 @@ impl Slot {
                 | flag(apart::PAYLOAD, is_apart)
                 | flag(apart::NEXT, has_next)
                 | flag(apart::ATTEMPTS, !life.attempts.is_empty())
-                | flag(apart::RESULT, has_result),
+                | flag(apart::RESULT, has_result)
+                | flag(apart::CHECKPOINT, has_checkpoint),
             flag(inside::BODY, is_apart || inline.is_some())
                 | flag(inside::SPEC, spec.is_some())
                 | flag(inside::LIFE, stored_life.is_some())

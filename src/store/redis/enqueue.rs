@@ -293,12 +293,20 @@ fn until(jobs: &[NewJob]) -> Option<Instant> {
     jobs.iter().filter_map(|job| job.until).min()
 }
 
-/// As many jobs as one call may carry: those next ones that may have been written before, or those that were not.
-fn part_of(jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>, again: bool) -> Vec<NewJob> {
+/// Whether all of it is left to the engine: it may have been written before, or has a checkpoint.
+fn is_decided(job: &NewJob) -> bool {
+    job.prior == Prior::Itself || job.checkpoint.is_some()
+}
+
+/// As many jobs as one call may carry: those next ones that are left to the engine, or those that are not.
+fn part_of(
+    jobs: &mut std::iter::Peekable<std::vec::IntoIter<NewJob>>,
+    is_left: bool,
+) -> Vec<NewJob> {
     let most = limit::CALL_JOBS_MAX;
     let (mut part, mut bytes) = (Vec::with_capacity(jobs.len().min(most)), 0);
     while let Some(job) = jobs.next_if(|job| {
-        if (job.prior == Prior::Itself) != again {
+        if is_decided(job) != is_left {
             return false;
         }
         let fits = bytes + job.spec.bytes() <= limit::CALL_BYTES_MAX;

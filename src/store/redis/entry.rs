@@ -15,7 +15,7 @@
 //! deadline; extended (0: never); owner; stream; grace (one more, 0: none); duration; the worker's id. Behind its times
 //! it is the same for most leases of a worker, so claims bring that part ready made.
 //!
-//! **Parts** lie apart, in `more`: attempts, result, large payloads, the payload of a waiting generation; as they are in
+//! **Parts** lie apart, in `more`: attempts, result, large payloads, the payload of a waiting generation, the checkpoint; as they are in
 //! `stored.proto`, too.
 
 use std::time::Duration;
@@ -202,6 +202,7 @@ impl Entry {
             Some(parts) => Bodies {
                 payload: payload(self.payload.or(parts.payload))?,
                 result: payload(parts.result)?,
+                checkpoint: payload(parts.checkpoint)?,
                 attempts: codec::decode_attempts(parts.attempts.as_deref())
                     .map_err(super::damaged)?,
             },
@@ -216,6 +217,7 @@ pub(super) struct Parts {
     pub(super) attempts: Option<Bytes>,
     pub(super) result: Option<Bytes>,
     pub(super) payload: Option<Bytes>,
+    pub(super) checkpoint: Option<Bytes>,
 }
 
 /// A lease as it lies in front of a record.

@@ -2,24 +2,25 @@
 -- get: read jobs as they lie there; what the clock makes of them is told by the reader.
 -- ARGV: now, full (0 or 1); per job: topic, id.
 -- Reply: now, then per job either false or: its entry, attempts or false, result or false, payload (if it lies apart) or
---        false. It ends early once it has become large: the rest is to be asked for again.
+--        false, checkpoint or false. It ends early once it has become large: the rest is to be asked for again.
 --#include clock
 -- Flags of what only a full answer has.
-local BLOBS = $apart.payload + $apart.attempts + $apart.result
+local BLOBS = $apart.payload + $apart.attempts + $apart.result + $apart.checkpoint
 local full, bytes, reply = ARGV[2] == '1', 0, { now }
 for a = 3, #ARGV, 2 do
   local name, id = ARGV[a], ARGV[a + 1]
   local entry = call('HGET', P .. 'jobs:' .. name, id)
   local job = false
   if entry then
-    job, bytes = { entry, false, false, false }, bytes + #entry
+    job, bytes = { entry, false, false, false, false }, bytes + #entry
     -- The lease of a running job lies in front.
     local runs = string.byte(entry) == $running
     local lease_bytes = runs and $entry.token - 1 + struct.unpack($entry[length], entry, $entry.length) or 0
     if full and bit.band(string.byte(entry, lease_bytes + $record.apart), BLOBS) ~= 0 then
-      local blobs = call('HMGET', P .. 'more:' .. name, 'h' .. id, 'r' .. id, 'p' .. id)
-      job[2], job[3], job[4] = blobs[1], blobs[2], blobs[3]
-      bytes = bytes + #(job[2] or '') + #(job[3] or '') + #(job[4] or '')
+      local blobs = call('HMGET', P .. 'more:' .. name, 'h' .. id, 'r' .. id, 'p' .. id, 'c' .. id)
+      for i = 1, 4 do
+        job[i + 1], bytes = blobs[i], bytes + #(blobs[i] or '')
+      end
     end
   end
   reply[#reply + 1] = job

@@ -54,5 +54,6 @@ fn stored(value: Value) -> Result<Option<(Entry, Parts)>> {
     let mut reply = Reply::new(value)?;
     let entry = Entry::read(reply.bytes()?)?;
     let (attempts, result) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
-    Ok(Some((entry, Parts { attempts, result, payload: reply.maybe_bytes()? })))
+    let (payload, checkpoint) = (reply.maybe_bytes()?, reply.maybe_bytes()?);
+    Ok(Some((entry, Parts { attempts, result, payload, checkpoint })))
 }

@@ -5,10 +5,10 @@
 //! |---|---|---|
 //! | `ringq:shard` | hash | whose Redis this is: `name`, `format`, and the last `time` that a replica noted |
 //! | `P topics` | zset | names of topics, all scores 0 |
-//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps). 0 and the nonce: a claim that was given up before it arrived |
+//! | `P claims` | hash | what claims have to know. Of a topic: a time (7 bytes) before which none of its leases ends, then which orders may have jobs (`0-9` of `wait`, `a-j` of `back`; `-`: the line has gaps). 0 and the nonce: a claim that was given up before it arrived. 1: when the leases of the last claim began, which is later than all before |
 //! | `P topic:<topic>` | hash | `created`, `arrived`, `ignored` (those of the arrived that an enqueue left, refused or only moved), `gaps` of the line, whether it is `torn`, `succeeded`, `dead`; `empty`: when `tidy` found no job in it, and how many had arrived by then |
 //! | `P jobs:<topic>` | hash | id → record, see [`super::entry`]; small payloads lie in it, and the lease of a running job in front of it |
-//! | `P more:<topic>` | hash | what few jobs have, by a letter and the id: attempts `h`, result `r`, payload `p`, the payload of the generation that waits `q` |
+//! | `P more:<topic>` | hash | what few jobs have, by a letter and the id: attempts `h`, result `r`, payload `p`, the payload of the generation that waits `q`, checkpoint `c` |
 //! | `P ends:<topic>` | zset | running jobs, by the end of their lease: its token (8 bytes), then, unless an ack may simply remove the job, 0, then the id |
 //! | `P line:<topic>` | list | jobs without a priority that were due when they came: due time (7 bytes), number of arrival in the topic (6) and id, in that order. One that a job has left is a gap (`lib/line.lua`) |
 //! | `P wait:<0-9>:<topic>` | zset | jobs of that priority that wait and never failed, but for those in the line: members like there, by due time |

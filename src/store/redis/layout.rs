@@ -44,6 +44,8 @@ pub(super) mod apart {
     pub(crate) const NEXT: u8 = 8;
     pub(crate) const ATTEMPTS: u8 = 16;
     pub(crate) const RESULT: u8 = 32;
+    /// Scripts ask whether the flags are at least this one.
+    pub(crate) const CHECKPOINT: u8 = 64;
 }
 
 /// The second byte of flags: what lies inside of the record.
@@ -151,7 +153,7 @@ const LAYOUTS: [(&str, &[&[Field]]); 14] = [
 ];
 
 /// Numbers that scripts name.
-const NUMBERS: [(&str, i64); 28] = [
+const NUMBERS: [(&str, i64); 29] = [
     ("running", RUNS as i64),
     ("unusual", UNUSUAL as i64),
     ("time.max", TIME_MAX),
@@ -165,6 +167,7 @@ const NUMBERS: [(&str, i64); 28] = [
     ("apart.next", apart::NEXT as i64),
     ("apart.attempts", apart::ATTEMPTS as i64),
     ("apart.result", apart::RESULT as i64),
+    ("apart.checkpoint", apart::CHECKPOINT as i64),
     ("inside.life", inside::LIFE as i64),
     ("inside.extension", inside::EXTENSION as i64),
     ("limit.repeats", REPEAT_MAX.as_micros() as i64),

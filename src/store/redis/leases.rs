@@ -36,12 +36,13 @@ impl RedisStore {
         Ok(extended)
     }
 
-    /// Where nothing but the lease changes there is nothing to decide; a note, and why there is no such lease, are left to
+    /// Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there is no such lease, are left to
     /// the engine.
     async fn extend_part(&self, items: &[Extend]) -> Result<Vec<Answer<Time>>> {
         let mut answers = vec![Err(Refused::NotFound); items.len()];
         let repeated = repeated(items.iter().map(|item| &item.lease.key));
-        let goes = |item: &Extend| item.progress.is_none() && !repeated.contains(&item.lease.key);
+        let is_bare = |item: &Extend| item.progress.is_none() && item.checkpoint.is_none();
+        let goes = |item: &Extend| is_bare(item) && !repeated.contains(&item.lease.key);
         let (patches, mut others): (Vec<usize>, Vec<usize>) =
             (0..items.len()).partition(|&index| goes(&items[index]));
         if !patches.is_empty() {
@@ -82,7 +83,9 @@ impl RedisStore {
     ) -> Result<Vec<Option<Time>>> {
         let until = items.clone().filter_map(|item| item.until).min();
         let mut call = self.shard.write_call(Verb::Extend, until).await?;
-        for Extend { lease, duration, progress: _, lapsed, until: _ } in items.clone() {
+        for Extend { lease, duration, progress: _, checkpoint: _, lapsed, until: _ } in
+            items.clone()
+        {
             add_lease(&mut call, lease);
             call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
             let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();

@@ -76,9 +76,10 @@ pub(super) fn claim(session: &mut Session<'_>, claim: &Claim) -> Done<Claims> {
         bytes: limit::CALL_BYTES_MAX as u64,
         expiries: limit::CALL_JOBS_MAX,
     };
-    let asks = claim.asks.iter();
+    let (asks, mut started) = (claim.asks.iter(), None);
     let mut tokens = Token::of_claim(claim.nonce, rand::rng().random_iter());
-    let topics = asks.map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens));
+    let topics = asks
+        .map(|ask| claim_topic(session, claim.owner, ask, &mut budget, &mut tokens, &mut started));
     Ok(Claims { topics: topics.collect::<Done<_>>()?, now: session.now })
 }
 
@@ -88,6 +89,7 @@ fn claim_topic(
     ask: &Ask,
     budget: &mut Budget,
     tokens: &mut impl Iterator<Item = Token>,
+    started: &mut Option<Time>,
 ) -> Done<Claimed> {
     let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
     let Some(topic) = session.topic(&ask.topic)? else {
@@ -96,7 +98,14 @@ fn claim_topic(
     let mut round = Round::new(&ask.takers);
     let mut taken = Vec::new();
     let rest = take(session, topic, &ask.topic, &mut round, budget, &mut taken)?;
-    lease(session, owner, &ask.takers, taken.into_iter().zip(tokens), &mut leased)?;
+    if !taken.is_empty() {
+        let started = match *started {
+            Some(started) => started,
+            None => *started.insert(session.begin_leases()?),
+        };
+        let taken = taken.into_iter().zip(tokens);
+        lease(session, owner, &ask.takers, started, taken, &mut leased)?;
+    }
     Ok(Claimed { leased, rest })
 }
 
@@ -164,7 +173,7 @@ fn take_rank(
             round.give(taker, waiting.bytes);
             budget.take(waiting.bytes);
             let spec = spec(session, found, waiting.key)?;
-            taken.push(Taken::read(found, &waiting, spec, taker, name, rank)?);
+            taken.push(Taken::read(session, found, &waiting, spec, taker, name, rank)?);
         }
         drop(rows);
         if seen == 0 && taken.len() == before {
@@ -198,6 +207,7 @@ fn lease(
     session: &mut Session<'_>,
     owner: u32,
     takers: &[Taker],
+    started: Time,
     taken: impl Iterator<Item = (Taken, Token)>,
     leased: &mut [Vec<Leased>],
 ) -> Done<()> {
@@ -205,7 +215,7 @@ fn lease(
     for (Taken { key, taker: index, mut job }, token) in taken {
         let taker = &takers[index];
         let duration = job.spec.lease.unwrap_or(taker.lease);
-        job.token = token;
+        (job.token, job.fence) = (token, started);
         job.deadline = session.now.plus(duration);
         statement.execute(params![
             key,
@@ -215,7 +225,7 @@ fn lease(
             taker.stream,
             taker.grace.map(micros),
             micros(duration),
-            session.now.0,
+            started.0,
             &*taker.worker_id,
         ])?;
         session.reap_at(job.deadline);
@@ -299,19 +309,26 @@ impl Waiting {
 
 impl Taken {
     fn read(
+        session: &Session<'_>,
         row: &rusqlite::Row<'_>,
         waiting: &Waiting,
         spec: Spec,
         taker: usize,
         topic: &TopicName,
         rank: u8,
-    ) -> rusqlite::Result<Taken> {
-        let id = JobId::stored(row.get_ref(1)?.as_str()?);
+    ) -> Done<Taken> {
+        let id = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+        let id = JobId::stored(id);
         let life = row.get_ref(9)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
         let (life, _) = codec::decode_life(life);
+        let checkpoint = match life.checkpoint {
+            0 => None,
+            _ => record::checkpoint(session.connection, waiting.key)?,
+        };
         let job = Leased {
             key: JobKey { topic: topic.clone(), id },
             token: Token(0),
+            fence: Time(0),
             deadline: Time(0),
             spec,
             priority: limit::PRIORITY_MAX - rank,
@@ -320,6 +337,7 @@ impl Taken {
             due: waiting.due,
             create_time: Time(row.get(3)?),
             last_error: life.last_error,
+            checkpoint: encoded(checkpoint),
         };
         Ok(Taken { key: waiting.key, taker, job })
     }
@@ -331,25 +349,31 @@ fn spec(session: &Session<'_>, row: &rusqlite::Row<'_>, key: i64) -> Done<Spec> 
     let blob: Option<Vec<u8>> =
         if large { record::body(session.connection, payload_key(key))? } else { row.get(10)? };
     let spec = row.get_ref(8)?.as_blob_or_null().map_err(rusqlite::Error::from)?;
-    let encoded = blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() });
     Ok(Spec {
-        payload: encoded,
+        payload: encoded(blob),
         lease: row.get::<_, Option<i64>>(5)?.map(record::duration),
         ..codec::decode_spec(spec)
     })
 }
 
-/// Decodes what [`claim`] left undecoded. A payload that makes no sense leaves its job out, to run out
+/// A payload that is still to be decoded.
+fn encoded(blob: Option<Vec<u8>>) -> Option<Payload> {
+    blob.map(|blob| Payload { body: Bytes::from(blob), ..Payload::default() })
+}
+
+/// Decodes what [`claim`] left undecoded. A payload or checkpoint that makes no sense leaves its job out, to run out
 /// of leases and become a dead letter; the others of the claim go on.
 pub(super) fn decode(mut claims: Claims) -> Claims {
     for leased in claims.topics.iter_mut().flat_map(|topic| &mut topic.leased) {
         leased.retain_mut(|job| {
-            let Some(encoded) = job.spec.payload.take() else { return true };
-            match codec::decode_payload(encoded.body) {
-                Ok(payload) => job.spec.payload = Some(payload),
-                Err(error) => {
-                    tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
-                    return false;
+            for part in [&mut job.spec.payload, &mut job.checkpoint] {
+                let Some(encoded) = part.take() else { continue };
+                match codec::decode_payload(encoded.body) {
+                    Ok(decoded) => *part = Some(decoded),
+                    Err(error) => {
+                        tracing::error!(job = %job.key, %error, "a job is damaged and not handed out");
+                        return false;
+                    }
                 }
             }
             true

@@ -4,6 +4,10 @@
 SELECT key, id, due, created, expire, own_lease, bytes, large, spec, life, payload
 FROM jobs WHERE topic = ?1 AND phase = 0 AND rank = ?2
 ORDER BY due, key LIMIT ?3 OFFSET ?4;
+-- :started
+SELECT started FROM shard;
+-- :set_started
+UPDATE shard SET started = ?1;
 -- :lease
 -- What became of the leases before it is in `life`, where nothing changes before this one ends.
 UPDATE jobs SET phase = 1, token = ?2, alarm = ?3, owner = ?4, stream = ?5, grace = ?6, lease = ?7, extended = NULL,

@@ -65,7 +65,8 @@ fn create(
 ) -> Done<Option<Enqueue>> {
     let now = session.now;
     let expire = new.expire.map(|expire| expire.at(now));
-    if new.prior == Prior::Itself || expire.is_some_and(|expire| expire <= now) {
+    let is_left = new.prior == Prior::Itself || new.checkpoint.is_some();
+    if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }
     let topic = session.topic_or_create(&job.key.topic)?;

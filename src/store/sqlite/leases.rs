@@ -40,7 +40,7 @@ fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
 /// Moves the deadline where nothing but the lease changes; the new one.
 fn patch(session: &mut Session<'_>, item: &Extend) -> Done<Option<Time>> {
     let key = &item.lease.key;
-    if item.progress.is_some() || item.lapsed.is_some() {
+    if item.progress.is_some() || item.checkpoint.is_some() || item.lapsed.is_some() {
         return Ok(None);
     }
     let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };

@@ -164,7 +164,8 @@ impl Store for SqliteStore {
 
     fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
         let until = items.iter().filter_map(|item| item.until).min();
-        self.writer.call_until(until, Sync::Full, items.len(), items, leases::extend)
+        let sync = if items.iter().any(Extend::grows) { Sync::Grow } else { Sync::Full };
+        self.writer.call_until(until, sync, items.len(), items, leases::extend)
     }
 
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {

@@ -17,6 +17,7 @@ const FILE: &str = include_str!("record.sql");
 pub(super) const BY_ID: &str = statement(FILE, "by_id");
 pub(super) const BY_KEY: &str = statement(FILE, "by_key");
 const BODY: &str = statement(FILE, "body");
+const CHECKPOINT: &str = statement(FILE, "checkpoint");
 const TOPIC_NAME: &str = statement(include_str!("topics.sql"), "name");
 
 /// Payloads above this size lie in a table of their own, so that a job's row moves cheaply.
@@ -108,10 +109,10 @@ impl Row {
     /// Reads a row, by the places of its columns.
     pub(super) fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
         let blob = |place| row.get_ref(place)?.as_blob_or_null().map_err(rusqlite::Error::from);
-        let (life, next) = codec::decode_life(blob(26)?);
+        let (life, next) = codec::decode_life(blob(27)?);
         let spec = Spec {
-            lease: row.get::<_, Option<i64>>(16)?.map(duration),
-            ..codec::decode_spec(blob(25)?)
+            lease: row.get::<_, Option<i64>>(17)?.map(duration),
+            ..codec::decode_spec(blob(26)?)
         };
         let alarm = Time(row.get::<_, Option<i64>>(8)?.unwrap_or(i64::MIN));
         Ok(Row {
@@ -125,7 +126,7 @@ impl Row {
                     RUNNING => Phase::Running(lease(row, alarm)?),
                     phase => Phase::Finished(Finish {
                         state: finished_in(phase),
-                        at: Time(row.get::<_, Option<i64>>(15)?.unwrap_or(0)).into(),
+                        at: Time(row.get::<_, Option<i64>>(16)?.unwrap_or(0)).into(),
                         until: alarm.into(),
                     }),
                 },
@@ -145,7 +146,12 @@ impl Row {
 
     /// Reads the parts in a row.
     fn read_blobs(row: &rusqlite::Row<'_>) -> rusqlite::Result<Blobs> {
-        Ok(Blobs { attempts: row.get(27)?, result: row.get(28)?, payload: row.get(29)? })
+        Ok(Blobs { attempts: row.get(28)?, result: row.get(29)?, payload: row.get(30)? })
+    }
+
+    /// Whether the job has a checkpoint, which lies apart.
+    pub(super) fn has_checkpoint(&self) -> bool {
+        self.record.life.checkpoint > 0
     }
 
     /// The row's job in the topic of this name.
@@ -174,15 +180,15 @@ impl Row {
 
 fn lease(row: &rusqlite::Row<'_>, deadline: Time) -> rusqlite::Result<Lease> {
     Ok(Lease {
-        token: Token(unsigned(row.get::<_, Option<i64>>(17)?.unwrap_or(0))),
-        started: Time(row.get::<_, Option<i64>>(23)?.unwrap_or(0)),
+        token: Token(unsigned(row.get::<_, Option<i64>>(18)?.unwrap_or(0))),
+        started: Time(row.get::<_, Option<i64>>(24)?.unwrap_or(0)),
         deadline: deadline.into(),
-        extended: row.get::<_, Option<i64>>(22)?.map(|extended| Time(extended).into()),
-        owner: row.get::<_, Option<u32>>(18)?.unwrap_or(0),
-        stream: row.get::<_, Option<u32>>(19)?.unwrap_or(0),
-        grace: row.get::<_, Option<i64>>(20)?.map(duration),
-        duration: duration(row.get::<_, Option<i64>>(21)?.unwrap_or(0)),
-        worker: row.get::<_, Option<String>>(24)?.unwrap_or_default(),
+        extended: row.get::<_, Option<i64>>(23)?.map(|extended| Time(extended).into()),
+        owner: row.get::<_, Option<u32>>(19)?.unwrap_or(0),
+        stream: row.get::<_, Option<u32>>(20)?.unwrap_or(0),
+        grace: row.get::<_, Option<i64>>(21)?.map(duration),
+        duration: duration(row.get::<_, Option<i64>>(22)?.unwrap_or(0)),
+        worker: row.get::<_, Option<String>>(25)?.unwrap_or_default(),
     })
 }
 
@@ -195,12 +201,17 @@ impl Blobs {
             None if row.large => body(connection, payload_key(row.key))?,
             payload => payload,
         };
+        let checkpoint = match row.has_checkpoint() {
+            true => checkpoint(connection, row.key)?,
+            false => None,
+        };
         let decode = |blob: Option<Vec<u8>>| {
             blob.map(|blob| codec::decode_payload(Bytes::from(blob))).transpose()
         };
         Ok(Bodies {
             payload: decode(payload)?,
             result: decode(self.result)?,
+            checkpoint: decode(checkpoint)?,
             attempts: codec::decode_attempts(self.attempts.as_deref())?,
         })
     }
@@ -214,6 +225,12 @@ pub(super) fn payload_key(job: i64) -> i64 {
 /// The place of the payload of the generation that waits.
 pub(super) fn next_payload_key(job: i64) -> i64 {
     payload_key(job) | 1
+}
+
+/// The checkpoint of a job that has one, as it is stored.
+pub(super) fn checkpoint(connection: &Connection, job: i64) -> Done<Option<Vec<u8>>> {
+    let mut checkpoint = connection.prepare_cached(CHECKPOINT)?;
+    Ok(checkpoint.query_row(params![job], |row| row.get(0)).optional()?)
 }
 
 /// A payload that lies apart.

@@ -6,3 +6,5 @@ SELECT * FROM jobs WHERE topic = ?1 AND id = ?2;
 SELECT * FROM jobs WHERE key = ?1;
 -- :body
 SELECT payload FROM bodies WHERE key = ?1;
+-- :checkpoint
+SELECT checkpoint FROM checkpoints WHERE key = ?1;

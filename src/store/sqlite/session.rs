@@ -18,6 +18,8 @@ const FILE: &str = include_str!("topics.sql");
 const FIND: &str = statement(FILE, "find");
 const CREATE: &str = statement(FILE, "create");
 const COUNT: &str = statement(FILE, "count");
+const STARTED: &str = statement(include_str!("claim.sql"), "started");
+const SET_STARTED: &str = statement(include_str!("claim.sql"), "set_started");
 
 /// Every rank there is, as bits.
 const ALL_RANKS: u16 = 0x3ff;
@@ -36,8 +38,18 @@ pub(super) struct State {
     /// `None`: there was no sign of its server since it was opened.
     signs: Option<Signs>,
     recall: Recall,
+    started: Started,
     alarms: Alarms,
     events: Events,
+}
+
+/// When the leases of the last claim began.
+#[derive(Clone, Copy, Default)]
+struct Started {
+    /// `None`: to be read from the file.
+    last: Option<Time>,
+    /// The transaction under way has to write it.
+    is_new: bool,
 }
 
 /// When a topic was found empty, and how many jobs had been enqueued to it by then.
@@ -123,6 +135,7 @@ impl State {
             configured: false,
             signs: None,
             recall: Recall::new(opened),
+            started: Started::default(),
             alarms: Alarms { reap, prune, pruned: false, prune_at },
             events,
         }
@@ -152,6 +165,7 @@ impl State {
         self.empty.clear();
         self.forgotten.clear();
         self.configured = false;
+        self.started = Started::default();
         self.alarms.reap.pending = Time::MAX;
         self.alarms.prune.pending = Time::MAX;
         self.alarms.pruned = false;
@@ -256,6 +270,21 @@ impl<'c> Session<'c> {
         }
     }
 
+    /// When the leases of one claim begin: now, but later than those of all claims before, also after the clock went
+    /// back.
+    pub(super) fn begin_leases(&mut self) -> Done<Time> {
+        let last = match self.state.started.last {
+            Some(last) => last,
+            None => {
+                let last: Option<i64> = self.prepare(STARTED)?.query_one([], |row| row.get(0))?;
+                Time(last.unwrap_or(i64::MIN))
+            }
+        };
+        let start = self.now.max(Time(last.0.saturating_add(1)));
+        self.state.started = Started { last: Some(start), is_new: true };
+        Ok(start)
+    }
+
     /// A lease ends at `at`.
     pub(super) fn reap_at(&mut self, at: Time) {
         let alarm = &mut self.state.alarms.reap;
@@ -351,8 +380,12 @@ impl<'c> Session<'c> {
         self.state.forgotten.push(name.clone());
     }
 
-    /// Writes what was counted.
+    /// Writes what was counted, and when the last leases began.
     pub(super) fn flush(&mut self) -> Done<()> {
+        if let Started { last: Some(last), is_new: true } = self.state.started {
+            self.prepare(SET_STARTED)?.execute([last.0])?;
+            self.state.started.is_new = false;
+        }
         if self.state.totals.is_empty() {
             return Ok(());
         }

@@ -2,4 +2,5 @@
 -- goes with its ack.
 -- :plain
 DELETE FROM jobs
-WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1 AND keep = 0 AND next = 0 AND large = 0;
+WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1 AND keep = 0 AND next = 0 AND large = 0
+  AND checkpoint = 0;

@@ -26,6 +26,9 @@ const MOVE: &str = statement(FILE, "move");
 const MOVE_BODY: &str = statement(FILE, "move_body");
 const PUT_BODY: &str = statement(FILE, "put_body");
 const DROP_BODY: &str = statement(FILE, "drop_body");
+const PUT_CHECKPOINT: &str = statement(FILE, "put_checkpoint");
+const MOVE_CHECKPOINT: &str = statement(FILE, "move_checkpoint");
+const DROP_CHECKPOINT: &str = statement(FILE, "drop_checkpoint");
 const REMOVE: &str = statement(FILE, "remove");
 const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
 
@@ -156,7 +159,7 @@ fn insert(session: &mut Session<'_>, key: &JobKey, record: &Record, parts: &Part
     ])?;
     let job = session.connection.last_insert_rowid();
     payload.put_apart(session, job)?;
-    if record.phase != Phase::Waiting {
+    if record.phase != Phase::Waiting || parts.grows() {
         let id = key.id.as_str().to_owned();
         let row = Row { key: job, topic, id, large: payload.is_large(), record: record.clone() };
         update(session, &row, record, &Parts { payload: PayloadChange::Keep, ..parts.clone() })?;
@@ -213,7 +216,9 @@ fn update(session: &mut Session<'_>, row: &Row, record: &Record, parts: &Parts) 
         attempts,
         parts.result != PartChange::Keep,
         result,
+        record.life.checkpoint > 0,
     ])?;
+    update_checkpoint(session, row, &parts.checkpoint)?;
     if (Spec { lease: None, ..record.spec.clone() })
         != (Spec { lease: None, ..row.record.spec.clone() })
     {
@@ -221,6 +226,20 @@ fn update(session: &mut Session<'_>, row: &Row, record: &Record, parts: &Parts) 
         session.prepare(UPDATE_SPEC)?.execute(params![row.key, spec])?;
     }
     update_payloads(session, row, parts)
+}
+
+fn update_checkpoint(session: &Session<'_>, row: &Row, change: &PartChange<Payload>) -> Done<()> {
+    match change {
+        PartChange::Set(checkpoint) => {
+            let checkpoint = codec::encode_payload(checkpoint);
+            session.prepare(PUT_CHECKPOINT)?.execute(params![row.key, checkpoint])?;
+        }
+        PartChange::Drop if row.has_checkpoint() => {
+            session.prepare(DROP_CHECKPOINT)?.execute(params![row.key])?;
+        }
+        PartChange::Drop | PartChange::Keep => {}
+    }
+    Ok(())
 }
 
 fn update_payloads(session: &Session<'_>, row: &Row, parts: &Parts) -> Done<()> {
@@ -262,6 +281,9 @@ fn remove(session: &Session<'_>, row: &Row) -> Done<()> {
     if row.record.next.is_some() {
         session.prepare(DROP_BODY)?.execute(params![next_payload_key(row.key)])?;
     }
+    if row.has_checkpoint() {
+        session.prepare(DROP_CHECKPOINT)?.execute(params![row.key])?;
+    }
     Ok(())
 }
 
@@ -274,6 +296,9 @@ fn move_to(session: &mut Session<'_>, row: &Row, target: &TopicName) -> Done<Row
     if row.large {
         let places = params![payload_key(row.key), payload_key(key)];
         session.prepare(MOVE_BODY)?.execute(places)?;
+    }
+    if row.has_checkpoint() {
+        session.prepare(MOVE_CHECKPOINT)?.execute(params![row.key, key])?;
     }
     Ok(Row { key, topic, ..row.clone() })
 }

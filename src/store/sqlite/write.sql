@@ -4,7 +4,7 @@
 UPDATE jobs SET phase = ?2, rank = ?3, due = ?4, failed = ?5, created = ?6, alarm = ?7, expire = ?8, keep = ?9,
        request = ?10, bytes = ?11, next = ?12, finished = ?13, own_lease = ?14, token = ?15, extended = ?16,
        life = ?17, attempts = CASE WHEN ?18 THEN ?19 ELSE attempts END,
-       result = CASE WHEN ?20 THEN ?21 ELSE result END
+       result = CASE WHEN ?20 THEN ?21 ELSE result END, checkpoint = ?22
 WHERE key = ?1;
 -- :attempts
 -- The attempts that stay behind new ones.
@@ -22,5 +22,11 @@ UPDATE bodies SET key = ?2 WHERE key = ?1;
 INSERT OR REPLACE INTO bodies (key, payload) VALUES (?1, ?2);
 -- :drop_body
 DELETE FROM bodies WHERE key = ?1;
+-- :put_checkpoint
+INSERT OR REPLACE INTO checkpoints (key, checkpoint) VALUES (?1, ?2);
+-- :move_checkpoint
+UPDATE checkpoints SET key = ?2 WHERE key = ?1;
+-- :drop_checkpoint
+DELETE FROM checkpoints WHERE key = ?1;
 -- :remove
 DELETE FROM jobs WHERE key = ?1;

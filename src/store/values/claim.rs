@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::domain::{JobKey, Spec, Time, Token, TopicName};
+use crate::domain::{JobKey, Payload, Spec, Time, Token, TopicName};
 
 use super::LeaseRef;
 
@@ -40,7 +40,7 @@ pub struct Taker {
     pub grace: Option<Duration>,
     /// Jobs it can take.
     pub jobs: u32,
-    /// Bytes of payload and headers it can take.
+    /// Bytes of payload, headers and checkpoint it can take.
     pub bytes: u64,
     /// Whether the first job may exceed `bytes`, because the stream holds nothing.
     pub oversize: bool,
@@ -87,6 +87,9 @@ pub struct Leased {
     pub key: JobKey,
     /// Proof of the lease.
     pub token: Token,
+    /// When it began, by the store's clock, and later than every lease that the shard gave out before: of two leases of
+    /// one id the later has the greater one.
+    pub fence: Time,
     /// When it ends.
     pub deadline: Time,
     /// What was asked for.
@@ -103,6 +106,8 @@ pub struct Leased {
     pub create_time: Time,
     /// Of the last failed attempt.
     pub last_error: String,
+    /// What a worker before has kept with it.
+    pub checkpoint: Option<Payload>,
 }
 
 /// Which leases to undo.
@@ -132,4 +137,15 @@ pub struct Undone {
     pub leases: u64,
     /// Where the search for a lost claim goes on; `None` where there is nothing left to search.
     pub next: Option<String>,
+}
+
+// === impl Leased ===
+
+impl Leased {
+    /// Bytes of payload, headers and checkpoint: what a stream's byte credit counts.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let checkpoint = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.body.len());
+        (self.spec.bytes() + checkpoint) as u64
+    }
 }

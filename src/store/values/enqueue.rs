@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::domain::engine::{self, Prior, Unwritten};
 use crate::domain::{
-    Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Spec, State, Time, When,
+    Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, When,
 };
 
 /// A job to be written.
@@ -29,6 +29,8 @@ pub struct NewJob {
     pub request: Option<u64>,
     /// What may lie under the id.
     pub prior: Prior,
+    /// The checkpoint of a job that comes from another shard; it counts only where nothing has the id.
+    pub checkpoint: Option<Payload>,
     /// What to wait for once it is written, also where nothing has to be: what is there may have been
     /// written a moment ago. `None`: nothing is waited for.
     pub durability: Option<Durability>,
@@ -57,16 +59,27 @@ impl NewJob {
     /// What is asked of the engine about which job.
     #[must_use]
     pub fn into_command(self) -> (JobKey, engine::Enqueue) {
-        let NewJob { key, spec, due, priority, expire, keep, on_conflict, request, prior, .. } =
-            self;
-        (key, engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, prior })
+        let NewJob { key, spec, due, priority, expire, keep, on_conflict, request, .. } = self;
+        let NewJob { prior, checkpoint, durability: _, until: _, .. } = self;
+        let new = engine::Enqueue {
+            spec,
+            due,
+            priority,
+            expire,
+            keep,
+            on_conflict,
+            request,
+            prior,
+            checkpoint,
+        };
+        (key, new)
     }
 }
 
 impl From<(JobKey, engine::Enqueue)> for NewJob {
     fn from((key, new): (JobKey, engine::Enqueue)) -> NewJob {
-        let engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, prior } =
-            new;
+        let engine::Enqueue { spec, due, priority, expire, keep, on_conflict, request, .. } = new;
+        let engine::Enqueue { prior, checkpoint, .. } = new;
         let (durability, until) = (None, None);
         NewJob {
             key,
@@ -78,6 +91,7 @@ impl From<(JobKey, engine::Enqueue)> for NewJob {
             on_conflict,
             request,
             prior,
+            checkpoint,
             durability,
             until,
         }

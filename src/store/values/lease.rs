@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::domain::engine::{self, End, Lapsed, Phase, Record};
 use crate::domain::lifecycle::Standing;
-use crate::domain::{JobKey, StreamId, Time, Token};
+use crate::domain::{JobKey, Payload, StreamId, Time, Token};
 
 /// Names one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Lease {
     pub grace: Option<Duration>,
     /// The worker that got it.
     pub worker: String,
-    /// Bytes of its payload and headers.
+    /// Bytes of its payload, headers and checkpoint.
     pub bytes: u64,
     /// What deciding needs.
     pub standing: Standing,
@@ -98,6 +98,9 @@ pub struct Extend {
     pub duration: Option<Duration>,
     /// Note for people; absent keeps the last one.
     pub progress: Option<String>,
+    /// What the next delivery brings along; an empty one clears it, absent keeps the last one. Where the store has no
+    /// room for it nothing of the item is applied, and the call fails with [`Error::Full`](super::super::Error::Full).
+    pub checkpoint: Option<Payload>,
     /// It ran out while no server served its shard, and waits for its worker.
     pub lapsed: Option<Lapsed>,
     /// Nothing is written after that; absent: the store's own bound on a call.
@@ -153,11 +156,18 @@ impl Settle {
 }
 
 impl Extend {
+    /// Whether it needs room in the store.
+    #[must_use]
+    pub fn grows(&self) -> bool {
+        self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.body.is_empty())
+    }
+
     /// What is asked of the engine.
     #[must_use]
     pub fn command(&self) -> engine::Extend {
-        let Extend { lease, duration, progress, lapsed, until: _ } = self;
+        let Extend { lease, duration, progress, checkpoint, lapsed, until: _ } = self;
         let (duration, lapsed) = (*duration, *lapsed);
-        engine::Extend { token: lease.token, duration, progress: progress.clone(), lapsed }
+        let (progress, checkpoint) = (progress.clone(), checkpoint.clone());
+        engine::Extend { token: lease.token, duration, progress, checkpoint, lapsed }
     }
 }

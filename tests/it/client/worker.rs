@@ -251,6 +251,34 @@ async fn batches_are_of_one_topic_and_wait_for_nobody() {
 }
 
 #[tokio::test]
+async fn a_handler_goes_on_where_the_last_one_was() {
+    let server = Server::start().await;
+    let client = connect(&server);
+    enqueue(&client, jobs("t", 1)).await;
+    let fences = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&fences);
+    let handler = move |job: Delivery| {
+        seen.lock().unwrap().push(job.fence);
+        async move {
+            match job.saved() {
+                b"" => match job.save(Payload::text("half")).await {
+                    Ok(()) => Outcome::Retry { error: "later".into(), delay: Some(millis(1)) },
+                    Err(error) => Outcome::dead_letter(error),
+                },
+                b"half" => Outcome::ack(),
+                other => Outcome::dead_letter(String::from_utf8_lossy(other)),
+            }
+        }
+    };
+    let worker = Worker::new(client, ["t"]).max_jobs(2);
+    let summary = worker.run(handler, std::future::pending());
+    let summary = summary.await.unwrap();
+    assert_eq!((summary.acked, summary.failed), (1, 1));
+    let fences = fences.lock().unwrap();
+    assert!(fences.len() == 2 && fences[0] < fences[1], "{fences:?}");
+}
+
+#[tokio::test]
 async fn a_note_on_the_progress_is_seen() {
     let server = Server::start().await;
     let (client, look) = (connect(&server), server.connect().await);

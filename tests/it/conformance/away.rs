@@ -47,7 +47,7 @@ async fn move_to(q: &Fixture, leased: &Leased, lapsed: Lapsed) -> Result<Time, R
     let duration = Some(Duration::from_secs(5));
     let lapsed = Some(lapsed);
     let lease = lease_ref(leased);
-    let extend = Extend { lease, duration, progress: None, lapsed, until: None };
+    let extend = Extend { lease, duration, progress: None, checkpoint: None, lapsed, until: None };
     one(q.store.extend(vec![extend]).await.unwrap())
 }
 

@@ -187,6 +187,7 @@ impl Meeting {
             last_error: String::new(),
             attempts: Vec::new(),
             progress: String::new(),
+            checkpoint: None,
             shard: self.after.shard.clone(),
         };
         assert_eq!(self.after, expected);

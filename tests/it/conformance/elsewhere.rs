@@ -199,7 +199,8 @@ pub(crate) async fn an_extend_elsewhere_tells_the_new_deadline(q: Fixture) {
         two.q.sleep(5);
         let duration = Some(Duration::from_secs(seconds));
         let lease = lease_ref(&leased);
-        let extend = Extend { lease, duration, progress: None, lapsed: None, until: None };
+        let extend =
+            Extend { lease, duration, progress: None, checkpoint: None, lapsed: None, until: None };
         let deadline: Time = one(two.other.extend(vec![extend]).await.unwrap()).unwrap();
         assert_eq!(deadline, two.q.now().plus(Duration::from_secs(seconds)));
         let tokens = vec![leased.token];
@@ -214,7 +215,14 @@ pub(crate) async fn what_is_refused_elsewhere_is_not_told(q: Fixture) {
     two.q.end(&old, released()).await;
     let new = two.q.claim_one().await;
     let lease = lease_ref(&old);
-    let stale = Extend { lease, duration: None, progress: None, lapsed: None, until: None };
+    let stale = Extend {
+        lease,
+        duration: None,
+        progress: None,
+        checkpoint: None,
+        lapsed: None,
+        until: None,
+    };
     assert!(two.other.extend(vec![stale]).await.unwrap()[0].is_err());
     assert!(two.other.settle(vec![ack(&old)]).await.unwrap()[0].is_err());
     let guarded = Settle { deadline: Some(Time(1)), ..ack(&new) };

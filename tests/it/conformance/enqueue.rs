@@ -43,6 +43,7 @@ pub(crate) async fn a_new_job_reads_as_it_was_written(q: Fixture) {
         last_error: String::new(),
         attempts: Vec::new(),
         progress: String::new(),
+        checkpoint: None,
         shard: q.store.name().clone(),
     };
     assert_eq!(q.job("a").await, expected);

@@ -78,8 +78,14 @@ pub(crate) async fn only_leases_that_hold_are_extended(q: Fixture) {
     let leased = q.claim(3).await;
     q.end(&leased[0], released()).await;
     let progress = || Some("x".to_owned());
-    let item =
-        |lease| Extend { lease, duration: LONGER, progress: progress(), lapsed: None, until: None };
+    let item = |lease| Extend {
+        lease,
+        duration: LONGER,
+        progress: progress(),
+        checkpoint: None,
+        lapsed: None,
+        until: None,
+    };
     let mut items: Vec<_> = leased.iter().map(|leased| item(lease_ref(leased))).collect();
     items[1].lease.token.0 ^= 1;
     items.push(item(lease_ref(&leased[2])));

@@ -18,7 +18,7 @@ use tokio::sync::OnceCell;
 use crate::harness::{Program, Redis, Sentinel};
 
 use super::values::{
-    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, topic,
+    OWNER, TOPIC, ack, decide, ids_of, key, lease_ref, new_job, one, taker, text, topic,
 };
 
 /// Where every clock starts: some microsecond that is no round number.
@@ -337,8 +337,22 @@ impl Fixture {
         progress: Option<&str>,
     ) -> Result<Time, Refused> {
         let progress = progress.map(str::to_owned);
-        let extend =
-            Extend { lease: lease_ref(leased), duration, progress, lapsed: None, until: None };
+        let extend = Extend {
+            lease: lease_ref(leased),
+            duration,
+            progress,
+            checkpoint: None,
+            lapsed: None,
+            until: None,
+        };
+        one(self.store.extend(vec![extend]).await.unwrap())
+    }
+
+    /// Extends one lease with a checkpoint.
+    pub(crate) async fn save(&self, leased: &Leased, body: &str) -> Result<Time, Refused> {
+        let (lease, checkpoint) = (lease_ref(leased), Some(text(body)));
+        let (duration, progress, lapsed, until) = (None, None, None, None);
+        let extend = Extend { lease, duration, progress, checkpoint, lapsed, until };
         one(self.store.extend(vec![extend]).await.unwrap())
     }
 
@@ -392,6 +406,24 @@ impl Fixture {
     /// Numbers of a topic that must be there.
     pub(crate) async fn stats(&self, name: &str) -> Stats {
         one(self.store.stats(vec![topic(name)]).await.unwrap()).expect("no such topic")
+    }
+
+    /// How many parts of jobs of [`TOPIC`] lie apart, bodies and checkpoints, by a look into the store itself; `None` where
+    /// none can be had.
+    pub(crate) async fn parts(&self) -> Option<u64> {
+        match &self.place {
+            Place::Redis(redis) => {
+                let count = redis.command(&["HLEN", "ringq:{s0}:more:t"]).await;
+                count.trim().trim_start_matches(':').parse().ok()
+            }
+            Place::Dir(dir) if self.backend == Backend::SqliteFile => {
+                let file = rusqlite::Connection::open(dir.path().join("ringq.db")).unwrap();
+                let count =
+                    "SELECT (SELECT count(*) FROM bodies) + (SELECT count(*) FROM checkpoints)";
+                file.query_row(count, [], |row| row.get(0)).ok()
+            }
+            Place::Dir(_) | Place::Shared(_) => None,
+        }
     }
 
     /// A nonce that no other claim of this fixture has.

@@ -8,6 +8,7 @@ mod attempts;
 mod away;
 mod backlog;
 mod beat;
+mod checkpoint;
 mod claim;
 mod conflict;
 mod delete;
@@ -15,6 +16,7 @@ mod elsewhere;
 mod enqueue;
 mod events;
 mod extend;
+mod fence;
 mod fixture;
 mod generations;
 mod get;
@@ -122,6 +124,32 @@ macro_rules! conformance {
                 a_repeated_settle_is_success_after_its_job_was_put_back
                 delete_removes_the_running_and_the_waiting_generation
                 an_id_is_free_after_both_its_generations_were_deleted
+            }
+            checkpoint {
+                the_next_delivery_brings_it_along_however_the_lease_ended
+                a_waiting_job_that_moves_or_expires_keeps_it
+                a_dead_job_that_is_put_back_has_it_still
+                it_goes_along_to_another_topic
+                an_ack_clears_it
+                a_replaced_job_and_the_next_generation_have_none
+                an_empty_one_clears_it_and_none_leaves_it
+                the_last_one_counts
+                only_a_live_receipt_saves_one
+                it_has_any_size_that_is_allowed
+                its_bytes_count_in_a_claim
+                it_lies_beside_a_large_payload
+                a_job_is_written_with_one
+                it_is_read_in_full_only
+                it_survives_reopening
+                nothing_is_left_of_it
+            }
+            fence {
+                a_fence_is_the_store_time_at_which_the_lease_began
+                each_delivery_of_an_id_has_a_greater_fence
+                leases_of_one_claim_begin_together
+                a_fence_rises_though_the_clock_went_back
+                a_fence_rises_over_reopening_though_the_clock_went_back
+                fences_rise_over_claims_of_many_replicas_at_once
             }
             claim {
                 nothing_is_handed_out_before_its_due_time

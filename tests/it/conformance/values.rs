@@ -36,6 +36,7 @@ pub(crate) fn job_in(topic: &str, id: &str) -> NewJob {
         durability: None,
         until: None,
         prior: Prior::Anything,
+        checkpoint: None,
     }
 }
 

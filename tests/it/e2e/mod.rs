@@ -26,6 +26,8 @@ mod durability;
 mod enqueue;
 /// Failures that are not about fields: size, deadlines, what is not there, what was cancelled.
 mod errors;
+/// Fences and checkpoints: what tells a delivery from the one before, and what it takes over from that.
+mod fence;
 /// The contract through grpcurl alone.
 mod grpcurl;
 /// Health over gRPC and HTTP, metrics.

@@ -395,6 +395,7 @@ async fn an_extend_moves_the_end_of_the_lease_later_or_sooner() {
         receipt: a.receipt.clone(),
         lease_duration: Some(proto(millis(20_000))),
         progress: "half way".into(),
+        checkpoint: None,
     };
     let before = wall_now();
     assert_eq!(client.extend_items(vec![item]).await, []);

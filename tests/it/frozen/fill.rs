@@ -96,6 +96,7 @@ async fn over(q: &Fixture) {
 /// Jobs that have failed and wait for their time, or have waited.
 async fn waits_after_a_failure(q: &Fixture) {
     let leased = q.running("backoff").await;
+    q.save(&leased, "half").await.unwrap();
     q.end(&leased, failed_for(3_600)).await;
     let leased = q.running("retried").await;
     q.end(&leased, failed_for(7)).await;

@@ -68,6 +68,7 @@ impl Held {
             last_error: String::new(),
             attempts: Vec::new(),
             progress: String::new(),
+            checkpoint: None,
             shard: shard.clone(),
         };
         Held {
@@ -107,7 +108,7 @@ impl Held {
         job.deliveries += u32::from(self.lease.is_some());
         job.lease_expire_time = self.lease.as_ref().map(|lease| lease.deadline);
         if !full {
-            (job.spec.payload, job.result) = (None, None);
+            (job.spec.payload, job.result, job.checkpoint) = (None, None, None);
             job.attempts.clear();
         }
         job
@@ -131,10 +132,16 @@ impl Held {
             owner: lease.owner,
             stream: lease.stream,
             grace: lease.grace,
-            bytes: self.job.spec.bytes() as u64,
+            bytes: self.bytes(),
             standing,
             now,
         })
+    }
+
+    /// What a claim counts.
+    pub(super) fn bytes(&self) -> u64 {
+        let checkpoint = self.job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.body.len());
+        (self.job.spec.bytes() + checkpoint) as u64
     }
 
     /// What a receipt hears that holds no lease here.
@@ -157,12 +164,20 @@ impl Held {
         self.ended.iter().skip(last).any(|ended| ended.0 == token)
     }
 
-    pub(super) fn lease(&mut self, now: Time, owner: u32, taker: &Taker, token: Token) -> Leased {
+    /// `started`: what the store calls the start of the lease, later than every one before.
+    pub(super) fn lease(
+        &mut self,
+        now: Time,
+        started: Time,
+        owner: u32,
+        taker: &Taker,
+        token: Token,
+    ) -> Leased {
         let job = &mut self.job;
         let duration = job.spec.lease.unwrap_or(taker.lease);
         let deadline = now.plus(duration);
         let (stream, grace) = (taker.stream, taker.grace);
-        let (started, extended) = (now, None);
+        let extended = None;
         let before = (self.first_start, job.worker_id.clone());
         self.lease = Some(Holder {
             token,
@@ -175,13 +190,14 @@ impl Held {
             grace,
             before,
         });
-        self.first_start = self.first_start.or(Some(now));
+        self.first_start = self.first_start.or(Some(started));
         self.ended.truncate(limit::ATTEMPTS_KEPT);
         job.state = State::Running;
         job.worker_id = taker.worker_id.to_string();
         Leased {
             key: job.key.clone(),
             token,
+            fence: started,
             deadline,
             spec: job.spec.clone(),
             priority: job.priority,
@@ -190,6 +206,7 @@ impl Held {
             due: job.due_time,
             create_time: job.create_time,
             last_error: job.last_error.clone(),
+            checkpoint: job.checkpoint.clone(),
         }
     }
 
@@ -217,6 +234,7 @@ impl Held {
         match end {
             End::Ack { result, .. } => {
                 self.job.result.clone_from(result);
+                self.job.checkpoint = None;
                 self.finish(State::Succeeded, now);
             }
             End::Decided { end, dead_retention } => match end.step {
@@ -271,6 +289,7 @@ impl Held {
             job.spec = Spec { lease, ..Spec::default() };
             (job.result, job.last_error, job.progress) = Default::default();
             job.attempts.clear();
+            job.checkpoint = None;
         }
     }
 

@@ -42,6 +42,7 @@ struct Held {
     record: Record,
     bodies: Bodies,
     next_payload: Option<Payload>,
+    checkpoint: Option<Payload>,
 }
 
 // === impl Mirror ===
@@ -133,16 +134,17 @@ impl Mirror {
     pub(super) fn claim(&mut self, claim: &Claim, got: &Claims) {
         for (ask, claimed) in claim.asks.iter().zip(&got.topics) {
             for (taker, leased) in ask.takers.iter().zip(&claimed.leased) {
-                leased.iter().for_each(|leased| self.lease(claim.owner, taker, leased, got.now));
+                leased.iter().for_each(|leased| self.lease(claim.owner, taker, leased));
             }
         }
     }
 
-    fn lease(&mut self, owner: u32, taker: &Taker, leased: &Leased, now: Time) {
+    fn lease(&mut self, owner: u32, taker: &Taker, leased: &Leased) {
         let held = self.jobs.get_mut(&leased.key).expect("a job that is leased is there");
+        assert_eq!(leased.checkpoint, held.checkpoint, "{}", leased.key);
         held.record.phase = Phase::Running(Lease {
             token: leased.token,
-            started: now,
+            started: leased.fence,
             deadline: leased.deadline.into(),
             extended: None,
             owner,
@@ -170,6 +172,7 @@ impl Mirror {
                 record: (*record).clone(),
                 bodies: Bodies::default(),
                 next_payload: None,
+                checkpoint: None,
             });
             let target = effects.moved_to.map_or(key.clone(), |topic| at(topic, &key.id));
             self.jobs.insert(target, held.changed(*record, parts));
@@ -201,7 +204,7 @@ fn at(topic: TopicName, id: &JobId) -> JobKey {
 
 impl Held {
     fn changed(mut self, record: Record, parts: engine::Parts) -> Held {
-        let engine::Parts { payload, next_payload, result, attempts } = parts;
+        let engine::Parts { payload, next_payload, result, attempts, checkpoint } = parts;
         match payload {
             PayloadChange::Keep => {}
             PayloadChange::Set(payload) => self.bodies.payload = Some(payload),
@@ -210,6 +213,7 @@ impl Held {
         }
         change(&mut self.next_payload, next_payload);
         change(&mut self.bodies.result, result);
+        change(&mut self.checkpoint, checkpoint);
         if attempts.cleared {
             self.bodies.attempts.clear();
         }

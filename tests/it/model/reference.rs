@@ -26,6 +26,8 @@ pub(crate) struct Reference {
     durability: Durability,
     now: Time,
     arrivals: u64,
+    /// When the leases of the last claim began.
+    last_start: Time,
     jobs: BTreeMap<JobKey, Held>,
     topics: BTreeMap<TopicName, Stats>,
     /// When jobs were due that have expired and that no claim may have met yet.
@@ -39,7 +41,8 @@ pub(crate) struct Reference {
 impl Reference {
     pub(crate) fn new(shard: ShardName, durability: Durability, now: Time) -> Reference {
         let (jobs, topics, lapsed, seen) = Default::default();
-        Reference { shard, durability, now, arrivals: 0, jobs, topics, lapsed, seen }
+        let last_start = Time(0);
+        Reference { shard, durability, now, arrivals: 0, last_start, jobs, topics, lapsed, seen }
     }
 
     /// Lets the clock do its work up to `now`.
@@ -236,7 +239,12 @@ impl Reference {
 
     /// `token`: what the store made for a job.
     pub(crate) fn claim(&mut self, claim: &Claim, token: impl Fn(&JobKey) -> Token) -> Claims {
-        let topics = claim.asks.iter().map(|ask| self.claim_topic(claim, ask, &token)).collect();
+        let started = self.now.max(Time(self.last_start.0 + 1));
+        let topics = claim.asks.iter().map(|ask| self.claim_topic(claim, ask, started, &token));
+        let topics: Vec<_> = topics.collect();
+        if topics.iter().any(|claimed| claimed.leased.iter().any(|leased| !leased.is_empty())) {
+            self.last_start = started;
+        }
         Claims { now: self.now, topics }
     }
 
@@ -244,6 +252,7 @@ impl Reference {
         &mut self,
         claim: &Claim,
         ask: &Ask,
+        started: Time,
         token: &impl Fn(&JobKey) -> Token,
     ) -> Claimed {
         let mut leased: Vec<Vec<Leased>> = ask.takers.iter().map(|_| Vec::new()).collect();
@@ -259,7 +268,7 @@ impl Reference {
                 };
                 continue;
             }
-            let bytes = held.job.spec.bytes() as u64;
+            let bytes = held.bytes();
             let fits = |t: &Taker| t.jobs > 0 && (t.bytes >= bytes || t.oversize);
             let Some(place) = turn.iter().position(|&index| fits(&takers[index])) else {
                 rest = Rest::More;
@@ -271,7 +280,7 @@ impl Reference {
             taker.jobs -= 1;
             taker.bytes = taker.bytes.saturating_sub(bytes);
             taker.oversize = false;
-            leased[index].push(held.lease(self.now, claim.owner, taker, token(&key)));
+            leased[index].push(held.lease(self.now, started, claim.owner, taker, token(&key)));
             self.saw(State::Ready, Transition::Claim);
         }
         Claimed { leased, rest }
@@ -360,6 +369,10 @@ impl Reference {
         let held = self.jobs.get_mut(&extend.lease.key).unwrap();
         if let Some(progress) = &extend.progress {
             held.job.progress.clone_from(progress);
+        }
+        if let Some(checkpoint) = &extend.checkpoint {
+            let kept = Some(checkpoint).filter(|checkpoint| !checkpoint.body.is_empty());
+            held.job.checkpoint = kept.cloned();
         }
         let lease = held.lease.as_mut().unwrap();
         lease.deadline = self.now.plus(extend.duration.unwrap_or(lease.duration));

@@ -180,6 +180,7 @@ impl Dice {
             durability: None,
             until: None,
             prior: Prior::Anything,
+            checkpoint: None,
         }
     }
 
@@ -376,9 +377,17 @@ impl Dice {
             lease: self.lease(running),
             duration: self.maybe(0.5, |dice| dice.seconds(9)),
             progress: self.maybe(0.5, |dice| dice.pick(&["", "half", "done"]).to_owned()),
+            checkpoint: self.maybe(0.6, Dice::checkpoint),
             lapsed: None,
             until: None,
         }
+    }
+
+    /// An empty one, a small or a large one.
+    fn checkpoint(&mut self) -> Payload {
+        let bytes = self.pick(&[0, 1, 700, 5_000]);
+        let content_type = self.pick(&["", "x/y"]).to_owned();
+        Payload { text: false, body: vec![7; bytes].into(), content_type }
     }
 
     fn reschedule(&mut self, now: Time) -> Reschedule {

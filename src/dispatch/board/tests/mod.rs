@@ -70,6 +70,7 @@ fn job(topic: &TopicName, bytes: usize) -> Leased {
     Leased {
         key: JobKey { topic: topic.clone(), id: JobId::stored(&token.0.to_string()) },
         token,
+        fence: NOW,
         deadline: NOW.plus(Duration::from_secs(30)),
         spec: Spec { payload: Some(payload), ..Spec::default() },
         priority: 0,
@@ -78,6 +79,7 @@ fn job(topic: &TopicName, bytes: usize) -> Leased {
         due: NOW,
         create_time: NOW,
         last_error: String::new(),
+        checkpoint: None,
     }
 }
 

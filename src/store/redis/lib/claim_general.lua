@@ -13,7 +13,7 @@ local function suffix(taker, ack, duration)
   if duration ~= taker.lease then
     tail = sub(tail, 1, $held.duration - 1) .. pack($held[duration], duration) .. sub(tail, $held.worker)
   end
-  return char(ack) .. pack($lease[started..deadline], now, deadline) .. tail, string.format('%d', deadline)
+  return char(ack) .. pack($lease[started..deadline], begin(), deadline) .. tail, string.format('%d', deadline)
 end
 
 -- Who takes a job of so many bytes; nobody when the call is full.
@@ -38,9 +38,9 @@ end
 
 -- The lease of a job with a past, with parts, or with a lease duration of its own.
 local function special(taker, id, apart, lived, own_lease)
-  if apart % (2 * $apart.payload) >= $apart.payload then
-    local e = #extras
-    extras[e + 1], extras[e + 2] = #members, call('HGET', P .. 'more:' .. name, 'p' .. id)
+  if apart % (2 * $apart.payload) >= $apart.payload or apart >= $apart.checkpoint then
+    local e, parts = #extras, call('HMGET', P .. 'more:' .. name, 'p' .. id, 'c' .. id)
+    extras[e + 1], extras[e + 2], extras[e + 3] = #members, parts[1], parts[2]
   end
   local ack = $ack.looks
   if apart == 0 then ack = $ack.removes elseif apart == $apart.kept and not lived then ack = $ack.keeps end
@@ -245,7 +245,7 @@ general = function(topic, at, takers)
   if alarms[1] then call('ZREM', P .. 'alarms', unpack(alarms)) end
   local lists = takers > 1 and { members, records, who, extras } or { members, records, extras }
   reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] =
-    rest, #members, takers > 1 and 1 or 0, #extras / 2
+    rest, #members, takers > 1 and 1 or 0, #extras / 3
   r = r + 4
   for _, list in ipairs(lists) do
     for i = 1, #list do reply[r + i] = list[i] end

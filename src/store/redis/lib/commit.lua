@@ -46,7 +46,8 @@ local function change_part(more, id, what, value)
 end
 
 -- What lies apart of a job, by the bits of its flags.
-local KINDS = { { $apart.payload, 'p' }, { $apart.next, 'q' }, { $apart.attempts, 'h' }, { $apart.result, 'r' } }
+local KINDS = { { $apart.payload, 'p' }, { $apart.next, 'q' }, { $apart.attempts, 'h' }, { $apart.result, 'r' },
+                { $apart.checkpoint, 'c' } }
 
 local function kinds_of(j)
   local kinds = {}

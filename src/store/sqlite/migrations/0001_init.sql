@@ -5,7 +5,9 @@ CREATE TABLE shard (
   -- One row: the name that this file was given at first contact.
   name  TEXT NOT NULL,
   -- Whether the shard takes new jobs: 0 it does, 1 it is to become empty; NULL until that is set.
-  state INTEGER
+  state INTEGER,
+  -- When the leases of the last claim began; NULL: there was none.
+  started INTEGER
 ) STRICT;
 
 -- What is known of rings.
@@ -39,9 +41,10 @@ CREATE TABLE jobs (
   expire    INTEGER,
   keep      INTEGER NOT NULL,    -- after the end: 0 nothing, > 0 record for so long, < 0 tombstone
   request   INTEGER,             -- hash of the last applied request id
-  bytes     INTEGER NOT NULL,    -- payload and headers
+  bytes     INTEGER NOT NULL,    -- payload, headers and checkpoint
   large     INTEGER NOT NULL,    -- 1: the payload lies in bodies, so that moving the row stays cheap
   next      INTEGER NOT NULL DEFAULT 0, -- 1: a generation waits for the end of the lease
+  checkpoint INTEGER NOT NULL DEFAULT 0, -- 1: it has one, which lies in checkpoints
   finished  INTEGER,
   own_lease INTEGER,
   -- the running lease
@@ -78,4 +81,10 @@ CREATE INDEX jobs_alarm ON jobs (phase, alarm, topic) WHERE alarm IS NOT NULL;
 CREATE TABLE bodies (
   key     INTEGER PRIMARY KEY,
   payload BLOB NOT NULL
+) STRICT;
+
+-- Checkpoints, under the key of their job. They lie apart, so that moving the row stays cheap.
+CREATE TABLE checkpoints (
+  key        INTEGER PRIMARY KEY,
+  checkpoint BLOB NOT NULL
 ) STRICT;

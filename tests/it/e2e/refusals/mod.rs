@@ -179,6 +179,7 @@ async fn what_is_just_within_the_limits_is_accepted() {
         receipt: delivery.receipt.clone(),
         lease_duration: Some(span(1, 0)),
         progress: long(1_024),
+        checkpoint: Some(ringq::pb::Payload::text(long(64 << 10))),
     };
     assert_eq!(client.extend_items(vec![extend]).await, []);
     let error = long(4_096);

@@ -77,8 +77,10 @@ fn extend(good: &str) -> Vec<Row> {
         receipt: good.to_owned(),
         lease_duration: Some(proto(millis(3_600_000))),
         progress: "moved".into(),
+        checkpoint: None,
     };
     let extend = |item: ExtendItem| ExtendRequest { items: vec![longer(), item] };
+    let large = || Some(Payload::text(long((64 << 10) + 1)));
     vec![
         row!("no items", queue.extend(ExtendRequest::default()), INVALID "items"),
         row!(
@@ -100,6 +102,11 @@ fn extend(good: &str) -> Vec<Row> {
             "a note above 1 KiB",
             queue.extend(extend(ExtendItem { progress: long(1025), ..longer() })),
             LARGE "items[1].progress"
+        ),
+        row!(
+            "a checkpoint above 64 KiB",
+            queue.extend(extend(ExtendItem { checkpoint: large(), ..longer() })),
+            LARGE "items[1].checkpoint"
         ),
     ]
 }
