@@ -1,13 +1,13 @@
 //! The seam: one trait, [`Store`], and the values that cross it. A store is one shard. It knows
-//! nothing of rings, other shards, streams or policies: what follows from an event is decided in
-//! [`crate::domain`] before the call; a store checks the precondition (state, lease token), moves,
-//! and says what it found.
+//! nothing of rings, other shards, streams or policies: what follows from a command is decided by
+//! [`crate::domain::engine`], which a store runs on its records.
 //!
 //! # Invariants that every store holds
 //! - Only the store's clock decides what is due, expired or to be forgotten. What is past its time
 //!   reads as such at once, whether or not [`Store::prune`] has come by.
-//! - A call of at most [`CALL_JOBS_MAX`] items and [`CALL_BYTES_MAX`] bytes is atomic: another caller sees
-//!   all of it or nothing. A larger one may be done in parts, and [`Error::Unknown`] says so when one of them fails.
+//! - A command with all that follows from it is atomic: another caller sees all of it or nothing. A call is a list of
+//!   commands, each by itself; [`Error::Unknown`] is answered when one of them fails and another was done. New jobs of one
+//!   call that need no decision come together, if they are [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`] at most.
 //! - Per topic there is one order: priority (9 first), then due time, then arrival.
 //! - A job has one live lease at most; a settle with another token changes nothing.
 //! - Results have the order and length of the items asked for.

@@ -1,6 +1,7 @@
 //! A run behind Sentinel, with faults inside: replication is asynchronous, so the new primary may lack the
 //! last steps of the old one. What it has must be all that there was after some step since the fault
-//! began, never a mixture; the steps after that one are counted as lost, and the run goes on from there.
+//! began, never a mixture; the steps after that one are counted as lost, and the run goes on from there. A step is one
+//! command then, with all that follows from it: of a call of several a fault may take some.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ impl Run {
             if is_over {
                 break;
             }
-            let step = self.throw(dice);
+            let step = self.throw(dice).alone();
             // Only of the step that fails: those before it were answered.
             undo = match &step {
                 Step::Claim(claim) => Some(claim.nonce),

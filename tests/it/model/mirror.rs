@@ -42,7 +42,6 @@ struct Held {
     record: Record,
     bodies: Bodies,
     next_payload: Option<Payload>,
-    checkpoint: Option<Payload>,
 }
 
 // === impl Mirror ===
@@ -141,7 +140,7 @@ impl Mirror {
 
     fn lease(&mut self, owner: u32, taker: &Taker, leased: &Leased) {
         let held = self.jobs.get_mut(&leased.key).expect("a job that is leased is there");
-        assert_eq!(leased.checkpoint, held.checkpoint, "{}", leased.key);
+        assert_eq!(leased.checkpoint, held.bodies.checkpoint, "{}", leased.key);
         held.record.phase = Phase::Running(Lease {
             token: leased.token,
             started: leased.fence,
@@ -172,7 +171,6 @@ impl Mirror {
                 record: (*record).clone(),
                 bodies: Bodies::default(),
                 next_payload: None,
-                checkpoint: None,
             });
             let target = effects.moved_to.map_or(key.clone(), |topic| at(topic, &key.id));
             self.jobs.insert(target, held.changed(*record, parts));
@@ -213,7 +211,7 @@ impl Held {
         }
         change(&mut self.next_payload, next_payload);
         change(&mut self.bodies.result, result);
-        change(&mut self.checkpoint, checkpoint);
+        change(&mut self.bodies.checkpoint, checkpoint);
         if attempts.cleared {
             self.bodies.attempts.clear();
         }

@@ -75,11 +75,14 @@ impl Reference {
     pub(crate) fn rest(&mut self, topic: &TopicName, wanted: Rest, found: Rest) -> Rest {
         let now = self.now;
         let Some(lapsed) = self.lapsed.get_mut(topic) else { return wanted };
+        let had_lapsed = lapsed.iter().any(|&due| due <= now);
         if found != Rest::More {
             lapsed.retain(|&due| due > now);
         }
         let counts = match (found, wanted) {
             (Rest::More, _) => lapsed.iter().any(|&due| due <= now),
+            // What had expired was cleared away, and what stood behind it was not looked at.
+            (Rest::Again, _) => had_lapsed,
             (Rest::Until(found), Rest::Until(wanted)) => found < wanted && lapsed.contains(&found),
             (Rest::Until(found), Rest::Nothing) => lapsed.contains(&found),
             _ => false,

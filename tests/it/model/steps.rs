@@ -51,6 +51,23 @@ pub(super) enum Step {
     Reopen,
 }
 
+impl Step {
+    /// The same with its first command alone.
+    pub(super) fn alone(mut self) -> Step {
+        match &mut self {
+            Step::Enqueue(jobs) => jobs.truncate(1),
+            Step::Settle(items) => items.truncate(1),
+            Step::Extend(items) => items.truncate(1),
+            Step::Delete(keys) => keys.truncate(1),
+            Step::Reschedule(items) => items.truncate(1),
+            Step::Redrive(redrive) => redrive.ids.truncate(1),
+            Step::Unclaim(Unclaim::Leases(refs)) => refs.truncate(1),
+            _ => {}
+        }
+        self
+    }
+}
+
 /// The dice, and what they remember to throw again.
 pub(super) struct Dice {
     rng: StdRng,
