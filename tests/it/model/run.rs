@@ -123,11 +123,7 @@ impl Run {
                 let reaped = store.reap(limit).await?;
                 self.check_reaped(reaped, limit);
             }
-            Step::Orphans(owner) => {
-                let orphan = |l: &Lease| l.owner != owner && l.grace.is_some();
-                let expected = reference.running().into_iter().filter(orphan).collect();
-                same(by_key(expected), by_key(store.orphans(vec![owner]).await?));
-            }
+            Step::Orphans(owner) => self.orphans(owner).await?,
             Step::Prune(limit) => self.prune(limit).await?,
             Step::List { topic, state, full, limit } => {
                 self.compare_list(&topic, state, full, limit).await;
@@ -146,6 +142,13 @@ impl Run {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn orphans(&mut self, owner: u32) -> Result<(), Error> {
+        let orphan = |l: &Lease| l.owner != owner && l.grace.is_some();
+        let expected = self.reference.running().into_iter().filter(orphan).collect();
+        same(by_key(expected), by_key(self.store.store.orphans(vec![owner]).await?));
         Ok(())
     }
 
