@@ -234,7 +234,7 @@ impl Feed {
     }
 
     async fn claim(&mut self, plan: Plan) -> shards::Result<()> {
-        let nonce = rand::rng().random();
+        let nonce = new_nonce();
         let before = self.scheduler.clock().now();
         let claim = Claim { nonce, owner: self.scheduler.replica().nonce, asks: asks(&plan) };
         let result = self.shard.claim(claim).await;
@@ -284,8 +284,7 @@ impl Feed {
         if !topics.is_empty() {
             let ask = |topic: &TopicName| Ask { topic: topic.clone(), takers: Vec::new() };
             let asks = topics.iter().map(ask).collect();
-            let claim =
-                Claim { nonce: rand::rng().random(), owner: self.scheduler.replica().nonce, asks };
+            let claim = Claim { nonce: new_nonce(), owner: self.scheduler.replica().nonce, asks };
             let claims = self.shard.claim(claim).await?;
             for (topic, found) in topics.iter().zip(claims.topics) {
                 match found.rest {
@@ -332,4 +331,9 @@ impl Feed {
     fn skew(&self) -> Skew {
         self.streams.skew(self.shard.index())
     }
+}
+
+/// A nonce for a claim; none is 0, by which shards are probed.
+fn new_nonce() -> u32 {
+    rand::rng().random_range(1..=u32::MAX)
 }

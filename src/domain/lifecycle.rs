@@ -131,6 +131,34 @@ pub enum Cause {
     Unserved,
 }
 
+impl Cause {
+    /// How the attempt is remembered.
+    #[must_use]
+    pub fn outcome(&self) -> AttemptOutcome {
+        match self {
+            Cause::Failed { .. } | Cause::DeadLettered { .. } => AttemptOutcome::Failed,
+            Cause::Released { .. } | Cause::Broken | Cause::Unserved => AttemptOutcome::Released,
+            Cause::Expired => AttemptOutcome::LeaseExpired,
+        }
+    }
+
+    /// Whether the worker asked for a dead letter.
+    #[must_use]
+    pub fn is_dead_letter(&self) -> bool {
+        matches!(self, Cause::DeadLettered { .. })
+    }
+
+    /// Whether an end for it counts as a failure of the job.
+    #[must_use]
+    pub fn counts(&self, policy: &RetryPolicy) -> bool {
+        match self {
+            Cause::Failed { .. } | Cause::DeadLettered { .. } => true,
+            Cause::Released { .. } | Cause::Broken | Cause::Unserved => false,
+            Cause::Expired => !policy.ignore_expired_leases,
+        }
+    }
+}
+
 /// How a job stands while its lease runs: what a decision about its end needs to know, as the store counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
@@ -178,30 +206,18 @@ pub fn lease_end(
     now: Time,
     entropy: f64,
 ) -> LeaseEnd {
-    let (outcome, counted, wanted, error) = match cause {
-        Cause::Failed { delay, error } => (AttemptOutcome::Failed, true, delay, error),
-        Cause::Released { delay, error } => (AttemptOutcome::Released, false, delay, error),
-        Cause::Expired => {
-            let error = "the lease expired before the job was settled".to_owned();
-            (AttemptOutcome::LeaseExpired, !policy.ignore_expired_leases, None, error)
-        }
-        Cause::Broken => {
-            let error = "the stream that held the job broke".to_owned();
-            (AttemptOutcome::Released, false, None, error)
-        }
-        Cause::Unserved => {
-            let error = "the lease ran out while no server served its shard".to_owned();
-            (AttemptOutcome::Released, false, None, error)
-        }
-        Cause::DeadLettered { error } => {
-            let outcome = AttemptOutcome::Failed;
-            let (step, counted, dead_lettered) = (Step::Die, true, true);
-            return LeaseEnd { step, outcome, counted, dead_lettered, error };
-        }
+    let (outcome, counted, dead_lettered) =
+        (cause.outcome(), cause.counts(policy), cause.is_dead_letter());
+    let (wanted, error) = match cause {
+        Cause::Failed { delay, error } | Cause::Released { delay, error } => (delay, error),
+        Cause::DeadLettered { error } => (None, error),
+        Cause::Expired => (None, "the lease expired before the job was settled".to_owned()),
+        Cause::Broken => (None, "the stream that held the job broke".to_owned()),
+        Cause::Unserved => (None, "the lease ran out while no server served its shard".to_owned()),
     };
     let failures = standing.failures + u32::from(counted);
     let deliveries = standing.deliveries + 1;
-    let step = if gives_up(failures, deliveries, counted, standing, policy, now) {
+    let step = if dead_lettered || gives_up(failures, deliveries, counted, standing, policy, now) {
         Step::Die
     } else if counted {
         Step::Wait(Some(wanted.unwrap_or_else(|| policy.delay(failures, entropy))))
@@ -211,7 +227,7 @@ pub fn lease_end(
     } else {
         Step::Wait(wanted.or_else(|| release_delay(deliveries - failures)))
     };
-    LeaseEnd { step, outcome, counted, dead_lettered: false, error }
+    LeaseEnd { step, outcome, counted, dead_lettered, error }
 }
 
 /// Whether no further attempt follows. The limits on failures and on time bind only an attempt that

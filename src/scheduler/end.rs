@@ -1,12 +1,13 @@
-//! How a lease ends when its job did not succeed: what follows is decided, written and counted. A worker says so in
+//! How a lease ends when its job did not succeed: what follows is written and counted. A worker says so in
 //! a nack, which is in [`super::settle`]; nobody does when the lease runs out or its stream breaks, and it ends here.
 
 use rand::Rng as _;
 
-use crate::domain::lifecycle::{Cause, lease_end};
-use crate::domain::{State, Time, limit};
+use crate::domain::engine::Unacked;
+use crate::domain::lifecycle::Cause;
+use crate::domain::{JobKey, RetryOverrides, State, Time, limit};
 use crate::shards::{self, Shard};
-use crate::store::{End, Hint, Lease, LeaseRef, Revoked, Settle, Settled};
+use crate::store::{Applied, End, Hint, Lease, LeaseRef, Revoked, Settle};
 
 use super::Scheduler;
 
@@ -23,80 +24,98 @@ pub struct Ended {
 
 impl Scheduler {
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
-    /// Each only if its deadline is still the one that was read.
+    /// Each only if its deadline is still the one that was read. One that cannot be ended because of what is wrong with
+    /// its job alone keeps none of the others.
     ///
     /// # Errors
-    /// As the store's.
+    /// As the store's, when one of them is of the shard as a whole.
     pub async fn end_leases(
         &self,
         shard: &Shard,
         leases: &[Lease],
         cause: &Cause,
     ) -> shards::Result<Ended> {
-        let decide = |lease: &Lease| self.decide(lease, cause.clone(), Some(lease.deadline));
-        let settles: Vec<Settle> = leases.iter().map(decide).collect();
-        let failures: Vec<bool> = settles.iter().map(is_failure).collect();
-        let results = shard.settle(settles).await?;
-        let mut ended = Ended::default();
-        for ((lease, is_failure), result) in leases.iter().zip(failures).zip(results) {
-            if let Ok(settled) = result {
-                ended.over += 1;
-                ended.here += usize::from(!settled.repeated);
-                if *cause == Cause::Expired && !settled.repeated {
-                    self.notice_lapse(shard, lease);
-                }
-                self.count_end(lease, cause, is_failure, settled);
-                let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
-                let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
-                self.hint(shard, lease.owner, hint);
+        let settle = |lease: &Lease| {
+            let named = lease.tied().lease;
+            self.unacked(named, lease.owner, cause.clone(), Some(lease.deadline))
+        };
+        let results = shard.settle(leases.iter().map(settle).collect()).await;
+        let (mut ended, mut failed) = (Ended::default(), None);
+        for (lease, result) in leases.iter().zip(results) {
+            match result {
+                Ok(applied) => self.end_lease(shard, lease, cause, &applied, &mut ended),
+                Err(error) if error.error.is_of_shard() => failed = failed.or(Some(error)),
+                // The guard has logged and counted it.
+                Err(_) => {}
             }
         }
-        Ok(ended)
+        failed.map_or(Ok(ended), Err)
     }
 
-    /// What ends `lease` for `cause`.
-    pub(super) fn decide(&self, lease: &Lease, cause: Cause, deadline: Option<Time>) -> Settle {
-        let policy = self.retry_policy(&lease.standing.retry);
-        let entropy = rand::rng().random();
-        let end = lease_end(cause, &lease.standing, &policy, lease.now, entropy);
-        Settle {
-            lease: LeaseRef { key: lease.key.clone(), token: lease.token },
-            owner: lease.owner,
-            end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
-            deadline,
-        }
-    }
-
-    /// Counts an end that was decided so, unless it was a repeat.
-    pub(super) fn count_end(
+    /// What follows here from the end of a lease.
+    fn end_lease(
         &self,
+        shard: &Shard,
         lease: &Lease,
         cause: &Cause,
-        is_failure: bool,
-        settled: Settled,
+        applied: &Applied,
+        ended: &mut Ended,
     ) {
-        if settled.repeated {
-            return;
+        let Ok(settled) = applied.settled() else { return };
+        ended.over += 1;
+        ended.here += usize::from(!settled.repeated);
+        if *cause == Cause::Expired && !settled.repeated {
+            self.notice_lapse(shard, lease);
         }
-        let outcome = match (settled.state, cause) {
+        let is_failure = cause.counts(&self.retry_policy(&lease.standing.retry));
+        self.count_end(&lease.key, cause, is_failure, applied);
+        let (tokens, reason) = (vec![lease.token], Revoked::LeaseExpired);
+        let hint = Hint::Revoked { stream: lease.stream, tokens, reason };
+        self.hint(shard, lease.owner, hint);
+    }
+
+    /// Ends a lease for `cause`; what becomes of its job is decided where that lies.
+    pub(super) fn unacked(
+        &self,
+        lease: LeaseRef,
+        owner: u32,
+        cause: Cause,
+        deadline: Option<Time>,
+    ) -> Settle {
+        let end = End::Unacked(Unacked {
+            cause,
+            policy: self.retry_policy(&RetryOverrides::default()),
+            entropy: rand::rng().random(),
+            dead_retention: limit::DEAD_RETENTION,
+        });
+        Settle { lease, owner, end, deadline }
+    }
+
+    /// Counts an end without an ack, unless it was a repeat or refused.
+    pub(super) fn count_end(
+        &self,
+        key: &JobKey,
+        cause: &Cause,
+        is_failure: bool,
+        applied: &Applied,
+    ) {
+        let state = match applied.settled() {
+            Ok(settled) if !settled.repeated => settled.state,
+            Ok(_) | Err(_) => return,
+        };
+        let outcome = match (state, cause) {
             (State::Dead, _) => "dead",
             (_, Cause::Failed { .. } | Cause::DeadLettered { .. }) => "retried",
             (_, Cause::Released { .. }) => "released",
             (_, Cause::Expired) => "lease_expired",
             (_, Cause::Broken | Cause::Unserved) => "orphaned",
         };
-        if settled.state == State::Dead {
-            self.notice_death(lease, cause, is_failure);
+        if let (State::Dead, Some(record)) = (state, &applied.record) {
+            self.notice_death(key, record, cause);
         }
-        let topic = &lease.key.topic;
-        self.inner.metrics.settled(topic.as_str(), outcome, 1);
+        self.inner.metrics.settled(key.topic.as_str(), outcome, 1);
         if is_failure {
-            self.inner.rates.failed(topic, 1, self.now());
+            self.inner.rates.failed(&key.topic, 1, self.now());
         }
     }
-}
-
-/// Whether this end counts as a failure of the job, as it was decided.
-pub(super) fn is_failure(settle: &Settle) -> bool {
-    matches!(&settle.end, End::Decided { end, .. } if end.counted)
 }

@@ -49,8 +49,8 @@ impl Scheduler {
             return Ok(fates);
         }
         let acks = over.iter().map(|&index| repeated_ack(&refs[index])).collect();
-        for (index, ack) in over.into_iter().zip(shard.settle(acks).await?) {
-            if ack != Err(Refused::Stale) {
+        for (index, ack) in over.into_iter().zip(shard.settle(acks).await) {
+            if ack?.settled() != Err(Refused::Stale) {
                 fates[index] = Fate::Done;
             }
         }

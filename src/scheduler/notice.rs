@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use crate::domain::State;
+use crate::domain::engine::Record;
 use crate::domain::lifecycle::Cause;
+use crate::domain::{JobKey, State};
 use crate::said::Said;
 use crate::shards::Shard;
 use crate::store::Lease;
@@ -46,9 +47,9 @@ impl Scheduler {
         );
     }
 
-    /// The job of this lease is dead.
-    pub(super) fn notice_death(&self, lease: &Lease, cause: &Cause, is_failure: bool) {
-        let topic = lease.key.topic.as_str();
+    /// The job of this key is dead.
+    pub(super) fn notice_death(&self, key: &JobKey, record: &Record, cause: &Cause) {
+        let (topic, life) = (key.topic.as_str(), &record.life);
         let cause = match cause {
             Cause::Failed { .. } => "FAILED",
             Cause::DeadLettered { .. } => "DEAD_LETTERED",
@@ -58,11 +59,11 @@ impl Scheduler {
         let Some(news) = self.inner.notices.0.news(&["death", topic, cause]) else { return };
         tracing::warn!(
             topic,
-            job = %lease.key.id,
-            attempts = lease.standing.failures + u32::from(is_failure),
-            deliveries = lease.standing.deliveries + 1,
+            job = %key.id,
+            attempts = life.failures,
+            deliveries = life.deliveries,
             cause,
-            worker = lease.worker,
+            worker = life.worker,
             suppressed = news.suppressed(),
             state = State::Dead.name(),
             "a job became a dead letter: it does not run again unless it is redriven"

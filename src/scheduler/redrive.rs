@@ -303,6 +303,7 @@ impl Work<'_> {
         jobs: Vec<Job>,
     ) -> shards::Result<()> {
         let old: Vec<Delete> = jobs.iter().map(old).collect();
+        let (mut failed, mut left) = (None, 0);
         let new = |id: &JobId| JobKey { topic: target.clone(), id: id.clone() };
         let keys = jobs.iter().map(|job| new(&job.key.id)).collect();
         let free: Vec<bool> = if self.redrive.dry_run {
@@ -318,22 +319,32 @@ impl Work<'_> {
                 delay += spacing;
                 moved
             });
-            let written = owner.enqueue(moved.collect()).await?;
             // Unchanged: a call before this one has written it, and did not come to forget it here.
             let is_there = |job: &Enqueue| {
                 matches!(job.outcome, Some(EnqueueOutcome::Created | EnqueueOutcome::Unchanged))
             };
-            written.iter().map(is_there).collect()
+            let mut free = Vec::with_capacity(old.len());
+            for written in owner.enqueue(moved.collect()).await {
+                match written {
+                    Ok(written) => free.push(is_there(&written)),
+                    Err(error) => {
+                        failed = failed.or(Some(error));
+                        left += 1;
+                        free.push(false);
+                    }
+                }
+            }
+            free
         };
         let gone: Vec<_> = old.into_iter().zip(&free).filter(|(_, free)| **free).collect();
         let moved = gone.len() as u64;
         self.total.redriven += moved;
-        self.total.skipped += free.len() as u64 - moved;
+        self.total.skipped += free.len() as u64 - moved - left;
         if !self.redrive.dry_run && moved > 0 {
             let gone = gone.into_iter().map(|(old, _)| old).collect();
             shard.delete(gone).await?;
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// When the next job of a redrive with a rate is due, from now.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::domain::{Durability, EnqueueOutcome, JobKey, OnConflict, ShardName};
 use crate::pauses::Pauses;
-use crate::shards::{Shard, ShardError};
+use crate::shards::{self, Shard, ShardError};
 use crate::store::{self, Enqueue, NewJob, Prior, Unwritten};
 
 use super::{EnqueueError, Enqueued, Scheduler};
@@ -100,10 +100,13 @@ impl Run {
         self.jobs.iter().map(|job| job.key.clone())
     }
 
-    fn answer(self, written: Vec<Enqueue>) -> Written {
+    fn answer(self, written: Vec<shards::Result<Enqueue>>) -> Written {
         let (shard, moves) = (&self.shard, self.moves);
-        let results =
-            self.jobs.into_iter().zip(written).map(|(job, w)| enqueued(shard, moves, job, w));
+        let answer = |(job, written): (NewJob, shards::Result<Enqueue>)| match written {
+            Ok(written) => enqueued(shard, moves, job, written),
+            Err(error) => Err(Refusal::Failed(error).error(job.key, moves)),
+        };
+        let results = self.jobs.into_iter().zip(written).map(answer);
         (self.indexes, results.collect())
     }
 
@@ -159,7 +162,7 @@ impl Scheduler {
         run: &Run,
         asked: Option<Durability>,
         until: Option<Instant>,
-    ) -> Result<Vec<Enqueue>, Refusal> {
+    ) -> Result<Vec<shards::Result<Enqueue>>, Refusal> {
         let reach = run.shard.reach();
         if let Some(asked) = asked.filter(|&asked| asked > reach.most) {
             let shard = run.shard.name().clone();
@@ -172,15 +175,16 @@ impl Scheduler {
         loop {
             let jobs = run.attempt(unknown.is_some());
             let answer = in_time(until, &run.shard, run.shard.enqueue(jobs)).await;
+            let answer = answer.map(|written| unless_failed(&run.shard, written));
             let error = match answer.or_else(|late| awaited.map_or(Ok(Err(late)), Err)) {
                 Err(asked) => return Err(Refusal::Unconfirmed { asked }),
-                Ok(Ok(written)) if run.moves && written.iter().all(is_barred) => {
+                Ok(Ok(written)) if run.moves && written.iter().flatten().all(is_barred) => {
                     let why = "it is to become empty and nothing was written";
                     return Err(Refusal::Failed(ShardError::unavailable(run.shard.name(), why)));
                 }
                 Ok(Ok(mut written)) => {
                     if unknown.is_some() && run.moves {
-                        written.iter_mut().for_each(own_up);
+                        written.iter_mut().flatten().for_each(own_up);
                     }
                     self.count_enqueued(run, &written);
                     return Ok(written);
@@ -205,11 +209,14 @@ impl Scheduler {
     }
 
     /// Counts a run's jobs; those of the same topic and outcome, which is most, at once.
-    fn count_enqueued(&self, run: &Run, written: &[Enqueue]) {
-        let pairs: Vec<_> = run.keys().zip(written).collect();
-        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1.outcome == b.1.outcome) {
-            let (key, written) = &same[0];
-            let outcome = written.outcome.filter(|_| written.unwritten.is_none());
+    fn count_enqueued(&self, run: &Run, written: &[shards::Result<Enqueue>]) {
+        let outcome = |written: &shards::Result<Enqueue>| {
+            let written = written.as_ref().ok().filter(|written| written.unwritten.is_none());
+            written.and_then(|written| written.outcome)
+        };
+        let pairs: Vec<_> = run.keys().zip(written.iter().map(outcome)).collect();
+        for same in pairs.chunk_by(|a, b| a.0.topic == b.0.topic && a.1 == b.1) {
+            let (key, outcome) = (&same[0].0, same[0].1);
             let name = outcome.map_or("refused", EnqueueOutcome::name);
             let count = same.len() as u64;
             self.inner.metrics.enqueued(key.topic.as_str(), name, count);
@@ -263,6 +270,26 @@ async fn in_time<T>(
     let Some(until) = until else { return Ok(call.await) };
     let late = |_| ShardError::unknown(shard.name(), "no answer in time");
     tokio::time::timeout_at(until, call).await.map_err(late)
+}
+
+/// What was written, each job by itself, unless the shard has failed as a whole: when none was written, or nobody knows
+/// of some, nobody knows of all.
+fn unless_failed(
+    shard: &Shard,
+    written: Vec<shards::Result<Enqueue>>,
+) -> shards::Result<Vec<shards::Result<Enqueue>>> {
+    let errors = || written.iter().filter_map(|written| written.as_ref().err());
+    let (of_shard, is_written) =
+        (errors().find(|error| error.error.is_of_shard()), written.iter().any(Result::is_ok));
+    let unknown = errors().find(|error| error.outcome_unknown());
+    match (unknown, of_shard.or(errors().next())) {
+        (Some(unknown), _) => Err(unknown.clone()),
+        (None, Some(error)) if !is_written => Err(error.clone()),
+        (None, Some(error)) if error.error.is_of_shard() => {
+            Err(ShardError::unknown(shard.name(), format!("a part was written: {}", error.error)))
+        }
+        (None, _) => Ok(written),
+    }
 }
 
 /// A retry found nothing, and no new job is written there any more.

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::lifecycle::{Cause, lease_end};
+use crate::domain::lifecycle::Cause;
 use crate::domain::ring::ShardState;
-use crate::domain::{Payload, Receipt, ShardName, Time, Token, limit};
+use crate::domain::{Payload, Receipt, RetryOverrides, ShardName, Time, Token};
 use crate::shards::{self, Shard, ShardError};
-use crate::store::{End, Error, Extend, Hint, LeaseRef, Refused, Settle, Settled};
+use crate::store::{Applied, End, Error, Extend, Hint, LeaseRef, Refused, Settle};
 
-use super::end::is_failure;
 use super::{Draft, EnqueueError, Scheduler};
 
 /// Ends an attempt with success.
@@ -62,9 +61,10 @@ pub enum SettleError {
     /// The shard did not answer or refused; the same receipt may be settled again.
     #[error("shard {0} did not answer, or refused; repeat with the same receipt")]
     Unavailable(ShardName),
-    /// The shard has no room for a checkpoint; the lease was not extended, either.
+    /// The shard has no room for a checkpoint or a follow-up; the lease is as it was.
     #[error(
-        "shard {0} is full and took no checkpoint, and nothing of the item was applied; extend without one to keep the lease"
+        "shard {0} is full and took neither checkpoint nor follow-up, and nothing of the item was applied; extend without \
+         a checkpoint to keep the lease, and repeat with the same receipt once there is room"
     )]
     Full(ShardName),
     /// A follow-up that has to be written first is not known to be, for this reason; the same receipt may be
@@ -112,15 +112,12 @@ impl Scheduler {
         split.run(|shard, items| self.extend_share(shard, items, until)).await
     }
 
-    async fn ack_share(
-        &self,
-        shard: &Shard,
-        mut items: Vec<AckItem>,
-    ) -> shards::Result<Vec<SettleResult>> {
+    async fn ack_share(&self, shard: &Shard, mut items: Vec<AckItem>) -> Vec<SettleResult> {
         let refused = match self.write_follow_ups(shard, &mut items).await {
             Ok(refused) => refused,
             Err(error) => {
-                return Err(self.set_down(shard, items.iter().map(|i| &i.receipt), error));
+                self.set_down(shard, items.iter().map(|item| &item.receipt));
+                return items.iter().map(|_| Err(error.clone().into())).collect();
             }
         };
         let room = items.len();
@@ -136,16 +133,34 @@ impl Scheduler {
                 receipts.push(item.receipt);
             }
         }
-        let settled = if settles.is_empty() { Ok(Vec::new()) } else { shard.settle(settles).await };
-        let settled = settled.map_err(|error| self.set_down(shard, &receipts, error))?;
+        let settled = self.settle_on(shard, &receipts, settles).await;
         self.count_acks(&receipts, &settled);
-        self.tell_settled(shard, &receipts);
-        let mut settled = settled.into_iter().map(|settled| settled.map(drop).map_err(Into::into));
+        let mut settled = settled.into_iter().map(settle_result);
         let answer = |refused: Option<SettleError>| match refused {
             Some(error) => Err(error),
             None => settled.next().unwrap_or(Err(SettleError::NotFound)),
         };
-        Ok(refused.into_iter().map(answer).collect())
+        refused.into_iter().map(answer).collect()
+    }
+
+    /// Ends the leases of these receipts, and tells the streams that have them.
+    async fn settle_on(
+        &self,
+        shard: &Shard,
+        receipts: &[Receipt],
+        settles: Vec<Settle>,
+    ) -> Vec<shards::Result<Applied>> {
+        if settles.is_empty() {
+            return Vec::new();
+        }
+        let settled = shard.settle(settles).await;
+        let (mut taken, mut left) = (Vec::with_capacity(receipts.len()), Vec::new());
+        for (receipt, answer) in receipts.iter().zip(&settled) {
+            if answer.is_ok() { taken.push(receipt) } else { left.push(receipt) }
+        }
+        self.set_down(shard, left);
+        self.tell_settled(shard, taken);
+        settled
     }
 
     /// Writes the follow-ups that have ids of their own (and all of them where the shard is to become
@@ -206,61 +221,38 @@ impl Scheduler {
         }
     }
 
-    async fn nack_share(
-        &self,
-        shard: &Shard,
-        items: Vec<NackItem>,
-    ) -> shards::Result<Vec<SettleResult>> {
-        let set_down = |error| self.set_down(shard, items.iter().map(|item| &item.receipt), error);
-        let refs = items.iter().map(|item| lease_ref(&item.receipt)).collect();
-        let leases = shard.leases(refs).await.map_err(set_down)?;
-        let mut settles = Vec::with_capacity(items.len());
-        for (item, lease) in items.iter().zip(&leases) {
-            settles.push(match lease {
-                Ok(lease) => self.decide(lease, item.cause.clone(), None),
-                Err(_) => self.repeat(item),
-            });
-        }
-        let failures: Vec<bool> = settles.iter().map(is_failure).collect();
-        let results = shard.settle(settles).await.map_err(set_down)?;
-        let ended = items.iter().zip(&leases).zip(failures).zip(&results);
-        for (((item, lease), is_failure), result) in ended {
-            if let (Ok(lease), Ok(settled)) = (lease, result) {
-                self.count_end(lease, &item.cause, is_failure, *settled);
+    async fn nack_share(&self, shard: &Shard, items: Vec<NackItem>) -> Vec<SettleResult> {
+        let (receipts, causes): (Vec<Receipt>, Vec<Cause>) =
+            items.into_iter().map(|item| (item.receipt, item.cause)).unzip();
+        let settle = |(receipt, cause): (&Receipt, &Cause)| {
+            self.unacked(lease_ref(receipt), receipt.owner, cause.clone(), None)
+        };
+        let settles = receipts.iter().zip(&causes).map(settle).collect();
+        let results = self.settle_on(shard, &receipts, settles).await;
+        let policy = self.retry_policy(&RetryOverrides::default());
+        for ((receipt, cause), result) in receipts.iter().zip(&causes).zip(&results) {
+            if let Ok(applied) = result {
+                self.count_end(&receipt.key, cause, cause.counts(&policy), applied);
             }
         }
-        self.tell_settled(shard, items.iter().map(|item| &item.receipt));
-        Ok(results.into_iter().map(|result| result.map(drop).map_err(Into::into)).collect())
-    }
-
-    /// A nack whose lease is gone: the store recognizes it when it was applied before, and refuses
-    /// it otherwise, whatever the decision in it.
-    fn repeat(&self, item: &NackItem) -> Settle {
-        let standing = crate::domain::lifecycle::Standing {
-            failures: 0,
-            deliveries: 0,
-            first_start: Time(0),
-            retry: crate::domain::RetryOverrides::default(),
-        };
-        let policy = self.retry_policy(&standing.retry);
-        let end = lease_end(item.cause.clone(), &standing, &policy, Time(0), 0.0);
-        Settle {
-            lease: lease_ref(&item.receipt),
-            owner: item.receipt.owner,
-            end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
-            deadline: None,
-        }
+        results.into_iter().map(settle_result).collect()
     }
 
     /// Counts a call's acks; runs of one topic, which is most calls, at once.
-    fn count_acks(&self, receipts: &[Receipt], settled: &[Result<Settled, Refused>]) {
+    fn count_acks(&self, receipts: &[Receipt], settled: &[shards::Result<Applied>]) {
         let topics = receipts.iter().map(|receipt| &receipt.key.topic);
+        let settled = settled.iter().map(|answer| answer.as_ref().ok().map(Applied::settled));
         let pairs: Vec<_> = topics.zip(settled).collect();
         for run in pairs.chunk_by(|a, b| a.0 == b.0) {
             let topic = run[0].0;
-            let ended = run.iter().filter_map(|(_, settled)| settled.as_ref().ok());
-            let refused = run.iter().filter(|(_, settled)| settled.is_err()).count() as u64;
-            let count = ended.filter(|settled| !settled.repeated).count() as u64;
+            let (mut count, mut refused) = (0, 0);
+            for (_, settled) in run {
+                match settled {
+                    Some(Ok(settled)) => count += u64::from(!settled.repeated),
+                    Some(Err(_)) => refused += 1,
+                    None => {}
+                }
+            }
             if count > 0 {
                 self.inner.metrics.settled(topic.as_str(), "succeeded", count);
                 self.inner.rates.finished(topic, count, self.now());
@@ -275,16 +267,10 @@ impl Scheduler {
     /// workers repeat, or the store is asked. While the shard is down both can take as long as that lasts, so
     /// the credit is free then: a worker that is done with all it holds would stand idle for the jobs of all
     /// other shards. The leases stay in the books of their streams.
-    fn set_down<'a>(
-        &self,
-        shard: &Shard,
-        receipts: impl IntoIterator<Item = &'a Receipt>,
-        error: ShardError,
-    ) -> ShardError {
+    fn set_down<'a>(&self, shard: &Shard, receipts: impl IntoIterator<Item = &'a Receipt>) {
         if shard.is_down() {
             self.tell_streams(shard, receipts, |stream, tokens| Hint::Unsettled { stream, tokens });
         }
-        error
     }
 
     /// Tells the streams of settled receipts, whose credit is free then, once each. Also of refused ones: whatever their
@@ -318,7 +304,7 @@ impl Scheduler {
         shard: &Shard,
         items: Vec<ExtendItem>,
         until: Option<Instant>,
-    ) -> shards::Result<Vec<SettleResult>> {
+    ) -> Vec<SettleResult> {
         let extend = |item: &ExtendItem| Extend {
             lease: lease_ref(&item.receipt),
             duration: item.duration,
@@ -327,32 +313,21 @@ impl Scheduler {
             lapsed: None,
             until,
         };
-        // On a full shard those that need no room are extended all the same.
-        let (growing, others): (Vec<_>, Vec<_>) =
-            items.iter().map(extend).enumerate().partition(|(_, item)| item.grows());
-        let mut extended = vec![Err(SettleError::NotFound); items.len()];
-        for part in [others, growing].into_iter().filter(|part| !part.is_empty()) {
-            let (indexes, part): (Vec<_>, Vec<_>) = part.into_iter().unzip();
-            let answers = shard.extend(part).await;
-            for (nth, &index) in indexes.iter().enumerate() {
-                extended[index] = match &answers {
-                    Ok(answers) => answers[nth].map_err(Into::into),
-                    Err(ShardError { shard, error: Error::Full(_), .. }) => {
-                        Err(SettleError::Full(shard.clone()))
-                    }
-                    Err(error) => Err(SettleError::Unavailable(error.shard.clone())),
-                };
-            }
-        }
-        for (item, deadline) in items.iter().zip(&extended) {
-            if let &Ok(deadline) = deadline {
-                let Receipt { stream, token, .. } = item.receipt;
-                let (own, tokens) = (self.inner.replica.nonce, vec![token]);
-                self.hint(shard, own, Hint::Extended { stream, tokens, deadline });
-            }
-        }
-        Ok(extended.into_iter().map(|result| result.map(drop)).collect())
+        let extended = shard.extend(items.iter().map(extend).collect()).await;
+        let answer = |(item, extended): (&ExtendItem, shards::Result<Result<Time, Refused>>)| {
+            let deadline = extended??;
+            let Receipt { stream, token, .. } = item.receipt;
+            let (own, tokens) = (self.inner.replica.nonce, vec![token]);
+            self.hint(shard, own, Hint::Extended { stream, tokens, deadline });
+            Ok(())
+        };
+        items.iter().zip(extended).map(answer).collect()
     }
+}
+
+fn settle_result(answer: shards::Result<Applied>) -> SettleResult {
+    answer?.settled()?;
+    Ok(())
 }
 
 fn lease_ref(receipt: &Receipt) -> LeaseRef {
@@ -360,6 +335,15 @@ fn lease_ref(receipt: &Receipt) -> LeaseRef {
 }
 
 // === impl SettleError ===
+
+impl From<ShardError> for SettleError {
+    fn from(ShardError { shard, error, .. }: ShardError) -> SettleError {
+        match error {
+            Error::Full(_) => SettleError::Full(shard),
+            _ => SettleError::Unavailable(shard),
+        }
+    }
+}
 
 impl From<Refused> for SettleError {
     fn from(refused: Refused) -> SettleError {

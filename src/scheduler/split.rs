@@ -3,7 +3,7 @@
 use futures::future::join_all;
 
 use crate::domain::Receipt;
-use crate::shards::{self, Shard, ShardError};
+use crate::shards::Shard;
 
 use super::Scheduler;
 use super::settle::{SettleError, SettleResult};
@@ -31,7 +31,7 @@ impl Scheduler {
         for (index, item) in items.into_iter().enumerate() {
             match self.shard(&receipt(&item).shard) {
                 Ok(shard) => split.share(shard, index).push(index, item),
-                Err(error) => split.results[index] = Err(unavailable(&error)),
+                Err(error) => split.results[index] = Err(error.into()),
             }
         }
         split
@@ -56,13 +56,13 @@ impl<'a, I> Split<'a, I> {
     /// Has every shard do its items, all at once: one that does not answer costs its own items.
     pub(super) async fn run<F>(self, call: impl Fn(&'a Shard, Vec<I>) -> F) -> Vec<SettleResult>
     where
-        F: Future<Output = shards::Result<Vec<SettleResult>>>,
+        F: Future<Output = Vec<SettleResult>>,
     {
         let Split { shares, mut results } = self;
         let (indexes, calls): (Vec<_>, Vec<_>) =
             shares.into_iter().map(|share| (share.indexes, call(share.shard, share.items))).unzip();
         for (indexes, answers) in indexes.into_iter().zip(join_all(calls).await) {
-            merge(&mut results, indexes, answers);
+            indexes.into_iter().zip(answers).for_each(|(index, answer)| results[index] = answer);
         }
         results
     }
@@ -75,28 +75,4 @@ impl<I> Share<'_, I> {
         self.indexes.push(index);
         self.items.push(item);
     }
-}
-
-/// Puts the answers of one shard in their places.
-fn merge(
-    results: &mut [SettleResult],
-    indexes: Vec<usize>,
-    answers: shards::Result<Vec<SettleResult>>,
-) {
-    match answers {
-        Ok(answers) => {
-            for (index, answer) in indexes.into_iter().zip(answers) {
-                results[index] = answer;
-            }
-        }
-        Err(error) => {
-            for index in indexes {
-                results[index] = Err(unavailable(&error));
-            }
-        }
-    }
-}
-
-fn unavailable(error: &ShardError) -> SettleError {
-    SettleError::Unavailable(error.shard.clone())
 }

@@ -5,7 +5,7 @@ use crate::domain::away::{Lapse, Term};
 use crate::domain::lifecycle::Cause;
 use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
-use crate::store::{Extend, Hint, Lapsed, Lease, LeaseRef, Reaped};
+use crate::store::{Extend, Hint, Lapsed, Lease, LeaseRef, Selected};
 
 use super::Scheduler;
 
@@ -30,7 +30,7 @@ struct Lapses {
 // === impl Lapses ===
 
 impl Lapses {
-    fn of(reaped: Reaped) -> Lapses {
+    fn of(reaped: Selected) -> Lapses {
         let Some(away) = reaped.away else {
             return Lapses { expired: reaped.leases, ..Lapses::default() };
         };
@@ -91,14 +91,22 @@ impl Scheduler {
             lapsed: Some(*lapsed),
             until: None,
         };
-        let moved = shard.extend(waiting.iter().map(extend).collect()).await?;
-        let moved = waiting.into_iter().zip(moved);
-        // What did not move was settled or extended by its worker meanwhile.
-        let moved: Vec<(Lease, Time)> =
-            moved.filter_map(|((lease, ..), moved)| Some((lease, moved.ok()?))).collect();
+        let answers = shard.extend(waiting.iter().map(extend).collect()).await;
+        let (mut moved, mut failed): (Vec<(Lease, Time)>, _) = (Vec::new(), None);
+        for ((lease, ..), answer) in waiting.into_iter().zip(answers) {
+            match answer {
+                Ok(Ok(deadline)) => moved.push((lease, deadline)),
+                // It was settled or extended by its worker meanwhile.
+                Ok(Err(_)) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
         for (lease, deadline) in &moved {
             let (stream, tokens, deadline) = (lease.stream, vec![lease.token], *deadline);
             self.hint(shard, lease.owner, Hint::Extended { stream, tokens, deadline });
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         tracing::info!(
             shard = %shard.name(),

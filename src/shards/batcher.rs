@@ -25,8 +25,11 @@ pub(super) struct Batcher<I, O> {
 /// The items of one caller, which stay together and in order.
 struct Group<I, O> {
     items: Vec<I>,
-    reply: oneshot::Sender<store::Result<Vec<O>>>,
+    reply: oneshot::Sender<Answers<O>>,
 }
+
+/// Of each item what became of it.
+type Answers<O> = Vec<store::Result<O>>;
 
 /// What waits for its call.
 struct Pending<I, O> {
@@ -46,8 +49,8 @@ struct Batch<I, O> {
 }
 
 /// Who waits for how many items of a call.
-type Waiter<O> = (usize, oneshot::Sender<store::Result<Vec<O>>>);
-type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>> + Send + Sync>;
+type Waiter<O> = (usize, oneshot::Sender<Answers<O>>);
+type Call<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Answers<O>> + Send + Sync>;
 
 // === impl Batcher ===
 
@@ -56,7 +59,7 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
     pub(super) fn spawn(
         calls: usize,
         bytes: impl Fn(&I) -> usize + Send + Sync + 'static,
-        call: impl Fn(Vec<I>) -> BoxFuture<'static, store::Result<Vec<O>>> + Send + Sync + 'static,
+        call: impl Fn(Vec<I>) -> BoxFuture<'static, Answers<O>> + Send + Sync + 'static,
     ) -> Batcher<I, O> {
         let (queue, groups) = mpsc::channel(CALLERS_MAX);
         let pending = Pending { groups, held: None, bytes: Box::new(bytes) };
@@ -66,11 +69,13 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
 
     /// Hands in `items` and waits for their results. Dropped before its turn it is not called;
     /// dropped later the outcome is unknown.
-    pub(super) async fn call(&self, items: Vec<I>) -> store::Result<Vec<O>> {
-        let (reply, result) = oneshot::channel();
-        let gone = || Error::Unavailable("the server is shutting down".into());
-        self.queue.send(Group { items, reply }).await.map_err(|_| gone())?;
-        result.await.map_err(|_| Error::Unknown("the call was dropped".into()))?
+    pub(super) async fn call(&self, items: Vec<I>) -> Vec<store::Result<O>> {
+        let (count, (reply, answers)) = (items.len(), oneshot::channel());
+        let failed = |error: Error| (0..count).map(|_| Err(error.clone())).collect();
+        if self.queue.send(Group { items, reply }).await.is_err() {
+            return failed(Error::Unavailable("the server is shutting down".into()));
+        }
+        answers.await.unwrap_or_else(|_| failed(Error::Unknown("the call was dropped".into())))
     }
 }
 
@@ -172,19 +177,10 @@ fn begin<I, O>(batch: Batch<I, O>, call: &Call<I, O>) -> impl Future<Output = ()
 }
 
 /// Gives each caller its share. One that has gone is skipped: its items were applied all the same.
-fn answer<O>(waiters: Vec<Waiter<O>>, result: store::Result<Vec<O>>) {
-    match result {
-        Ok(results) => {
-            let mut results = results.into_iter();
-            for (count, reply) in waiters {
-                let _ = reply.send(Ok(results.by_ref().take(count).collect()));
-            }
-        }
-        Err(error) => {
-            for (_, reply) in waiters {
-                let _ = reply.send(Err(error.clone()));
-            }
-        }
+fn answer<O>(waiters: Vec<Waiter<O>>, answers: Answers<O>) {
+    let mut answers = answers.into_iter();
+    for (count, reply) in waiters {
+        let _ = reply.send(answers.by_ref().take(count).collect());
     }
 }
 
@@ -216,7 +212,7 @@ mod tests {
                     let gate = Arc::clone(&opened);
                     Box::pin(async move {
                         gate.acquire().await.unwrap().forget();
-                        Ok(items.into_iter().map(|n| n * 2).collect())
+                        items.into_iter().map(|n| Ok(n * 2)).collect()
                     })
                 },
             );
@@ -233,7 +229,7 @@ mod tests {
             }
             self.gate.add_permits(groups.len());
             for (items, call) in groups.iter().zip(calls) {
-                assert_eq!(call.await, Ok(items.iter().map(|n| n * 2).collect()));
+                assert_eq!(call.await, items.iter().map(|n| Ok(n * 2)).collect::<Vec<_>>());
             }
         }
 
@@ -268,16 +264,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_call_fails_every_caller_of_it() {
-        let error = Error::Full("no space".into());
-        let batcher: Batcher<u32, u32> = {
-            let error = error.clone();
-            let fail = move |_| -> BoxFuture<'static, store::Result<Vec<u32>>> {
-                let error = error.clone();
-                Box::pin(async move { Err(error) })
-            };
-            Batcher::spawn(CALLS_MAX, |_| 0, fail)
+    async fn what_fails_of_one_caller_fails_no_other() {
+        let full = || Error::Full("no space".into());
+        let odd = |items: Vec<usize>| -> BoxFuture<'static, Vec<store::Result<usize>>> {
+            let answer = |n| if n % 2 == 1 { Err(Error::Full("no space".into())) } else { Ok(n) };
+            Box::pin(async move { items.into_iter().map(answer).collect() })
         };
-        assert_eq!(batcher.call(vec![1]).await, Err(error));
+        let batcher = Batcher::spawn(1, |_| 0, odd);
+        let (one, other) = futures::join!(batcher.call(vec![1, 2, 3]), batcher.call(vec![4, 6]));
+        assert_eq!(one, [Err(full()), Ok(2), Err(full())]);
+        assert_eq!(other, [Ok(4), Ok(6)]);
     }
 }

@@ -307,8 +307,8 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::domain::Time;
     use crate::domain::rings::Mark;
-    use crate::shards::faulty::Faulty;
     use crate::shards::{Member, Patience, Shards};
+    use crate::store::faulty::FaultStore;
 
     use super::*;
 
@@ -316,7 +316,7 @@ mod tests {
 
     /// Two shards that have answered, and a replica that serves both.
     fn shards() -> Shards {
-        let member = |name| Member::from(Faulty::new(name, &Clock::system()));
+        let member = |name| Member::from(FaultStore::new(name, &Clock::system()));
         let shards = Shards::new(["s0", "s1"].map(member).into(), &Metrics::new());
         shards.all().iter().for_each(|shard| shard.set_census(census(Records::new())));
         serve(&shards);
@@ -403,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn a_clock_that_differs_shows_by_how_much() {
         let metrics = Metrics::new();
-        let member = Member::from(Faulty::new("s0", &Clock::system()));
+        let member = Member::from(FaultStore::new("s0", &Clock::system()));
         let shards = Shards::new(vec![member], &metrics);
         let ahead = ManualClock::new(Clock::system().now().plus(Duration::from_secs(5)));
         shards.join(1, &Clock::Manual(ahead)).await;

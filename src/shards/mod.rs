@@ -17,8 +17,6 @@ mod census;
 mod council;
 mod dissent;
 mod error;
-#[cfg(test)]
-pub(crate) mod faulty;
 mod flight;
 mod guard;
 mod op;

@@ -7,7 +7,7 @@ macro_rules! ops {
         /// A verb of [`Store`](crate::store::Store).
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Op { $(
-            #[doc = concat!("[`Store::", $name, "`](crate::store::Store::", $name, ").")]
+            #[doc = concat!("`", $name, "`.")]
             $op,
         )* }
 

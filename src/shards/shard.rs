@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use crate::clock::Skew;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, ShardName, StreamId, TopicName, limit};
+use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, About, Census, Claim, Claims, End, Enqueue, Event, Info, Lease, NewJob, Reach, Refused,
-    Reply, Settle, Settled, Stats, Store, Trouble,
+    self, About, Applied, Census, Claim, Claims, Enqueue, Event, Extend, Info, Lease, NewJob,
+    Reach, Refused, Reply, Request, Settle, Stats, Store, Trouble,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
@@ -58,8 +58,8 @@ struct Inner {
     metrics: ShardMetrics,
     guard: Arc<Guard>,
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
-    enqueue: [Batcher<NewJob, Enqueue>; 3],
-    settle: Batcher<Settle, Result<Settled, Refused>>,
+    enqueue: [Batcher<Request, Applied>; 3],
+    settle: Batcher<Request, Applied>,
     /// Counting takes as long as there is much to count.
     stats: Flight<BTreeSet<TopicName>, Result<Numbers, ShardError>>,
     info: Flight<(), Result<Info, ShardError>>,
@@ -94,28 +94,21 @@ impl Shard {
         if let Some(Trouble::Down(error)) = store.trouble() {
             guard.begin_down(&error);
         }
-        let answer = patience.answer;
-        let confirmed = limit::CONFIRMED_CALLS_MAX;
-        let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| {
-            let (enqueues, enqueue_guard) = (Arc::clone(&store), Arc::clone(&guard));
-            Batcher::spawn(calls, job_bytes, move |mut jobs: Vec<NewJob>| {
-                let (store, guard) = (Arc::clone(&enqueues), Arc::clone(&enqueue_guard));
-                // When the guard gives up nothing may be written any more.
+        let batcher = |op, calls| {
+            let (guard, answer) = (Arc::clone(&guard), patience.answer);
+            Batcher::spawn(calls, Request::bytes, move |mut requests: Vec<Request>| {
+                let guard = Arc::clone(&guard);
+                // When the guard gives up nothing may be written any more; a repeat of a settle changes nothing.
                 let end = Instant::now() + answer;
-                jobs.iter_mut()
-                    .for_each(|job| job.until = job.until.into_iter().chain([end]).min());
-                Box::pin(async move {
-                    guard.call(Op::Enqueue, answer, async { store.enqueue(jobs).await }).await
-                })
+                if op == Op::Enqueue {
+                    requests.iter_mut().for_each(|request| until(request, end));
+                }
+                Box::pin(async move { guard.call_each(op, answer, requests).await })
             })
-        });
-        let (settles, settle_guard) = (Arc::clone(&store), Arc::clone(&guard));
-        let settle = Batcher::spawn(CALLS_MAX, settle_bytes, move |items| {
-            let (store, guard) = (Arc::clone(&settles), Arc::clone(&settle_guard));
-            Box::pin(async move {
-                guard.call(Op::Settle, answer, async { store.settle(items).await }).await
-            })
-        });
+        };
+        let confirmed = limit::CONFIRMED_CALLS_MAX;
+        let enqueue = [CALLS_MAX, confirmed, confirmed].map(|calls| batcher(Op::Enqueue, calls));
+        let settle = batcher(Op::Settle, CALLS_MAX);
         let (state, others, nudge) = (Mutex::new(state), Mutex::default(), Notify::new());
         let census = watch::Sender::new(None);
         let inner = Inner {
@@ -218,21 +211,32 @@ impl Shard {
         self.inner.store.events(about)
     }
 
-    /// [`Store::enqueue`], together with whatever else waits and asks for the same durability.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Result<Vec<Enqueue>, ShardError> {
+    /// Writes jobs, together with whatever else waits and asks for the same durability. Each answer is its own.
+    pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueue, ShardError>> {
         // Before it waits with others. When their turn comes the guard asks again.
-        self.named(self.inner.guard.admit(Op::Enqueue))?;
+        let mut admitted = self.inner.guard.admit(Op::Enqueue);
         // Known before: its settles must not be held up by a breaker that counts this as a failure.
-        if let Some(why) = self.refuses_jobs() {
+        if let Some(why) = self.refuses_jobs().filter(|_| admitted.is_ok()) {
             let error = store::Error::Unavailable(why);
             self.inner.metrics.error(Op::Enqueue.name(), error.reason());
-            return self.named(Err(error));
+            admitted = Err(error);
         }
         let asked = jobs.iter().filter_map(|job| job.durability).max();
-        self.named(self.inner.enqueue[self.queue(asked)].call(jobs).await)
+        let written = self.batch(admitted, &self.inner.enqueue[self.queue(asked)], jobs).await;
+        written.into_iter().map(|written| written.map(|applied| applied.enqueued())).collect()
+    }
+
+    async fn batch(
+        &self,
+        admitted: store::Result<()>,
+        batcher: &Batcher<Request, Applied>,
+        items: Vec<impl Into<Request>>,
+    ) -> Vec<Result<Applied, ShardError>> {
+        let answers = match admitted {
+            Ok(()) => batcher.call(items.into_iter().map(Into::into).collect()).await,
+            Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
+        };
+        answers.into_iter().map(|answer| self.named(answer)).collect()
     }
 
     /// Which of the queues serves those who ask for so much.
@@ -244,17 +248,23 @@ impl Shard {
         }
     }
 
-    /// [`Store::settle`], together with whatever else waits.
-    ///
-    /// # Errors
-    /// As the store's.
-    pub async fn settle(
-        &self,
-        items: Vec<Settle>,
-    ) -> Result<Vec<Result<Settled, Refused>>, ShardError> {
+    /// Ends leases, together with whatever else waits. Each answer is its own: a [`Applied::settled`].
+    pub async fn settle(&self, items: Vec<Settle>) -> Vec<Result<Applied, ShardError>> {
         // As for an enqueue.
-        self.named(self.inner.guard.admit(Op::Settle))?;
-        self.named(self.inner.settle.call(items).await)
+        let admitted = self.inner.guard.admit(Op::Settle);
+        self.batch(admitted, &self.inner.settle, items).await
+    }
+
+    /// Moves deadlines. Each answer is its own.
+    pub async fn extend(
+        &self,
+        items: Vec<Extend>,
+    ) -> Vec<Result<Result<Time, Refused>, ShardError>> {
+        let guard = &self.inner.guard;
+        let requests = items.into_iter().map(Request::from).collect();
+        let extended = guard.call_each(Op::Extend, guard.patience().answer, requests).await;
+        let named = extended.into_iter().map(|answer| self.named(answer));
+        named.map(|answer| answer.map(|applied| applied.extended())).collect()
     }
 
     /// [`Store::claim`].
@@ -267,7 +277,7 @@ impl Shard {
         self.named(guard.call(Op::Claim, limit, async { store.claim(claim).await }).await)
     }
 
-    /// [`Store::orphans`], which goes through all leases of the shard in many small steps: what takes long
+    /// The orphans, see [`Select::Orphans`](store::Select::Orphans), which goes through all leases of the shard in many small steps: what takes long
     /// because they are many has not failed.
     ///
     /// # Errors
@@ -326,7 +336,7 @@ impl Shard {
         ShardError::unavailable(self.name(), "the server is shutting down")
     }
 
-    /// [`Store::leases_of`], which may go through all leases like [`Shard::orphans`].
+    /// The leases of these streams, see [`Select::OfStreams`](store::Select::OfStreams), which may go through all leases like [`Shard::orphans`].
     ///
     /// # Errors
     /// As the store's.
@@ -447,17 +457,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn job_bytes(job: &NewJob) -> usize {
-    job.spec.bytes()
-}
-
-/// Bytes of the bodies that a settle writes.
-fn settle_bytes(settle: &Settle) -> usize {
-    match &settle.end {
-        End::Ack { result, follow_ups } => {
-            let result = result.as_ref().map_or(0, |result| result.body.len());
-            result + follow_ups.iter().map(|(_, job)| job.spec.bytes()).sum::<usize>()
-        }
-        End::Decided { .. } => 0,
-    }
+/// Nothing is written for it after `end`.
+fn until(request: &mut Request, end: Instant) {
+    request.until = request.until.into_iter().chain([end]).min();
 }

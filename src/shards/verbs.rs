@@ -1,10 +1,10 @@
 //! The verbs of a store that go to it as they come: one call each, behind the guard. Those that are more
 //! (calls put together, a time of their own) are methods of their own in `shard`.
 
-use crate::domain::{Job, JobKey, Time, TopicName};
+use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    Adopt, Beat, Census, Delete, Deleted, Extend, Ids, Lease, LeaseRef, List, Page, Pruned, Reaped,
-    Redrive, Redriven, Refused, Reschedule, Rescheduled, Tidied, Tied, Topic, Unclaim, Undone,
+    Adopt, Beat, Census, Delete, Deleted, Ids, Lease, LeaseRef, List, Page, Pruned, Redrive,
+    Redriven, Refused, Reschedule, Rescheduled, Selected, Tidied, Tied, Topic, Unclaim, Undone,
 };
 
 use super::op::Op;
@@ -13,7 +13,7 @@ use super::{Result, Shard};
 macro_rules! verbs {
     ($($op:ident: $verb:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Shard { $(
-            #[doc = concat!("[`Store::", stringify!($verb), "`](crate::store::Store::", stringify!($verb), ").")]
+            #[doc = concat!("`", stringify!($verb), "` of the [`store`](crate::store::Store).")]
             ///
             /// # Errors
             /// As the store's; [`Error::Unavailable`](crate::store::Error::Unavailable) when
@@ -29,14 +29,13 @@ macro_rules! verbs {
 verbs! {
     Unclaim: unclaim(what: Unclaim) -> Undone;
     Leases: leases(refs: Vec<LeaseRef>) -> Vec<std::result::Result<Lease, Refused>>;
-    Extend: extend(items: Vec<Extend>) -> Vec<std::result::Result<Time, Refused>>;
     Get: get(keys: Vec<JobKey>, full: bool) -> Vec<Option<Job>>;
     Delete: delete(items: Vec<Delete>) -> Vec<Option<Deleted>>;
     Reschedule: reschedule(items: Vec<Reschedule>) -> Vec<Rescheduled>;
     Redrive: redrive(redrive: Redrive) -> Redriven;
     Detach: detach(leases: Vec<Tied>) -> u64;
     Adopt: adopt(adopt: Adopt) -> Vec<bool>;
-    Reap: reap(limit: usize) -> Reaped;
+    Reap: reap(limit: usize) -> Selected;
     Prune: prune(limit: usize) -> Pruned;
     Tidy: tidy(after: Option<TopicName>, limit: usize) -> Tidied;
     List: list(list: List) -> Page;

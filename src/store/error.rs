@@ -36,6 +36,15 @@ impl Error {
         }
     }
 
+    /// Whether it says something about the shard as a whole, not about the one job that was asked for.
+    #[must_use]
+    pub fn is_of_shard(&self) -> bool {
+        match self {
+            Error::Unavailable(_) | Error::Unknown(_) => true,
+            Error::Full(_) | Error::Contention(_) | Error::Corrupt(_) => false,
+        }
+    }
+
     /// Stable name, as in metrics and error details.
     #[must_use]
     pub fn reason(&self) -> &'static str {

@@ -6,8 +6,8 @@
 //! - Only the store's clock decides what is due, expired or to be forgotten. What is past its time
 //!   reads as such at once, whether or not [`Store::prune`] has come by.
 //! - A command with all that follows from it is atomic: another caller sees all of it or nothing. A call is a list of
-//!   commands, each by itself; [`Error::Unknown`] is answered when one of them fails and another was done. New jobs of one
-//!   call that need no decision come together, if they are [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`] at most.
+//!   commands, applied in order and each by itself: what is wrong with one job is not answered to its neighbours. New jobs
+//!   of one call that need no decision come together, if they are [`CALL_JOBS_MAX`] and [`CALL_BYTES_MAX`] at most.
 //! - Per topic there is one order: priority (9 first), then due time, then arrival.
 //! - A job has one live lease at most; a settle with another token changes nothing.
 //! - Results have the order and length of the items asked for.
@@ -20,28 +20,33 @@
 pub mod codec;
 mod error;
 mod events;
+#[cfg(test)]
+pub(crate) mod faulty;
 mod hint;
 pub mod redis;
 pub mod sqlite;
 mod values;
+mod verbs;
 
 use futures::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, TopicName};
 
 pub use crate::domain::engine::{Deleted, End, Lapsed, Prior, Refused, Settled, Unwritten};
 pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete, Enqueue,
-    Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page, Pruned,
-    Reach, Reaped, Redrive, Redriven, Reschedule, Rescheduled, Rest, Settle, Sign, Stats, Taker,
-    Tidied, Tied, Topic, Trouble, Unclaim, Undone,
+    Adopt, Adoptee, Applied, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete,
+    Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page,
+    Pruned, Reach, Redrive, Redriven, Request, Reschedule, Rescheduled, Rest, Select, Selected,
+    Settle, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone,
 };
+pub use verbs::whole;
+pub(crate) use verbs::worst;
 
 /// What a call answers.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -72,43 +77,28 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job
-    /// asks for where it is not confirmed in time, which undoes nothing.
-    fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>>;
+    /// Applies commands in their order, each with all that follows from it or not at all, and answers each. What becomes
+    /// of a job is decided by [`engine::apply`](crate::domain::engine::apply), or by a fast path that is proved equal.
+    /// Repeating a settle that was applied is success while the record lives, whatever became of the job: it may have
+    /// been claimed again or a later generation may have taken its place, but at most
+    /// [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
+    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied>>>;
 
     /// Leases ready jobs to those who ask, in the order of each topic.
     fn claim(&self, claim: Claim) -> Reply<'_, Claims>;
 
-    /// Undoes leases that no worker received: back to the old place, nothing counted. The leases of a lost claim are
-    /// searched among all that run, at most [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) or so in one call,
-    /// beside other claims; once the first of these calls is answered, the lost claim takes nothing if it arrives
-    /// later. An unclaim of leases writes even if there are none: it is how a shard is asked whether it takes writes.
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone>;
+    /// A claim whose answer was lost takes nothing from now on, if it arrives only later. It writes in any case: it is how
+    /// a shard is asked whether it takes writes.
+    fn void(&self, nonce: u32) -> Reply<'_, ()>;
 
-    /// Reads running leases, to decide what follows from them.
+    /// Reads running leases. What has changed by the time at which something follows from it is noticed then.
+    fn select(&self, what: Select) -> Reply<'_, Selected>;
+
+    /// Reads these running leases, or says why they are none.
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>>;
-
-    /// Ends leases as decided. Repeating a settle that was applied is success while the record lives,
-    /// whatever became of the job: it may have been claimed again or a later generation may have taken
-    /// its place, but at most [`ATTEMPTS_KEPT`](crate::domain::limit::ATTEMPTS_KEPT) leases ago.
-    fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>>;
-
-    /// Moves deadlines of running leases; of one that lapsed while its shard was away, only if that is still the one.
-    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<std::result::Result<Time, Refused>>>;
 
     /// Reads jobs; with `full`, payload, result and attempts too.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>>;
-
-    /// Cancels waiting and running jobs, forgets finished ones. Nothing for a job that is not there, or that is
-    /// not the one that is meant.
-    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>>;
-
-    /// Moves waiting and dead jobs; the job after it, or the state that refuses it.
-    fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>>;
-
-    /// Puts terminal jobs back with fresh counters; at most
-    /// [`CALL_JOBS_MAX`](crate::domain::limit::CALL_JOBS_MAX) a call.
-    fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven>;
 
     /// Lets leases outlive their stream: its replica's end does not give them back any more. A lease that another
     /// stream answers for stays as it is. Answers how many it found.
@@ -118,17 +108,6 @@ pub trait Store: Send + Sync {
     /// than the one named answers for it, or if it is neither detached nor extended as is asked for. A repeat changes
     /// nothing and answers the same. The replica whose stream it came from is notified by [`Hint::Adopted`].
     fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>>;
-
-    /// Reads leases whose deadline has passed, at most `limit`, when the next one passes, and when no server served the
-    /// shard: while nobody had called [`Store::beat`] for [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), and, where no
-    /// other server can serve it, before it was opened.
-    fn reap(&self, limit: usize) -> Reply<'_, Reaped>;
-
-    /// Reads leases that carry a grace and belong to streams of other replicas than these.
-    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>>;
-
-    /// Reads the leases that these streams answer for, or did when they were detached.
-    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.

@@ -123,8 +123,8 @@ mod tests {
     use crate::scheduler::tests::lease;
     use crate::scheduler::tests::ring::{Ring, soon};
     use crate::shards::ShardError;
-    use crate::shards::faulty::Fault;
-    use crate::store::Store as _;
+
+    use crate::store::faulty::Fault;
 
     fn at(micros: i64) -> Due {
         Due { next: Some(Time(micros)), skew: Skew::NONE }
@@ -170,7 +170,7 @@ mod tests {
         let ring = Ring::new(3);
         for n in 0..3 {
             // From here on the shard is served.
-            ring.stores[n].reap(1).await.unwrap();
+            ring.stores[n].inner().reap(1).await.unwrap();
             ring.accept(ring.owned_by(n, "t", 5)).await;
             assert_eq!(lease(&ring, n, "t", Duration::from_millis(100)).await.len(), 5);
         }

@@ -6,8 +6,8 @@ use ringq::clock::Clock;
 use ringq::domain::ring::ShardState;
 use ringq::domain::{JobId, ShardName, State, When};
 use ringq::store::{
-    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, Unclaim,
-    redis, sqlite,
+    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, redis,
+    sqlite,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -38,12 +38,12 @@ async fn a_redis_executes_no_call_late() {
 
 /// It is how a server finds out whether a shard takes writes again.
 #[tokio::test]
-async fn an_unclaim_of_nothing_shows_whether_a_redis_takes_writes() {
+async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
     let Some(redis) = Redis::start().await else { return };
     let address = redis::Address::try_new(&redis.url()).unwrap();
     let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
     let store = redis::RedisStore::open(config).await.unwrap();
-    let ask = async || Store::unclaim(&store, Unclaim::Leases(Vec::new())).await;
+    let ask = async || store.void(0).await;
     ask().await.unwrap();
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     let refused = ask().await;

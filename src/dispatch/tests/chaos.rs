@@ -15,7 +15,7 @@ use super::*;
 use crate::domain::JobId;
 use crate::scheduler::tests::ring::{Ring, draft, named, soon};
 use crate::scheduler::{AckItem, EnqueueError};
-use crate::shards::faulty::Fault;
+use crate::store::faulty::Fault;
 use crate::timer::Timer;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
 //! What goes back to its shard: jobs that nobody received, and leases that nobody speaks for any more.
 
-use super::flaky::Undoing;
 use super::harness::{Server, attempt, options, settle_down};
 use super::*;
+use crate::store::faulty::Undoing;
 
 #[tokio::test]
 async fn a_broken_stream_gives_back_the_unsent_at_once_and_the_rest_after_its_grace() {

@@ -3,18 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::flaky::Flaky;
 use crate::clock::{Clock, ManualClock};
 use crate::dispatch::{
     Batch, Config, Delivery, Dispatcher, Outbox, PullOptions, StreamOptions, TopicPattern,
 };
-use crate::domain::{
-    OnConflict, Payload, Receipt, ShardName, Spec, StreamId, Time, TopicName, When, limit,
-};
+use crate::domain::{OnConflict, Payload, Receipt, Spec, StreamId, Time, TopicName, When, limit};
 use crate::metrics::Metrics;
 use crate::scheduler::{AckItem, Draft, ExtendItem, Replica, Scheduler};
 use crate::shards::Shards;
-use crate::store::sqlite::{self, SqliteStore};
+use crate::store::faulty::FaultStore;
 use crate::store::{Stats, Store as _};
 use futures::StreamExt as _;
 
@@ -25,7 +22,7 @@ const NEVER: Duration = Duration::from_millis(50);
 
 pub(super) struct Server {
     pub(super) clock: ManualClock,
-    pub(super) store: Arc<Flaky>,
+    pub(super) store: Arc<FaultStore>,
     pub(super) scheduler: Scheduler,
     pub(super) dispatcher: Dispatcher,
 }
@@ -61,7 +58,12 @@ impl Server {
         Server::over(Arc::clone(&self.store), self.clock.clone(), &time, 2)
     }
 
-    pub(super) fn over(store: Arc<Flaky>, clock: ManualClock, time: &Clock, nonce: u32) -> Server {
+    pub(super) fn over(
+        store: Arc<FaultStore>,
+        clock: ManualClock,
+        time: &Clock,
+        nonce: u32,
+    ) -> Server {
         let metrics = Metrics::new();
         let shards = Shards::new(vec![Arc::clone(&store).into()], &metrics);
         let replica = Replica { name: "r".into(), nonce };
@@ -162,7 +164,7 @@ impl Server {
 
     /// Leases that the next life would give back.
     pub(super) async fn left_to_the_next_life(&self) -> usize {
-        self.store.orphans(vec![0]).await.unwrap().len()
+        self.store.inner().orphans(vec![0]).await.unwrap().len()
     }
 
     pub(super) async fn reap(&self) {
@@ -246,13 +248,8 @@ impl Worker {
     }
 }
 
-pub(super) fn store(time: &Clock) -> Arc<Flaky> {
-    let config = sqlite::Config {
-        name: ShardName::try_new("s0").unwrap(),
-        database: sqlite::Database::Memory,
-        clock: time.clone(),
-    };
-    Arc::new(Flaky::new(SqliteStore::open(config).unwrap()))
+pub(super) fn store(time: &Clock) -> Arc<FaultStore> {
+    FaultStore::new("s0", time)
 }
 
 /// Lets whatever is going on come to rest.

@@ -6,7 +6,6 @@ mod chaos;
 mod churn;
 mod deliveries;
 mod dying;
-mod flaky;
 mod give_back;
 mod harness;
 mod life;

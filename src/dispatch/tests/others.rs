@@ -4,24 +4,24 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
-use super::flaky::Call;
 use super::harness::{Server, Worker, options, settle_down};
 use super::*;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When, limit};
 use crate::scheduler::Ended;
+use crate::store::faulty::Asked;
 use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle, Store as _};
 
 /// What another replica does is done to the store, past the server.
 impl Server {
     async fn enqueue_elsewhere(&self, topic: &str, id: &str) {
-        self.store.enqueue(vec![new_job(topic, id, When::Now)]).await.unwrap();
+        self.store.inner().enqueue(vec![new_job(topic, id, When::Now)]).await.unwrap();
     }
 
     async fn ack_elsewhere(&self, delivery: &Delivery) {
         let end = End::Ack { result: None, follow_ups: Vec::new() };
         let settle = Settle { lease: lease(delivery), owner: 0, end, deadline: None };
-        self.store.settle(vec![settle]).await.unwrap()[0].unwrap();
+        self.store.inner().settle(vec![settle]).await.unwrap()[0].unwrap();
     }
 
     fn tell(&self, event: Event) {
@@ -101,7 +101,7 @@ async fn credit_that_was_freed_elsewhere_is_heard_of_at_once() {
     server.tell(Event::Lease(Hint::Settled { stream: stream_id, tokens }));
     settle_down().await;
     assert_eq!(server.in_flight(), 2);
-    assert_eq!(server.store.asked(), 0);
+    assert_eq!(server.store.leases_asked(), 0);
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_stream_that_waits_for_credit_finds_out_what_it_did_not_hear() {
 async fn what_a_full_stream_holds_is_asked_for_in_short_parts() {
     let (server, _stream, _jobs) = started(2 * limit::PART_MAX as u32 + 1).await;
     server.jump(2).await;
-    assert_eq!(server.store.asked(), 3);
+    assert_eq!(server.store.leases_asked(), 3);
 }
 
 #[tokio::test]
@@ -138,14 +138,14 @@ async fn what_was_lost_elsewhere_is_revoked_though_nothing_was_heard() {
 #[tokio::test]
 async fn after_hints_may_have_been_lost_everything_is_looked_up_once() {
     let (server, mut stream, jobs) = started(16).await;
-    let asked = server.store.asked();
+    let asked = server.store.leases_asked();
     for delivery in &jobs[..9] {
         server.ack_elsewhere(delivery).await;
     }
     server.tell(Event::Missed);
     stream.jobs(1).await;
     server.until_in_flight(8).await;
-    assert_eq!(server.store.asked() - asked, 1);
+    assert_eq!(server.store.leases_asked() - asked, 1);
 }
 
 #[tokio::test]
@@ -162,14 +162,14 @@ async fn an_extend_elsewhere_moves_the_look_at_the_deadline() {
         lapsed: None,
         until: None,
     };
-    let deadline = server.store.extend(vec![extend]).await.unwrap().remove(0).unwrap();
+    let deadline = server.store.inner().extend(vec![extend]).await.unwrap().remove(0).unwrap();
     let (stream_id, tokens) = (jobs[0].receipt.stream, vec![jobs[0].job.token]);
     server.tell(Event::Lease(Hint::Extended { stream: stream_id, tokens, deadline }));
     settle_down().await;
     server.jump(40).await;
-    assert_eq!(server.store.asked(), 0);
+    assert_eq!(server.store.leases_asked(), 0);
     server.jump(262).await;
-    assert_eq!(server.store.asked(), 1);
+    assert_eq!(server.store.leases_asked(), 1);
 }
 
 #[tokio::test]
@@ -198,9 +198,9 @@ async fn no_number_of_topics_holds_up_claims() {
     let topic = |n: usize| format!("user.{n}");
     let later: Vec<_> =
         (0..5_000).map(|n| new_job(&topic(n), "1", When::After(9_999 * SECOND))).collect();
-    server.store.enqueue(later).await.unwrap();
+    server.store.inner().enqueue(later).await.unwrap();
     let jobs = (0..JOBS).map(|n| new_job("busy", &n.to_string(), When::Now)).collect();
-    server.store.enqueue(jobs).await.unwrap();
+    server.store.inner().enqueue(jobs).await.unwrap();
     let held = server.store.hold_claims();
     let credit = StreamOptions { max_in_flight: 10_000, max_batch: 1_000, ..options(&["busy"]) };
     let mut busy = server.open(credit);
@@ -214,13 +214,13 @@ async fn no_number_of_topics_holds_up_claims() {
         server.ack(&batch.deliveries).await;
     }
     globbing.nothing().await;
-    let calls = server.store.calls();
-    let last = calls.iter().rposition(|call| *call == Call::Claim).unwrap();
-    let in_a_row = |calls: &[Call]| {
-        let looks = calls.chunk_by(|a, b| a == b).filter(|run| run[0] == Call::Look);
-        looks.map(<[Call]>::len).max().unwrap()
+    let calls = server.store.asked();
+    let last = calls.iter().rposition(|call| *call == Asked::Claim).unwrap();
+    let in_a_row = |calls: &[Asked]| {
+        let looks = calls.chunk_by(|a, b| a == b).filter(|run| run[0] == Asked::Look);
+        looks.map(<[Asked]>::len).max().unwrap()
     };
-    assert!(calls.contains(&Call::Look) && in_a_row(&calls[..last]) == 1, "{calls:?}");
+    assert!(calls.contains(&Asked::Look) && in_a_row(&calls[..last]) == 1, "{calls:?}");
     // The looks go through all that sleep.
     server.enqueue_elsewhere(&topic(4_321), "2").await;
     let found = async {
@@ -238,8 +238,8 @@ async fn a_store_of_its_own_is_not_asked_about_anything() {
     let mut stream = server.open(StreamOptions { max_in_flight: 1, ..options(&["t"]) });
     let jobs = stream.jobs(1).await;
     server.jump(20).await;
-    assert_eq!(server.store.asked(), 0);
+    assert_eq!(server.store.leases_asked(), 0);
     server.extend(&jobs).await;
     server.jump(25).await;
-    assert_eq!(server.store.asked(), 0, "its own extends it knows of");
+    assert_eq!(server.store.leases_asked(), 0, "its own extends it knows of");
 }

@@ -67,7 +67,7 @@ async fn an_end_that_nobody_told_of_is_found_in_the_store() {
     let lease = LeaseRef { key: sent.job.key.clone(), token: sent.job.token };
     let end = End::Ack { result: None, follow_ups: Vec::new() };
     let settle = Settle { lease, owner: 0, end, deadline: None };
-    server.store.settle(vec![settle]).await.unwrap()[0].unwrap();
+    server.store.inner().settle(vec![settle]).await.unwrap()[0].unwrap();
     stream.nothing().await;
     for _ in 0..32 {
         server.clock.advance(SECOND);

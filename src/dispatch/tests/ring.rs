@@ -10,7 +10,7 @@ use super::*;
 use crate::domain::{Payload, Spec, When};
 use crate::scheduler::tests::ring::{Ring, draft, named, patience, soon};
 use crate::scheduler::{AckItem, Draft, ExtendItem, SettleResult};
-use crate::shards::faulty::Fault;
+use crate::store::faulty::Fault;
 
 const QUICK: Duration = Duration::from_millis(300);
 

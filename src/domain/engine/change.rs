@@ -84,6 +84,7 @@ impl Step {
             return left;
         }
         record.due = self.clock.now().plus(redrive.delay);
+        let done = Answer::Done(true);
         if let Some(expire) = record.expire {
             // It would have expired by then.
             let latest = super::Moment { at: expire.at.minus(redrive.delay), ..expire };
@@ -92,13 +93,16 @@ impl Step {
                 record.expire = Some(record.due.plus(ttl));
             }
         }
+        if redrive.dry_run {
+            return (Change::Keep, done);
+        }
         let record = Box::new(self.revive(record));
         match &redrive.target {
-            None => (Change::Write(record), Answer::Done(true)),
+            None => (Change::Write(record), done),
             Some(target) => {
                 self.effects.ended = Some(state);
                 self.effects.moved_to = Some(target.clone());
-                (Change::Arrive(record), Answer::Done(true))
+                (Change::Arrive(record), done)
             }
         }
     }

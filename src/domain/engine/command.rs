@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::domain::lifecycle::LeaseEnd;
+use crate::domain::lifecycle::Cause;
+use crate::domain::retry::RetryPolicy;
 use crate::domain::{
     EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, Token, TopicName, When,
 };
@@ -36,6 +37,36 @@ pub enum Command {
     Redrive(Redrive),
     /// What its clock has brought about: expire it, forget it.
     Prune,
+}
+
+impl Command {
+    /// Bytes of the bodies that it brings.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Command::Enqueue(new) => new.spec.bytes() + body(new.checkpoint.as_ref()),
+            Command::Settle(Settle { end: End::Ack { result, follow_ups }, .. }) => {
+                let follow_ups = follow_ups.iter().map(|(_, job)| job.spec.bytes());
+                body(result.as_ref()) + follow_ups.sum::<usize>()
+            }
+            Command::Extend(extend) => body(extend.checkpoint.as_ref()),
+            _ => 0,
+        }
+    }
+
+    /// How many jobs it may write.
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        1 + match self {
+            Command::Settle(Settle { end: End::Ack { follow_ups, .. }, .. }) => follow_ups.len(),
+            Command::Redrive(Redrive { target: Some(_), .. }) => 1,
+            _ => 0,
+        }
+    }
+}
+
+fn body(payload: Option<&Payload>) -> usize {
+    payload.map_or(0, |payload| payload.body.len())
 }
 
 /// A job to be written.
@@ -109,13 +140,23 @@ pub enum End {
         /// Jobs that are written together with it.
         follow_ups: Vec<(JobKey, Enqueue)>,
     },
-    /// Decided by [`lease_end`](crate::domain::lifecycle::lease_end).
-    Decided {
-        /// The decision.
-        end: LeaseEnd,
-        /// How long a dead letter is kept.
-        dead_retention: Duration,
-    },
+    /// The job is not done: what becomes of it is decided by
+    /// [`lease_end`](crate::domain::lifecycle::lease_end), from how it stands.
+    Unacked(Unacked),
+}
+
+/// The end of a lease whose job is not done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unacked {
+    /// Why.
+    pub cause: Cause,
+    /// What is in force where the job itself says nothing.
+    pub policy: RetryPolicy,
+    /// Uniform in `[0, 1)`, for the jitter of a wait. Drawn with the command, so that a decision that is made again is
+    /// the same.
+    pub entropy: f64,
+    /// How long a dead letter is kept.
+    pub dead_retention: Duration,
 }
 
 /// Moves the deadline of one lease to now plus a duration, and keeps what its worker has reached.
@@ -131,6 +172,14 @@ pub struct Extend {
     pub checkpoint: Option<Payload>,
     /// It ran out while no server served its shard, and waits for its worker.
     pub lapsed: Option<Lapsed>,
+}
+
+impl Extend {
+    /// Whether it needs room in the store.
+    #[must_use]
+    pub fn grows(&self) -> bool {
+        self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.body.is_empty())
+    }
 }
 
 /// A lease that ran out while no server served its shard.
@@ -155,6 +204,8 @@ pub struct Redrive {
     pub ttl: Option<Duration>,
     /// Move it to this topic, where its id is free.
     pub target: Option<TopicName>,
+    /// Only answer whether that would be done.
+    pub dry_run: bool,
 }
 
 impl Redrive {
@@ -181,6 +232,23 @@ pub enum Answer {
     Rescheduled(Result<bool, State>),
     /// Of [`Command::Unclaim`], [`Command::Redrive`] and [`Command::Prune`]: whether that was done.
     Done(bool),
+}
+
+impl Answer {
+    /// The answer of a decision that was made at `decided` and is written at `committed`.
+    #[must_use]
+    pub fn committed(self, decided: Time, committed: Time) -> Answer {
+        let fixed = |moment: Moment| Moment::fixed(moment.committed(decided, committed));
+        match self {
+            Answer::Enqueued(enqueued) => {
+                Answer::Enqueued(Enqueued { due: fixed(enqueued.due), ..enqueued })
+            }
+            Answer::Extended(extended) => Answer::Extended(extended.map(fixed)),
+            Answer::Settled(_) | Answer::Deleted(_) | Answer::Rescheduled(_) | Answer::Done(_) => {
+                self
+            }
+        }
+    }
 }
 
 /// What an enqueue found or made.

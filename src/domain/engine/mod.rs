@@ -49,7 +49,7 @@ use clock::Clock;
 pub use clock::{Moment, Window};
 pub use command::{
     Answer, Command, Deleted, End, Enqueue, Enqueued, Extend, Lapsed, Prior, Redrive, Refused,
-    Settle, Settled, Unwritten,
+    Settle, Settled, Unacked, Unwritten,
 };
 pub use decision::{
     AttemptsChange, Change, Counts, Decision, Effects, Holder, LeaseNews, PartChange, Parts,

@@ -1,12 +1,10 @@
 //! Ends of leases, and what lasts until then.
 
-use std::time::Duration;
-
-use crate::domain::lifecycle::{LeaseEnd, Step as Onward};
+use crate::domain::lifecycle::{Step as Onward, lease_end};
 use crate::domain::{AttemptOutcome, JobKey, Payload, State, Time, Token};
 
-use super::command::{Answer, End, Enqueue, Extend, Refused, Settle, Settled};
-use super::finish::{Ended, written};
+use super::command::{Answer, End, Enqueue, Extend, Refused, Settle, Settled, Unacked};
+use super::finish::{Ended, settled_code, written};
 use super::record::{Finish, Lease, Phase, Record};
 use super::{Change, Elapsed, LeaseNews, Moment, Step};
 
@@ -21,7 +19,9 @@ impl Step {
     pub(super) fn settle(&mut self, elapsed: Elapsed, settle: &Settle) -> (Change, Answer) {
         let code = match &settle.end {
             End::Ack { .. } => Ended::plain(AttemptOutcome::Succeeded).code(),
-            End::Decided { end, .. } => Ended::from(end).code(),
+            End::Unacked(Unacked { cause, .. }) => {
+                settled_code(cause.outcome(), cause.is_dead_letter())
+            }
         };
         let (record, lease) = match self.leased(elapsed, settle.token, code) {
             Ok(leased) => leased,
@@ -40,9 +40,7 @@ impl Step {
                 (self.ack(record, lease, result.as_ref(), follow_ups), State::Succeeded)
             }
             // A job that expired while it ran and is not kept has no state any more.
-            End::Decided { end, dead_retention } => {
-                (self.end(record, lease, end, *dead_retention), State::Expired)
-            }
+            End::Unacked(unacked) => (self.end(record, lease, unacked), State::Expired),
         };
         let state = record.as_ref().and_then(|record| record.state(self.clock.time()));
         let settled = Settled { repeated: false, state: state.unwrap_or(gone) };
@@ -68,15 +66,13 @@ impl Step {
         self.finish(record, State::Succeeded, now, result)
     }
 
-    /// Ends a lease without success, as decided.
-    fn end(
-        &mut self,
-        mut record: Record,
-        lease: Lease,
-        end: &LeaseEnd,
-        dead_retention: Duration,
-    ) -> Option<Record> {
-        let ended = Ended::from(end);
+    /// Ends a lease without success.
+    fn end(&mut self, mut record: Record, lease: Lease, unacked: &Unacked) -> Option<Record> {
+        let standing = record.standing(&lease);
+        let policy = unacked.policy.clone().merge(&standing.retry);
+        let (cause, now) = (unacked.cause.clone(), self.clock.time());
+        let end = lease_end(cause, &standing, &policy, now, unacked.entropy);
+        let ended = Ended::from(&end);
         if record.next.is_some() {
             return self.hand_over(record, &lease, &ended);
         }
@@ -91,7 +87,8 @@ impl Step {
             Onward::Die => {
                 self.effects.counts.dead += 1;
                 let at = self.clock.now();
-                let finish = Finish { state: State::Dead, at, until: at.plus(dead_retention) };
+                let finish =
+                    Finish { state: State::Dead, at, until: at.plus(unacked.dead_retention) };
                 Some(self.conclude(record, finish, None))
             }
         }

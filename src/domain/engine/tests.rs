@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::domain::conflict::request;
-use crate::domain::lifecycle::{Cause, lease_end};
+use crate::domain::lifecycle::Cause;
 use crate::domain::{
     AttemptOutcome, EnqueueOutcome, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, Spec,
     Time, Token, TopicName, When, limit,
@@ -111,10 +111,13 @@ fn ack() -> Command {
 }
 
 /// Ends the lease of [`job`] for `cause`, as the server's own policy wants it.
-fn end(record: &Record, cause: Cause) -> Command {
-    let standing = record.standing(&lease());
-    let end = lease_end(cause, &standing, &RetryPolicy::default(), NOW, 0.0);
-    settle(End::Decided { end, dead_retention: MINUTE })
+fn end(cause: Cause) -> Command {
+    settle(unacked(cause))
+}
+
+fn unacked(cause: Cause) -> End {
+    let policy = RetryPolicy::default();
+    End::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention: MINUTE })
 }
 
 fn failed() -> Cause {
@@ -133,6 +136,7 @@ fn redrive() -> Command {
         spacing: Duration::ZERO,
         ttl: None,
         target: None,
+        dry_run: false,
     })
 }
 
@@ -167,11 +171,11 @@ fn rows(columns: &[&dyn Fn(&Record) -> Command]) -> Vec<String> {
 /// The whole table of what workers and people can do, a row for each thing found, so that a change of it shows.
 #[test]
 fn the_table_of_the_life_cycle() {
-    let dead_letter = |record: &Record| end(record, Cause::DeadLettered { error: "x".into() });
+    let dead_letter = |_: &Record| end(Cause::DeadLettered { error: "x".into() });
     let columns: [&dyn Fn(&Record) -> Command; 9] = [
         &|_| ack(),
-        &|record| end(record, failed()),
-        &|record| end(record, released()),
+        &|_| end(failed()),
+        &|_| end(released()),
         &dead_letter,
         &|_| Command::Unclaim(TOKEN),
         &|_| Command::Delete { finished: None },
@@ -259,7 +263,7 @@ fn whatever_ends_the_lease_the_waiting_generation_begins_with_fresh_counters() {
     let spec = Spec { retry, ..Spec::default() };
     let record = Record { life: spent, spec, ..job(At::Next) };
     let causes = [Cause::Expired, Cause::Broken, failed(), released()];
-    let ends = causes.map(|cause| end(&record, cause)).into_iter().chain([ack()]);
+    let ends = causes.map(end).into_iter().chain([ack()]);
     for command in ends.chain([Command::Unclaim(TOKEN)]) {
         let decision = run(record.clone(), command.clone());
         let next = written(&decision);
@@ -303,7 +307,7 @@ fn a_tombstone_keeps_how_it_ended_and_nothing_else() {
     assert_eq!(repeat.change, Change::Keep);
     let settled = Settled { repeated: true, state: State::Succeeded };
     assert_eq!(repeat.answer, Answer::Settled(Ok(settled)));
-    let other = run(record.clone(), end(record, failed()));
+    let other = run(record.clone(), end(failed()));
     assert_eq!(other.answer, Answer::Settled(Err(Refused::Stale)));
 }
 
@@ -313,9 +317,7 @@ fn an_end_is_remembered_for_as_many_leases_as_attempts_are_kept() {
     for n in 0..=limit::ATTEMPTS_KEPT as u64 + 1 {
         let token = Token(n);
         record.phase = Phase::Running(Lease { token, ..lease() });
-        let policy = RetryPolicy::default();
-        let end = lease_end(released(), &record.standing(&lease()), &policy, NOW, 0.0);
-        let end = End::Decided { end, dead_retention: MINUTE };
+        let end = unacked(released());
         let settle = Command::Settle(Settle { token, deadline: None, end });
         record = written(&run(record, settle)).clone();
     }
@@ -402,6 +404,7 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
             spacing: MINUTE,
             ttl,
             target: target.clone(),
+            dry_run: false,
         });
         run(dead.clone(), command)
     };
@@ -426,7 +429,7 @@ fn a_redriven_job_moves_to_its_target_and_expires_by_its_ttl() {
 fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
     let record = job(At::State(State::Running));
     let guarded = |deadline| {
-        let Command::Settle(settle) = end(&record, Cause::Expired) else { unreachable!() };
+        let Command::Settle(settle) = end(Cause::Expired) else { unreachable!() };
         run(record.clone(), Command::Settle(Settle { deadline: Some(deadline), ..settle }))
     };
     let stale = guarded(NOW);
@@ -475,11 +478,11 @@ fn an_extend_sets_a_checkpoint_and_an_empty_one_clears_it() {
 #[test]
 fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     let running = || with_checkpoint(At::State(State::Running));
-    let broken = end(&running(), Cause::Broken);
+    let broken = end(Cause::Broken);
     let kept = [
-        run(running(), end(&running(), failed())),
-        run(running(), end(&running(), released())),
-        run(running(), end(&running(), Cause::Expired)),
+        run(running(), end(failed())),
+        run(running(), end(released())),
+        run(running(), end(Cause::Expired)),
         run(running(), broken),
         run(running(), Command::Unclaim(TOKEN)),
         run(running(), Command::Delete { finished: None }),
@@ -497,7 +500,7 @@ fn a_checkpoint_lasts_until_an_ack_or_another_generation() {
     let cleared = [
         run(running(), ack()),
         run(next(), ack()),
-        run(next(), end(&next(), released())),
+        run(next(), end(released())),
         run(next(), Command::Unclaim(TOKEN)),
         run(with_checkpoint(At::State(State::Ready)), enqueue(new("new!", OnConflict::Replace))),
         run(with_checkpoint(At::State(State::Dead)), enqueue(new("new!", OnConflict::Replace))),
@@ -528,13 +531,8 @@ fn what_a_worker_can_ask_for_is_told_apart() {
         Cause::Failed { .. } | Cause::Released { .. } | Cause::DeadLettered { .. } => (),
         Cause::Expired | Cause::Broken | Cause::Unserved => (),
     };
-    let record = job(At::State(State::Running));
     let mut codes: Vec<u8> = asked
-        .map(|cause| {
-            let standing = record.standing(&lease());
-            let end = lease_end(cause, &standing, &RetryPolicy::default(), NOW, 0.0);
-            settled_code(end.outcome, end.dead_lettered)
-        })
+        .map(|cause| settled_code(cause.outcome(), cause.is_dead_letter()))
         .into_iter()
         .chain([settled_code(AttemptOutcome::Succeeded, false)])
         .collect();

@@ -9,7 +9,7 @@ use crate::domain::rings::{Mark, Members, Records};
 use crate::domain::{EnqueueOutcome, OnConflict, State, When};
 use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::ShardError;
-use crate::shards::faulty::{Fault, Faulty};
+use crate::store::faulty::{Fault, FaultStore};
 use crate::store::{self, Beat, Store as _};
 
 const IDS: usize = 200;
@@ -98,7 +98,7 @@ async fn a_shard_that_drains_gets_no_new_job_and_keeps_its_own() {
     assert!(!shards(&two.accept(drafts(2 * IDS)).await).contains("s1"));
     is_where_it_was(&two, &old).await;
     // Taken out of the configuration it is the same ring, so that nothing moves.
-    let rest: Vec<Arc<Faulty>> = vec![Arc::clone(&stores[0]), Arc::clone(&stores[2])];
+    let rest: Vec<Arc<FaultStore>> = vec![Arc::clone(&stores[0]), Arc::clone(&stores[2])];
     let without = Ring::joined(&rest, 3).await;
     assert_eq!(without.scheduler.shards().fingerprint(), one.scheduler.shards().fingerprint());
     is_where_it_was(&without, &new).await;

@@ -13,8 +13,8 @@ use super::*;
 use crate::domain::lifecycle::Cause;
 use crate::domain::ring::ShardState;
 use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
-use crate::shards::faulty::Fault;
 use crate::shards::{RUN_MAX, ShardError};
+use crate::store::faulty::Fault;
 use crate::store::{self, Ask, Claim, Delete, Store as _, Taker};
 use ring::{Ring, draft, key, named, patience};
 

@@ -16,8 +16,8 @@ use crate::scheduler::{
     AckItem, Draft, JobsPage, ListJobs, NackItem, Places, RedriveJobs, SetShardStateError,
 };
 use crate::shards::ShardError;
-use crate::shards::faulty::{Fault, Faulty};
-use crate::store::{Error, Store as _};
+use crate::store::Error;
+use crate::store::faulty::{Fault, FaultStore};
 
 fn all_of(topic: &str, state: State, limit: usize) -> ListJobs {
     let (topic, after) = (TopicName::stored(topic), Places::default());
@@ -232,7 +232,7 @@ async fn dead_letters_of_all_shards_go_back_or_to_the_owners_of_their_ids_elsewh
 async fn dead_letters_are_met_whatever_the_time_is_on_their_shard() {
     for micros in [-3_600_000_000, 3_600_000_000] {
         let there = ManualClock::new(Time(Clock::system().now().0 + micros));
-        let stores = vec![Faulty::new("s0", &Clock::Manual(there))];
+        let stores = vec![FaultStore::new("s0", &Clock::Manual(there))];
         let ring = Ring::over(stores, &[ShardState::Active], 1);
         ring.accept(vec![draft("a"); 3]).await;
         bury(&ring, "a").await;

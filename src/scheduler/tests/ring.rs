@@ -10,15 +10,15 @@ use crate::domain::ring::ShardState;
 use crate::domain::{JobId, JobKey, OnConflict, Spec, TopicName, When};
 use crate::metrics::Metrics;
 use crate::scheduler::{Draft, EnqueueError, Enqueued, Replica, Scheduler};
-use crate::shards::faulty::Faulty;
 use crate::shards::{Member, Patience, Shards};
+use crate::store::faulty::FaultStore;
 use crate::store::{Stats, Store as _};
 
 /// Longer than anything that should come at once, on a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) struct Ring {
-    pub(crate) stores: Vec<Arc<Faulty>>,
+    pub(crate) stores: Vec<Arc<FaultStore>>,
     pub(crate) scheduler: Scheduler,
 }
 
@@ -33,15 +33,15 @@ impl Ring {
     }
 
     /// So many shards without a server.
-    pub(crate) fn stores(count: usize) -> Vec<Arc<Faulty>> {
+    pub(crate) fn stores(count: usize) -> Vec<Arc<FaultStore>> {
         let clock = Clock::system();
-        (0..count).map(|n| Faulty::new(&format!("s{n}"), &clock)).collect()
+        (0..count).map(|n| FaultStore::new(&format!("s{n}"), &clock)).collect()
     }
 
     /// A replica of that nonce over these shards.
-    pub(crate) fn over(stores: Vec<Arc<Faulty>>, states: &[ShardState], nonce: u32) -> Ring {
+    pub(crate) fn over(stores: Vec<Arc<FaultStore>>, states: &[ShardState], nonce: u32) -> Ring {
         let (clock, metrics) = (Clock::system(), Metrics::new());
-        let member = |(store, &state): (&Arc<Faulty>, &ShardState)| Member {
+        let member = |(store, &state): (&Arc<FaultStore>, &ShardState)| Member {
             state,
             ..Member::from(Arc::clone(store))
         };
@@ -52,7 +52,7 @@ impl Ring {
     }
 
     /// A replica over these shards that has joined the others.
-    pub(crate) async fn joined(stores: &[Arc<Faulty>], nonce: u32) -> Ring {
+    pub(crate) async fn joined(stores: &[Arc<FaultStore>], nonce: u32) -> Ring {
         let states = vec![ShardState::Active; stores.len()];
         let ring = Ring::over(stores.to_vec(), &states, nonce);
         ring.scheduler.shards().join(nonce, ring.scheduler.clock()).await;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::domain::ShardName;
 use crate::metrics::ShardMetrics;
 use crate::said::Said;
-use crate::store::{self, Error, Store};
+use crate::store::{self, Applied, Error, Request, Store, worst};
 
 use super::breaker::{Breaker, Kind, Opened};
 use super::op::Op;
@@ -132,13 +132,34 @@ impl Guard {
         let took = begin.elapsed();
         self.metrics.op(op.name(), took);
         let kind = kind(&answer, took);
-        let late = |_| Err(Error::Unknown(format!("no answer within {limit:?}")));
-        let result = answer.unwrap_or_else(late);
+        let result = answer.unwrap_or_else(|_| Err(late(limit)));
         match &result {
             Ok(_) => self.breaker.succeeded(op.access()),
             Err(error) => self.failed(op, kind, error, begin),
         }
         result
+    }
+
+    /// Makes a call of `op` about many jobs, of at most `limit`. What it answers of the shard as a whole counts here; what
+    /// is wrong with one job does not.
+    pub(super) async fn call_each(
+        self: &Arc<Self>,
+        op: Op,
+        limit: Duration,
+        requests: Vec<Request>,
+    ) -> Vec<store::Result<Applied>> {
+        let (count, mut answers) = (requests.len(), None);
+        let call = async {
+            let applied = self.store.apply(requests).await;
+            let said = worst(&applied).cloned().map_or(Ok(()), Err);
+            answers = Some(applied);
+            said
+        };
+        let said = self.call(op, limit, call).await;
+        answers.unwrap_or_else(|| {
+            let error = said.err().unwrap_or_else(|| late(limit));
+            (0..count).map(|_| Err(error.clone())).collect()
+        })
     }
 
     /// Makes a call of `op` that is many calls of the store, of `limit` altogether. That it takes long says nothing;
@@ -202,6 +223,10 @@ impl Guard {
             tracing::warn!(%shard, op, suppressed, %error, "a store call was refused");
         }
     }
+}
+
+fn late(limit: Duration) -> Error {
+    Error::Unknown(format!("no answer within {limit:?}"))
 }
 
 /// What a failure looks like that came, or did not come, after that time.

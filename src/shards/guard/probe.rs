@@ -7,13 +7,16 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use crate::domain::{JobId, JobKey, Token, TopicName};
-use crate::store::{About, Error, Event, LeaseRef, Trouble, Unclaim};
+use crate::store::{About, Error, Event, Trouble};
 
 use super::super::breaker::{Access, Kind, Opened};
 use super::super::op::Op;
 use super::doubt::Seen;
 use super::{Guard, answers, kind, words};
+
+/// The claim that a probe gives up: none has this nonce, so it writes and changes nothing. A shard that can be read but
+/// not written is no use.
+const NO_CLAIM: u32 = 0;
 
 // === impl Guard ===
 
@@ -96,7 +99,7 @@ impl Guard {
     /// Whether the shard answers; not so when it says that it cannot be used.
     async fn ask(&self) -> Result<(), (Kind, Error)> {
         let (limit, begin) = (self.patience.claim, Instant::now());
-        let answer = tokio::time::timeout(limit, self.store.unclaim(nothing())).await;
+        let answer = tokio::time::timeout(limit, self.store.void(NO_CLAIM)).await;
         let kind = kind(&answer, begin.elapsed());
         match answer {
             Ok(Err(error)) if !answers(&error) => Err((kind, error)),
@@ -205,11 +208,4 @@ async fn heard(events: &mut broadcast::Receiver<Event>) {
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }
-}
-
-/// A write that changes nothing, because no topic of a user has this name: a shard that can be read
-/// but not written is no use.
-fn nothing() -> Unclaim {
-    let key = JobKey { topic: TopicName::stored("ringq.probe"), id: JobId::stored("probe") };
-    Unclaim::Leases(vec![LeaseRef { key, token: Token(0) }])
 }

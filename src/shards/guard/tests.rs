@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
 use crate::metrics::Metrics;
-use crate::shards::faulty::{Fault, Faulty};
+use crate::store::faulty::{Fault, FaultStore};
 use crate::store::{About, Event, Events};
 
 use super::*;
@@ -53,7 +53,7 @@ fn lines() -> Vec<String> {
     LOG.with_borrow(|log| log.clone().unwrap())
 }
 
-fn guard(store: &Arc<Faulty>, patience: Patience) -> Arc<Guard> {
+fn guard(store: &Arc<FaultStore>, patience: Patience) -> Arc<Guard> {
     let (shard, down) = (Arc::clone(store), watch::Sender::new(0));
     Arc::new(Guard::new(shard, Metrics::new().shard("s0"), patience, down))
 }
@@ -62,7 +62,7 @@ fn hasty() -> Patience {
     Patience { probes: (10 * SOON, 10 * SOON), ..Patience::default() }
 }
 
-async fn call(guard: &Arc<Guard>, store: &Faulty) -> bool {
+async fn call(guard: &Arc<Guard>, store: &FaultStore) -> bool {
     guard.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
@@ -75,7 +75,7 @@ async fn sure(guard: &Guard) {
 
 #[tokio::test]
 async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
     store.set(Fault::Refuses);
@@ -93,7 +93,7 @@ async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
 
 #[tokio::test]
 async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number_and_end() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number
 
 #[tokio::test]
 async fn failures_of_a_shard_that_is_known_not_to_answer_are_told_no_more() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
     guard.doubt.cast(Some((Op::Info, &Error::Unavailable("lost".into()))));
@@ -124,7 +124,7 @@ async fn failures_of_a_shard_that_is_known_not_to_answer_are_told_no_more() {
 
 #[tokio::test]
 async fn an_outage_that_ends_at_once_is_told_by_its_two_lines() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
     // Its answer comes when all is over.
@@ -151,7 +151,7 @@ async fn an_outage_that_ends_at_once_is_told_by_its_two_lines() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_answers_probes_and_nothing_else_is_left_alone() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     for is_open in [false, true] {
         let late = async {
@@ -169,7 +169,7 @@ async fn a_shard_that_answers_probes_and_nothing_else_is_left_alone() {
 
 #[tokio::test]
 async fn a_shard_of_which_nothing_is_heard_any_more_is_asked_without_any_call() {
-    let (store, events) = (Faulty::new("s0", &Clock::system()), Events::new());
+    let (store, events) = (FaultStore::new("s0", &Clock::system()), Events::new());
     let guard = guard(&store, hasty());
     guard.listen(events.about(About::Shard));
     store.set(Fault::Refuses);
@@ -187,7 +187,7 @@ async fn a_shard_of_which_nothing_is_heard_any_more_is_asked_without_any_call() 
 
 #[tokio::test]
 async fn an_idle_shard_of_which_nothing_is_heard_is_asked_at_once() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     for (fault, is_open) in [(Fault::None, false), (Fault::Refuses, true)] {
         store.set(fault);
@@ -201,7 +201,7 @@ async fn an_idle_shard_of_which_nothing_is_heard_is_asked_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience::default());
     begin_log();
     let refuse = async || {
@@ -221,7 +221,7 @@ async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
 #[tokio::test]
 async fn a_shard_that_is_heard_of_is_asked_at_once() {
     let late = LATE_ENOUGH;
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience { probes: (late, late), ..Patience::default() });
     store.set(Fault::Refuses);
     while !guard.breaker().is_open() {
@@ -235,7 +235,7 @@ async fn a_shard_that_is_heard_of_is_asked_at_once() {
 
 #[tokio::test]
 async fn a_long_call_that_takes_longer_than_others_may_opens_nothing() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience { answer: SOON, ..hasty() });
     let many_steps = async {
         tokio::time::sleep(50 * SOON).await;
@@ -252,7 +252,7 @@ async fn a_long_call_that_takes_longer_than_others_may_opens_nothing() {
 
 #[tokio::test]
 async fn a_long_call_ends_when_its_shard_is_found_not_to_answer() {
-    let store = Faulty::new("s0", &Clock::system());
+    let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     let endless = std::future::pending::<store::Result<()>>();
     let mut long = pin!(guard.long_call(Op::Info, LATE_ENOUGH, endless));

@@ -1,20 +1,19 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
-use crate::domain::engine::{self, Command};
-use crate::domain::{Time, limit};
-use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Result, Tied};
+use crate::domain::engine::{self, Answer, Command, Moment};
+use crate::domain::{JobKey, Time, Token, limit};
+use crate::store::{Adopt, Adoptee, Applied, Lease, LeaseRef, Refused, Request, Result, Tied};
 
-use super::apply::{Request, repeated};
 use super::entry::{Entry, clamped, micros};
-use super::reply::unexpected;
+use super::rounds::repeated;
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
-type Answer<T> = std::result::Result<T, Refused>;
+type Leases = Vec<std::result::Result<Lease, Refused>>;
 
 impl RedisStore {
     /// [`Store::leases`](crate::store::Store::leases).
-    pub(super) async fn leases(&self, refs: Vec<LeaseRef>) -> Result<Vec<Answer<Lease>>> {
+    pub(super) async fn leases(&self, refs: Vec<LeaseRef>) -> Result<Leases> {
         let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
         let found = self.stored(&keys, false).await?;
         let lease = |(lease, (now, stored)): (LeaseRef, (Time, Option<(Entry, _)>))| {
@@ -26,76 +25,63 @@ impl RedisStore {
         Ok(refs.into_iter().zip(found).map(lease).collect())
     }
 
-    /// [`Store::extend`](crate::store::Store::extend).
-    pub(super) async fn extend(&self, items: Vec<Extend>) -> Result<Vec<Answer<Time>>> {
-        let mut extended = Vec::with_capacity(items.len());
-        for part in items.chunks(limit::CALL_JOBS_MAX) {
-            let answers = self.extend_part(part).await;
-            extended.extend(answers.map_err(|error| super::after(error, !extended.is_empty()))?);
-        }
-        Ok(extended)
-    }
-
-    /// Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there is no such lease, are left to
-    /// the engine.
-    async fn extend_part(&self, items: &[Extend]) -> Result<Vec<Answer<Time>>> {
-        let mut answers = vec![Err(Refused::NotFound); items.len()];
-        let repeated = repeated(items.iter().map(|item| &item.lease.key));
-        let is_bare = |item: &Extend| item.progress.is_none() && item.checkpoint.is_none();
-        let goes = |item: &Extend| is_bare(item) && !repeated.contains(&item.lease.key);
+    /// Moves deadlines. Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there
+    /// is no such lease, are left to the engine.
+    pub(super) async fn extend(&self, requests: &[&Request]) -> Vec<Result<Applied>> {
+        let repeated = repeated(requests.iter().map(|request| &request.key));
+        let is_bare = |request: &Request| match &request.command {
+            Command::Extend(extend) => extend.progress.is_none() && extend.checkpoint.is_none(),
+            _ => false,
+        };
+        let goes = |request: &Request| is_bare(request) && !repeated.contains(&request.key);
         let (patches, mut others): (Vec<usize>, Vec<usize>) =
-            (0..items.len()).partition(|&index| goes(&items[index]));
+            (0..requests.len()).partition(|&index| goes(requests[index]));
+        let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
         if !patches.is_empty() {
-            let deadlines = self.patch(patches.iter().map(|&index| &items[index])).await?;
-            for (index, deadline) in patches.into_iter().zip(deadlines) {
-                match deadline {
-                    Some(deadline) => answers[index] = Ok(deadline),
-                    None => others.push(index),
+            let part: Vec<&Request> = patches.iter().map(|&index| requests[index]).collect();
+            match self.patch(&part).await {
+                Ok(patched) => {
+                    for (index, applied) in patches.into_iter().zip(patched) {
+                        match applied {
+                            Some(applied) => answers[index] = Some(Ok(applied)),
+                            None => others.push(index),
+                        }
+                    }
+                }
+                Err(error) => {
+                    patches.iter().for_each(|&index| answers[index] = Some(Err(error.clone())));
                 }
             }
         }
         others.sort_unstable();
-        let request = |&index: &usize| {
-            let Extend { lease, until, .. } = &items[index];
-            let command = Command::Extend(items[index].command());
-            Request { key: lease.key.clone(), command, until: *until }
-        };
-        let requests: Vec<_> = others.iter().map(request).collect();
-        let outcomes = self.apply_all(&requests).await;
-        let outcomes = outcomes.map_err(|error| super::after(error, others.len() < items.len()))?;
-        for (index, outcome) in others.into_iter().zip(outcomes) {
-            answers[index] = match outcome.answer {
-                engine::Answer::Extended(extended) => {
-                    let deadline = extended.map(|deadline| outcome.time(deadline));
-                    self.hints.reap_at(deadline.ok());
-                    deadline
-                }
-                _ => return Err(unexpected("an extend")),
-            };
-        }
-        Ok(answers)
+        let left: Vec<&Request> = others.iter().map(|&index| requests[index]).collect();
+        let decided = self.decide(&left).await;
+        others.into_iter().zip(decided).for_each(|(at, answer)| answers[at] = Some(answer));
+        answers.into_iter().flatten().collect()
     }
 
-    /// Moves deadlines; of each lease the new one, if it is there.
-    async fn patch<'a>(
-        &self,
-        items: impl Iterator<Item = &'a Extend> + Clone,
-    ) -> Result<Vec<Option<Time>>> {
-        let until = items.clone().filter_map(|item| item.until).min();
+    /// Moves deadlines; of each lease what became of it, if it is there.
+    async fn patch(&self, requests: &[&Request]) -> Result<Vec<Option<Applied>>> {
+        let until = requests.iter().filter_map(|request| request.until).min();
         let mut call = self.shard.write_call(Verb::Extend, until).await?;
-        for Extend { lease, duration, progress: _, checkpoint: _, lapsed, until: _ } in
-            items.clone()
-        {
-            add_lease(&mut call, lease);
+        for request in requests {
+            let Command::Extend(extend) = &request.command else { continue };
+            let engine::Extend { token, duration, lapsed, .. } = extend;
+            add_lease(&mut call, &request.key, *token);
             call.arg(duration.map(micros).map_or(String::new(), |micros| micros.to_string()));
             let (deadline, served) = lapsed.map(|l| (l.deadline.0, l.served.0)).unzip();
             call.arg(deadline.map_or(String::new(), |time| time.to_string()));
             call.arg(served.map_or(String::new(), |time| time.to_string()));
         }
         let mut reply = self.run(Lane::Write, &call).await?;
-        reply.time()?;
+        let now = reply.time()?;
         self.hints.reap_at(reply.maybe_time()?);
-        items.map(|_| reply.maybe_time()).collect()
+        let durability = self.shard.durability.reach().plain;
+        let applied = |deadline: Time| {
+            let answer = Answer::Extended(Ok(Moment::fixed(deadline)));
+            Applied { answer, record: None, now, durability }
+        };
+        requests.iter().map(|_| Ok(reply.maybe_time()?.map(applied))).collect()
     }
 
     /// [`Store::detach`](crate::store::Store::detach).
@@ -132,13 +118,12 @@ impl RedisStore {
 }
 
 /// Names one lease and the stream that answers for it: topic, id, token, owner, stream.
-fn add_tied(call: &mut Call, tied: &Tied) {
-    add_lease(call, &tied.lease);
-    call.arg(tied.stream.owner).arg(tied.stream.stream);
+fn add_tied(call: &mut Call, Tied { lease, stream }: &Tied) {
+    add_lease(call, &lease.key, lease.token);
+    call.arg(stream.owner).arg(stream.stream);
 }
 
 /// Names one lease: topic, id, token.
-pub(super) fn add_lease(call: &mut Call, lease: &LeaseRef) {
-    let LeaseRef { key, token } = lease;
+fn add_lease(call: &mut Call, key: &JobKey, token: Token) {
     call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(&token.0.to_be_bytes());
 }

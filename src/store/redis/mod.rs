@@ -1,27 +1,27 @@
 //! A plain Redis as a shard: the same verbs as everywhere, each one script or a few.
 //!
 //! Rust decides, the scripts move: what is asked of jobs that are there is decided by [`crate::domain::engine`] on what
-//! `load` has read, and `commit` writes it if they are still what they were (`apply.rs`). Three fast paths do the same
+//! `load` has read, and `commit` writes it if they are still what they were (`rounds.rs`). Three fast paths do the same
 //! by themselves: the enqueue of a job whose id is free, the claim, and the ack that leaves nothing or a tombstone. The
 //! keys are described in `keys.rs`, what lies under them in `entry.rs`, where each field is in `layout.rs`.
 //!
 //! What is due is decided by the clock of Redis, which scripts read themselves.
 //!
-//! | file | verbs | scripts that it calls |
+//! | file | what of the store | scripts that it calls |
 //! |---|---|---|
-//! | `apply.rs` | none: what the others leave to the engine | `load`, `commit`, `put` for what needs memory |
+//! | `apply.rs` | `apply`: which way each command goes | none of its own |
+//! | `enqueue.rs` | none: the way of new jobs | `enqueue` |
+//! | `settle.rs` | none: the way of acks | `settle` |
+//! | `rounds.rs` | none: the way of all others, as the engine decides | `load`, `commit`, `put` for what needs memory |
 //! | `beat.rs` | `beat`, `set_state` | `beat`, `set_state` |
-//! | `change.rs` | `delete`, `reschedule`, `redrive` | none of its own |
 //! | `claim.rs` | `claim` | `claim` |
-//! | `enqueue.rs` | `enqueue` | `enqueue` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
-//! | `leases.rs` | `leases`, `extend`, `detach`, `adopt` | `adopt`, `detach`, `extend`; leases are read as jobs are |
+//! | `leases.rs` | `leases`, `detach`, `adopt`, and the way of deadlines | `adopt`, `detach`, `extend`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
-//! | `settle.rs` | `settle` | `settle` |
+//! | `select.rs` | `select`, `void` | `reap`, `running`, `void` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
-//! | `unclaim.rs` | `unclaim` | `void`, `commit` of nothing |
-//! | `upkeep.rs` | `reap`, `prune`, `orphans`, `leases_of`, `tidy` | `reap`, `prune`, `running`, `tidy` |
+//! | `upkeep.rs` | `prune`, `tidy` | `prune`, `tidy` |
 //!
 //! | script of `lib/` | what others include it for |
 //! |---|---|
@@ -37,7 +37,7 @@
 mod address;
 mod apply;
 mod beat;
-mod change;
+mod book;
 mod check;
 mod claim;
 mod commit;
@@ -60,14 +60,16 @@ mod observe;
 mod open;
 mod query;
 mod reply;
+mod rounds;
 mod route;
 mod script;
+mod select;
 mod sentinel;
 mod settle;
 mod shard;
 #[cfg(test)]
 mod tests;
-mod unclaim;
+mod turns;
 mod upkeep;
 mod url;
 mod version;
@@ -83,19 +85,18 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, StreamId, Time, TopicName};
+use crate::domain::{Job, JobKey, ShardName, TopicName};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Error, Event, Extend, Ids,
-    Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven, Refused,
-    Reply, Reschedule, Rescheduled, Result, Settle, Settled, Stats, Store, Tidied, Tied, Topic,
-    Trouble, Unclaim, Undone, codec,
+    About, Adopt, Applied, Beat, Census, Claim, Claims, Error, Event, Ids, Info, Lease, LeaseRef,
+    List, Page, Pruned, Reach, Refused, Reply, Request, Result, Select, Selected, Stats, Store,
+    Tidied, Tied, Topic, Trouble, codec,
 };
 
-use apply::Turns;
 use hints::Hints;
 use link::Lane;
 use script::{Call, Verb};
 use shard::Shard;
+use turns::Turns;
 
 pub use address::{Address, Tls};
 pub use open::{Config, OpenError};
@@ -181,47 +182,28 @@ impl Store for RedisStore {
         self.shard.contact.trouble()
     }
 
-    fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
-        Box::pin(async {
-            self.shard.contact.admit_jobs()?;
-            self.enqueue(jobs).await
-        })
+    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied>>> {
+        Box::pin(self.apply(requests))
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
         Box::pin(self.claim(claim))
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
-        Box::pin(self.unclaim(what))
+    fn void(&self, nonce: u32) -> Reply<'_, ()> {
+        Box::pin(self.void(nonce))
+    }
+
+    fn select(&self, what: Select) -> Reply<'_, Selected> {
+        Box::pin(self.select(what))
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>> {
         Box::pin(self.leases(refs))
     }
 
-    fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<std::result::Result<Settled, Refused>>> {
-        Box::pin(self.settle(items))
-    }
-
-    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<std::result::Result<Time, Refused>>> {
-        Box::pin(self.extend(items))
-    }
-
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
         Box::pin(self.get(keys, full))
-    }
-
-    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
-        Box::pin(self.delete(items))
-    }
-
-    fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
-        Box::pin(self.reschedule(items))
-    }
-
-    fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
-        Box::pin(self.redrive(redrive))
     }
 
     fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
@@ -230,18 +212,6 @@ impl Store for RedisStore {
 
     fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
         Box::pin(self.adopt(adopt))
-    }
-
-    fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
-        Box::pin(self.reap(limit))
-    }
-
-    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
-        Box::pin(self.orphans(living))
-    }
-
-    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
-        Box::pin(self.leases_of(streams))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {

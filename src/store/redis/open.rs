@@ -8,11 +8,11 @@ use crate::clock::Clock;
 use crate::domain::ShardName;
 
 use super::address::Address;
-use super::apply::Turns;
 use super::hints::Hints;
 use super::link::Link;
 use super::route::Route;
 use super::shard::Shard;
+use super::turns::Turns;
 use super::{CALLS_MAX, RedisStore, hear, observe};
 
 pub use super::check::OpenError;

@@ -11,7 +11,7 @@ use crate::store::{Cursor, Ids, List, Listed, Page, Result, Stats, Topic};
 use super::member::{arrival_of, id_of};
 use super::reply::Reply;
 use super::script::{Call, Verb};
-use super::upkeep::Run;
+use super::select::Run;
 use super::{Lane, RedisStore};
 
 /// Steps of a list that find nothing, as all that they look at are gaps: with [`limit::CALL_LOOKS_MAX`] for each one

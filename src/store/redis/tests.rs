@@ -30,7 +30,10 @@ fn called(file: &str) -> Vec<&'static str> {
 fn methods() -> Vec<&'static str> {
     let (_, store) = MODULE.split_once("impl Store for").unwrap();
     let methods = store.split("    fn ").skip(1);
-    let asks = |method: &&str| method.split_once('{').unwrap().0.contains("Reply<");
+    let asks = |method: &&str| {
+        let (signature, _) = method.split_once('{').unwrap();
+        signature.contains("Reply<") || signature.contains("Vec<Result<")
+    };
     methods.filter(asks).map(|method| method.split_once('(').unwrap().0).collect()
 }
 

@@ -1,70 +1,172 @@
-//! Runs the engine on the records of a shard, within the transaction that writes them.
+//! [`Store::apply`](crate::store::Store::apply): a call is one transaction. Three fast paths do by themselves what the
+//! engine would do where there is nothing to decide.
 
-use rusqlite::params;
+use std::ops::Range;
+use std::sync::Arc;
 
-use crate::domain::JobKey;
-use crate::domain::engine::{self, Answer, Command, Decision, Found, Memory, Prior, Unwritten};
+use tokio::time::Instant;
 
-use super::beat;
+use crate::domain::engine::{self, Answer, Command, End, Record};
+use crate::domain::{Durability, JobKey};
+use crate::store::{Applied, Error, Request, Result};
+
+use super::decide::{apply, find};
 use super::fault::Done;
-use super::record::{BY_ID, Row};
-use super::session::Session;
-use super::write::write;
+use super::session::{Reused, Session};
+use super::write::StoredJob;
+use super::writer::{Sync, Writer};
+use super::{enqueue, leases, settle};
 
-/// Applies a command to the job of this key, with all that follows from it.
-pub(super) fn apply(session: &mut Session<'_>, key: &JobKey, command: &Command) -> Done<Answer> {
-    let row = find(session, key)?;
-    apply_to(session, key, row.as_ref(), command)
+/// A request whose blobs are encoded, which happens before it reaches the writer.
+struct Prepared {
+    key: JobKey,
+    command: Command,
+    /// Of an enqueue.
+    stored: Option<StoredJob>,
+    until: Option<Instant>,
 }
 
-/// As [`apply`], where the row of the job, if there is one, is known.
-pub(super) fn apply_to(
-    session: &mut Session<'_>,
-    key: &JobKey,
-    row: Option<&Row>,
-    command: &Command,
-) -> Done<Answer> {
-    let decision = decide(session, key, row, command)?;
-    write(session, key, row, &decision)?;
-    for (key, follow_up) in decision.effects.follow_ups {
-        apply(session, &key, &Command::Enqueue(Box::new(follow_up)))?;
+/// Some of the requests of a call.
+struct Part {
+    requests: Arc<Vec<Prepared>>,
+    range: Range<usize>,
+}
+
+// === impl Prepared ===
+
+impl Prepared {
+    fn new(request: Request) -> Prepared {
+        let Request { key, command, until, .. } = request;
+        let stored = match &command {
+            Command::Enqueue(new) => Some(StoredJob::new(&new.spec)),
+            _ => None,
+        };
+        Prepared { key, command, stored, until }
     }
-    Ok(decision.answer)
+
+    /// How much it must survive.
+    fn sync(&self) -> Sync {
+        match &self.command {
+            Command::Enqueue(_) => Sync::Grow,
+            // Follow-ups and checkpoints take room; one that is refused leaves its lease as it is.
+            Command::Settle(settle) => match &settle.end {
+                End::Ack { follow_ups, .. } if !follow_ups.is_empty() => Sync::Grow,
+                End::Ack { .. } | End::Unacked(_) => Sync::Full,
+            },
+            Command::Extend(extend) if extend.grows() => Sync::Grow,
+            Command::Unclaim(_) | Command::Prune => Sync::Lazy,
+            _ => Sync::Full,
+        }
+    }
 }
 
-/// What becomes of the job of this key; nothing is written.
-pub(super) fn decide(
-    session: &mut Session<'_>,
-    key: &JobKey,
-    row: Option<&Row>,
-    command: &Command,
-) -> Done<Decision> {
-    let found = match row {
-        Some(row) => Found::Record(Box::new(row.record.clone())),
-        None => Found::Nothing(memory(session, key, command)?),
+// === impl Part ===
+
+impl Part {
+    fn requests(&self) -> &[Prepared] {
+        &self.requests[self.range.clone()]
+    }
+
+    fn until(&self) -> Option<Instant> {
+        self.requests().iter().filter_map(|request| request.until).min()
+    }
+
+    fn sync(&self) -> Sync {
+        let syncs = || self.requests().iter().map(Prepared::sync);
+        [Sync::Grow, Sync::Full]
+            .into_iter()
+            .find(|&most| syncs().any(|sync| sync == most))
+            .unwrap_or(Sync::Lazy)
+    }
+}
+
+/// Applies a call in one transaction; if something in it fails, each of its commands in one of its own, so that what is
+/// wrong with one does not fail the others.
+pub(super) async fn apply_all(
+    writer: &Writer,
+    requests: Vec<Request>,
+    durability: Durability,
+) -> Vec<Result<Applied>> {
+    let count = requests.len();
+    let requests: Arc<Vec<_>> = Arc::new(requests.into_iter().map(Prepared::new).collect());
+    let run = async |range: Range<usize>| {
+        let part = Part { requests: Arc::clone(&requests), range };
+        writer.call_until(part.until(), part.sync(), part.range.len(), part, apply_part).await
     };
-    Ok(engine::apply(found, command, session.now))
+    let mut results = match run(0..count).await {
+        Ok(applied) => applied.into_iter().map(Ok).collect(),
+        Err(error) if count > 1 && is_of_one(&error, &requests) => {
+            let mut results = Vec::with_capacity(count);
+            for at in 0..count {
+                results.push(run(at..at + 1).await.and_then(one));
+            }
+            results
+        }
+        Err(error) => vec![Err(error); count],
+    };
+    let applied = results.iter_mut().flatten();
+    applied.for_each(|applied: &mut Applied| applied.durability = durability);
+    results
 }
 
-/// The row of the job of this key.
-pub(super) fn find(session: &mut Session<'_>, key: &JobKey) -> Done<Option<Row>> {
-    let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
-    Row::find(&mut session.prepare(BY_ID)?, params![topic, key.id.as_str()])
+fn one(applied: Vec<Applied>) -> Result<Applied> {
+    let none = || Error::Unavailable("the store has not answered".into());
+    applied.into_iter().next().ok_or_else(none)
 }
 
-/// What is known of an id without a record, where that matters.
-fn memory(session: &mut Session<'_>, key: &JobKey, command: &Command) -> Done<Memory> {
-    if !matches!(command, Command::Enqueue(new) if new.prior == Prior::Itself) {
-        return Ok(Memory::Free);
+/// Whether a failure may be that of one command among others, and nothing was written.
+fn is_of_one(error: &Error, requests: &[Prepared]) -> bool {
+    let now = Instant::now();
+    let is_late = |request: &Prepared| request.until.is_some_and(|until| until <= now);
+    match error {
+        Error::Full(_) | Error::Corrupt(_) | Error::Contention(_) => true,
+        Error::Unavailable(_) => requests.iter().any(is_late) && !requests.iter().all(is_late),
+        Error::Unknown(_) => false,
     }
-    if let Some(topic) = session.topic(&key.topic)?
-        && let Some(state) = session.recalled(topic, &key.id)
-    {
-        return Ok(Memory::Ended(state));
+}
+
+fn apply_part(session: &mut Session<'_>, part: &Part) -> Done<Vec<Applied>> {
+    let mut insert = Reused::new(enqueue::INSERT);
+    let mut ack = Reused::new(settle::PLAIN);
+    let mut extend = Reused::new(leases::EXTEND);
+    let (mut applied, mut redriven) = (Vec::with_capacity(part.range.len()), 0);
+    for request in part.requests() {
+        let fast = match &request.command {
+            Command::Enqueue(new) => match &request.stored {
+                Some(stored) => enqueue::create(session, &mut insert, &request.key, new, stored)?,
+                None => None,
+            },
+            Command::Settle(settle) => settle::ack(session, &mut ack, &request.key, settle)?,
+            Command::Extend(item) => leases::patch(session, &mut extend, &request.key, item)?,
+            _ => None,
+        };
+        let (answer, record) = match (fast, &request.command) {
+            (Some(answer), _) => (answer, None),
+            (None, Command::Redrive(redrive)) => {
+                let done = redrive_one(session, &request.key, redrive.after(redriven))?;
+                redriven += u32::from(done.1.is_some());
+                done
+            }
+            (None, command) => apply(session, &request.key, command)?,
+        };
+        let (record, now) = (record.map(Box::new), session.now);
+        applied.push(Applied { answer, record, now, durability: Durability::Memory });
     }
-    Ok(match session.refusal(&key.id) {
-        Some(why) => Memory::Refuses(why),
-        None if beat::drains(session)? => Memory::Refuses(Unwritten::Draining),
-        None => Memory::Free,
-    })
+    Ok(applied)
+}
+
+/// A job that moves to another topic needs its id free there, after all that the clock has brought about.
+fn redrive_one(
+    session: &mut Session<'_>,
+    key: &JobKey,
+    redrive: engine::Redrive,
+) -> Done<(Answer, Option<Record>)> {
+    if let Some(topic) = &redrive.target {
+        let target = JobKey { topic: topic.clone(), id: key.id.clone() };
+        apply(session, &target, &Command::Prune)?;
+        if find(session, &target)?.is_some() {
+            return Ok((Answer::Done(false), None));
+        }
+    }
+    apply(session, key, &Command::Redrive(redrive))
 }

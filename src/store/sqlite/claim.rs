@@ -11,7 +11,7 @@ use crate::domain::engine::Command;
 use crate::domain::{JobId, JobKey, Payload, Spec, Time, Token, TopicName, limit};
 use crate::store::{Ask, Claim, Claimed, Claims, Leased, Rest, Taker, codec};
 
-use super::apply::apply_to;
+use super::decide::apply_to;
 use super::fault::Done;
 use super::record::{self, BY_KEY, Row, micros, payload_key, signed};
 use super::session::Session;

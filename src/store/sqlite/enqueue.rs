@@ -1,77 +1,36 @@
-//! Enqueue: write a job. What has its id already is left to the engine.
+//! The fast path of a job whose id is free.
 
-use rusqlite::{CachedStatement, params};
+use rusqlite::params;
 
-use crate::domain::engine::{self, Answer, Command, Moment, Placement, Prior};
-use crate::domain::{Durability, EnqueueOutcome, JobKey, State};
-use crate::store::{Enqueue, NewJob, codec};
+use crate::domain::engine::{self, Answer, Moment, Placement, Prior};
+use crate::domain::{EnqueueOutcome, JobKey, State};
+use crate::store::codec;
 
-use super::apply::apply;
 use super::fault::Done;
 use super::record::{micros, rank_of, signed};
-use super::session::{Session, Total};
+use super::session::{Reused, Session, Total};
 use super::sql::statement;
-use super::write::{StoredPayload, announce};
+use super::write::{StoredJob, announce};
 
-const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
+pub(super) const INSERT: &str = statement(include_str!("enqueue.sql"), "insert");
 
-/// A job with its blobs encoded, which happens before it reaches the writer.
-pub(super) struct Prepared {
-    key: JobKey,
-    command: Command,
-    spec: Option<Vec<u8>>,
-    payload: StoredPayload,
-}
-
-// === impl Prepared ===
-
-impl Prepared {
-    pub(super) fn new(job: NewJob) -> Prepared {
-        let spec = codec::encode_spec(&job.spec);
-        let payload = StoredPayload::new(job.spec.payload.as_ref());
-        let (key, new) = job.into_command();
-        Prepared { key, command: Command::Enqueue(Box::new(new)), spec, payload }
-    }
-}
-
-/// [`Store::enqueue`](crate::store::Store::enqueue).
-pub(super) fn enqueue(session: &mut Session<'_>, jobs: &Vec<Prepared>) -> Done<Vec<Enqueue>> {
-    let mut insert = session.prepare(INSERT)?;
-    jobs.iter().map(|job| enqueue_one(session, &mut insert, job)).collect()
-}
-
-fn enqueue_one(
-    session: &mut Session<'_>,
-    insert: &mut CachedStatement<'_>,
-    job: &Prepared,
-) -> Done<Enqueue> {
-    if let Command::Enqueue(new) = &job.command
-        && let Some(created) = create(session, insert, job, new)?
-    {
-        return Ok(created);
-    }
-    match apply(session, &job.key, &job.command)? {
-        Answer::Enqueued(answer) => Ok(Enqueue::of(answer, answer.due.at, Durability::Memory)),
-        _ => unreachable!("an enqueue is answered as one"),
-    }
-}
-
-/// The fast path: writes a job whose id is free. Proved equal to the engine by `tests/it/model`.
-fn create(
-    session: &mut Session<'_>,
-    insert: &mut CachedStatement<'_>,
-    job: &Prepared,
+/// Writes a job whose id is free; what is answered then. Proved equal to the engine by `tests/it/model`.
+pub(super) fn create<'c>(
+    session: &mut Session<'c>,
+    insert: &mut Reused<'c>,
+    key: &JobKey,
     new: &engine::Enqueue,
-) -> Done<Option<Enqueue>> {
+    stored: &StoredJob,
+) -> Done<Option<Answer>> {
     let now = session.now;
     let expire = new.expire.map(|expire| expire.at(now));
     let is_left = new.prior == Prior::Itself || new.checkpoint.is_some();
     if is_left || expire.is_some_and(|expire| expire <= now) {
         return Ok(None);
     }
-    let topic = session.topic_or_create(&job.key.topic)?;
+    let topic = session.topic_or_create(&key.topic)?;
     let (priority, due) = (new.priority.unwrap_or(0), new.due.due(now));
-    let inserted = insert.execute(params![
+    let inserted = insert.get(session)?.execute(params![
         rank_of(priority),
         due.0,
         now.0,
@@ -79,25 +38,24 @@ fn create(
         codec::keep_code(new.keep),
         new.request.map(signed),
         signed(new.spec.bytes() as u64),
-        job.payload.is_large(),
+        stored.payload.is_large(),
         new.spec.lease.map(micros),
-        job.spec,
-        job.payload.inline(),
+        stored.spec,
+        stored.payload.inline(),
         topic,
-        job.key.id.as_str(),
+        key.id.as_str(),
     ])?;
     if inserted == 0 {
         return Ok(None);
     }
-    job.payload.put_apart(session, session.connection.last_insert_rowid())?;
+    stored.payload.put_apart(session, session.connection.last_insert_rowid())?;
     session.count(topic, Total::Enqueued, 1);
     let place = engine::Place::Waiting { priority, failed: false };
-    announce(session, &job.key.topic, &Placement { place, alarm: expire }, Moment::fixed(due));
-    Ok(Some(Enqueue {
+    announce(session, &key.topic, &Placement { place, alarm: expire }, Moment::fixed(due));
+    Ok(Some(Answer::Enqueued(engine::Enqueued {
         outcome: Some(EnqueueOutcome::Created),
         state: State::waiting(due, 0, now),
-        due,
-        durability: Durability::Memory,
+        due: Moment::fixed(due),
         unwritten: None,
-    }))
+    })))
 }

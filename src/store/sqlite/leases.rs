@@ -2,65 +2,51 @@
 
 use rusqlite::{OptionalExtension as _, params};
 
-use crate::domain::engine::{self, Command};
-use crate::domain::{StreamId, Time};
-use crate::store::{Adopt, Adoptee, Extend, Lease, LeaseRef, Refused, Tied};
+use crate::domain::engine::{self, Answer, Moment};
+use crate::domain::{JobKey, StreamId, Time};
+use crate::store::{Adopt, Adoptee, Lease, LeaseRef, Refused, Tied};
 
-use super::apply::{apply, find};
+use super::decide::find;
 use super::fault::Done;
-use super::reader::Reader;
-use super::record::{Row, micros, signed};
-use super::session::Session;
+use super::record::{micros, signed};
+use super::session::{Reused, Session};
 use super::sql::statement;
 
 const FILE: &str = include_str!("leases.sql");
-const EXTEND: &str = statement(FILE, "extend");
+pub(super) const EXTEND: &str = statement(FILE, "extend");
 const DETACH: &str = statement(FILE, "detach");
 const ADOPT: &str = statement(FILE, "adopt");
-const OF_STREAMS: &str = statement(FILE, "of_streams");
-const ORPHANS: &str = statement(FILE, "orphans");
 
-type Answer<T> = Result<T, Refused>;
-
-/// [`Store::extend`](crate::store::Store::extend).
-pub(super) fn extend(session: &mut Session<'_>, items: &Vec<Extend>) -> Done<Vec<Answer<Time>>> {
-    items.iter().map(|item| extend_one(session, item)).collect::<Done<_>>()
-}
-
-fn extend_one(session: &mut Session<'_>, item: &Extend) -> Done<Answer<Time>> {
-    if let Some(deadline) = patch(session, item)? {
-        return Ok(Ok(deadline));
-    }
-    match apply(session, &item.lease.key, &Command::Extend(item.command()))? {
-        engine::Answer::Extended(extended) => Ok(extended.map(|deadline| deadline.at)),
-        _ => unreachable!("an extend is answered as one"),
-    }
-}
-
-/// Moves the deadline where nothing but the lease changes; the new one.
-fn patch(session: &mut Session<'_>, item: &Extend) -> Done<Option<Time>> {
-    let key = &item.lease.key;
+/// The fast path of an extend: moves the deadline where nothing but the lease changes; what is answered then.
+pub(super) fn patch<'c>(
+    session: &mut Session<'c>,
+    extend: &mut Reused<'c>,
+    key: &JobKey,
+    item: &engine::Extend,
+) -> Done<Option<Answer>> {
     if item.progress.is_some() || item.checkpoint.is_some() || item.lapsed.is_some() {
         return Ok(None);
     }
     let Some(topic) = session.topic(&key.topic)? else { return Ok(None) };
-    let mut extend = session.prepare(EXTEND)?;
     let arguments = params![
         topic,
         key.id.as_str(),
-        signed(item.lease.token.0),
+        signed(item.token.0),
         session.now.0,
         item.duration.map(micros),
     ];
+    let extend = extend.get(session)?;
     let deadline: Option<i64> = extend.query_row(arguments, |row| row.get(0)).optional()?;
-    if let Some(deadline) = deadline {
-        session.reap_at(Time(deadline));
-    }
-    Ok(deadline.map(Time))
+    let Some(deadline) = deadline.map(Time) else { return Ok(None) };
+    session.reap_at(deadline);
+    Ok(Some(Answer::Extended(Ok(Moment::fixed(deadline)))))
 }
 
 /// [`Store::leases`](crate::store::Store::leases).
-pub(super) fn leases(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Vec<Answer<Lease>>> {
+pub(super) fn leases(
+    session: &mut Session<'_>,
+    refs: &Vec<LeaseRef>,
+) -> Done<Vec<Result<Lease, Refused>>> {
     let mut found = Vec::with_capacity(refs.len());
     for LeaseRef { key, token } in refs {
         let row = find(session, key)?;
@@ -109,24 +95,4 @@ pub(super) fn adopt(session: &mut Session<'_>, adopt: &Adopt) -> Done<Vec<bool>>
         adopted.push(changed > 0);
     }
     Ok(adopted)
-}
-
-/// [`Store::leases_of`](crate::store::Store::leases_of).
-pub(super) fn leases_of(reader: &Reader<'_>, streams: &Vec<StreamId>) -> Done<Vec<Lease>> {
-    let one = |id: &StreamId| signed(u64::from(id.owner) << 32 | u64::from(id.stream));
-    let streams: Vec<i64> = streams.iter().map(one).collect();
-    select(reader, OF_STREAMS, &format!("{streams:?}"))
-}
-
-/// [`Store::orphans`](crate::store::Store::orphans).
-pub(super) fn orphans(reader: &Reader<'_>, living: &Vec<u32>) -> Done<Vec<Lease>> {
-    select(reader, ORPHANS, &format!("{living:?}"))
-}
-
-/// Goes through all leases, so it must not keep the writer waiting. What it finds is looked at again when it is written.
-fn select(reader: &Reader<'_>, sql: &str, numbers: &str) -> Done<Vec<Lease>> {
-    let mut found = reader.connection.prepare_cached(sql)?;
-    let rows = found.query_map(params![numbers], Row::read)?;
-    let leases = rows.map(|row| row?.lease(reader.connection, reader.now));
-    leases.filter_map(Result::transpose).collect()
 }

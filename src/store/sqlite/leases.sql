@@ -1,4 +1,4 @@
--- leases, extend, detach, adopt: of one lease each; those of some streams, and those of others than living owners.
+-- extend, detach, adopt: of one lease each.
 -- :extend
 -- Without a duration the lease's own.
 UPDATE jobs SET alarm = ?4 + coalesce(?5, lease), extended = ?4
@@ -12,10 +12,3 @@ UPDATE jobs SET owner = ?7, stream = ?8, grace = ?9
 WHERE topic = ?1 AND id = ?2 AND token = ?3 AND phase = 1
   AND (owner = ?4 AND stream = ?5 AND (grace IS NULL OR ?6 IS NULL OR extended >= ?6)
        OR owner = ?7 AND stream = ?8);
--- :orphans
-SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL AND grace IS NOT NULL
-  AND owner NOT IN (SELECT value FROM json_each(?1));
--- :of_streams
--- A stream is one number here: its owner above, 32 bits each.
-SELECT * FROM jobs WHERE phase = 1 AND alarm IS NOT NULL
-  AND (owner << 32 | stream) IN (SELECT value FROM json_each(?1));

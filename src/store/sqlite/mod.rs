@@ -10,8 +10,8 @@
 
 mod apply;
 mod beat;
-mod change;
 mod claim;
+mod decide;
 mod enqueue;
 mod fault;
 mod get;
@@ -25,10 +25,10 @@ mod recall;
 mod record;
 mod reserve;
 mod schema;
+mod select;
 mod session;
 mod settle;
 mod sql;
-mod unclaim;
 mod upkeep;
 mod write;
 mod writer;
@@ -43,12 +43,11 @@ use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, StreamId, Time, TopicName, limit};
+use crate::domain::{Durability, Job, JobKey, ShardName, TopicName, limit};
 use crate::store::{
-    About, Adopt, Beat, Census, Claim, Claims, Delete, Deleted, Enqueue, Event, Events, Extend,
-    Ids, Info, Lease, LeaseRef, List, NewJob, Page, Pruned, Reach, Reaped, Redrive, Redriven,
-    Refused, Reply, Reschedule, Rescheduled, Settle, Settled, Stats, Store, Tidied, Tied, Topic,
-    Unclaim, Undone,
+    self, About, Adopt, Applied, Beat, Census, Claim, Claims, Event, Events, Ids, Info, Lease,
+    LeaseRef, List, Page, Pruned, Reach, Refused, Reply, Request, Select, Selected, Stats, Store,
+    Tidied, Tied, Topic,
 };
 
 use reader::Readers;
@@ -131,17 +130,8 @@ impl Store for SqliteStore {
         Reach { plain, most: plain }
     }
 
-    fn enqueue(&self, jobs: Vec<NewJob>) -> Reply<'_, Vec<Enqueue>> {
-        let until = jobs.iter().filter_map(|job| job.until).min();
-        let jobs: Vec<_> = jobs.into_iter().map(enqueue::Prepared::new).collect();
-        let written = self.writer.call_until(until, Sync::Grow, jobs.len(), jobs, enqueue::enqueue);
-        Box::pin(async move {
-            let mut written = written.await?;
-            for answer in &mut written {
-                answer.durability = self.reach().plain;
-            }
-            Ok(written)
-        })
+    fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<store::Result<Applied>>> {
+        Box::pin(apply::apply_all(&self.writer, requests, self.reach().plain))
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
@@ -149,42 +139,31 @@ impl Store for SqliteStore {
         Box::pin(async move { Ok(claim::decode(claims.await?)) })
     }
 
-    fn unclaim(&self, what: Unclaim) -> Reply<'_, Undone> {
-        self.writer.call(Sync::Lazy, 1, what, unclaim::unclaim)
+    fn void(&self, _nonce: u32) -> Reply<'_, ()> {
+        // A claim comes before every call that was made after it.
+        self.writer.call(Sync::Lazy, 1, (), |_, ()| Ok(()))
+    }
+
+    fn select(&self, what: Select) -> Reply<'_, Selected> {
+        match what {
+            Select::Overdue { limit } => {
+                self.writer.call(Sync::Lazy, limit, limit, select::overdue)
+            }
+            Select::Orphans { living } => self.read(living, select::orphans),
+            Select::OfStreams(streams) => self.read(streams, select::of_streams),
+            Select::OfClaim { nonce, topics: _, from } => {
+                let part = select::OfClaim { nonce, from };
+                self.writer.call(Sync::Lazy, 1, part, select::of_claim)
+            }
+        }
     }
 
     fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
         self.writer.call(Sync::Lazy, refs.len(), refs, leases::leases)
     }
 
-    fn settle(&self, items: Vec<Settle>) -> Reply<'_, Vec<Result<Settled, Refused>>> {
-        let items: Vec<_> = items.into_iter().map(settle::Prepared::new).collect();
-        self.writer.call(Sync::Full, items.len(), items, settle::settle)
-    }
-
-    fn extend(&self, items: Vec<Extend>) -> Reply<'_, Vec<Result<Time, Refused>>> {
-        let until = items.iter().filter_map(|item| item.until).min();
-        let sync = if items.iter().any(Extend::grows) { Sync::Grow } else { Sync::Full };
-        self.writer.call_until(until, sync, items.len(), items, leases::extend)
-    }
-
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
         self.read(get::Get { keys, full }, get::get)
-    }
-
-    fn delete(&self, items: Vec<Delete>) -> Reply<'_, Vec<Option<Deleted>>> {
-        let until = items.iter().filter_map(|item| item.until).min();
-        self.writer.call_until(until, Sync::Full, items.len(), items, change::delete)
-    }
-
-    fn reschedule(&self, items: Vec<Reschedule>) -> Reply<'_, Vec<Rescheduled>> {
-        let until = items.iter().filter_map(|item| item.until).min();
-        self.writer.call_until(until, Sync::Full, items.len(), items, change::reschedule)
-    }
-
-    fn redrive(&self, redrive: Redrive) -> Reply<'_, Redriven> {
-        let (until, weight) = (redrive.until, limit::CALL_JOBS_MAX);
-        self.writer.call_until(until, Sync::Full, weight, redrive, change::redrive)
     }
 
     fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
@@ -193,18 +172,6 @@ impl Store for SqliteStore {
 
     fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
         self.writer.call(Sync::Lazy, adopt.items.len(), adopt, leases::adopt)
-    }
-
-    fn leases_of(&self, streams: Vec<StreamId>) -> Reply<'_, Vec<Lease>> {
-        self.read(streams, leases::leases_of)
-    }
-
-    fn reap(&self, limit: usize) -> Reply<'_, Reaped> {
-        self.writer.call(Sync::Lazy, limit, limit, upkeep::reap)
-    }
-
-    fn orphans(&self, living: Vec<u32>) -> Reply<'_, Vec<Lease>> {
-        self.read(living, leases::orphans)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {

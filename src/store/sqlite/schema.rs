@@ -118,7 +118,7 @@ mod tests {
         include_str!("record.sql"),
         include_str!("settle.sql"),
         include_str!("topics.sql"),
-        include_str!("unclaim.sql"),
+        include_str!("select.sql"),
         include_str!("upkeep.sql"),
         include_str!("write.sql"),
     ];

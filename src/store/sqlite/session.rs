@@ -115,6 +115,30 @@ pub(super) struct Session<'c> {
     state: &'c mut State,
 }
 
+/// A statement that is prepared at its first use in a call.
+pub(super) struct Reused<'c> {
+    sql: &'static str,
+    statement: Option<CachedStatement<'c>>,
+}
+
+// === impl Reused ===
+
+impl<'c> Reused<'c> {
+    pub(super) fn new(sql: &'static str) -> Reused<'c> {
+        Reused { sql, statement: None }
+    }
+
+    pub(super) fn get(
+        &mut self,
+        session: &Session<'c>,
+    ) -> rusqlite::Result<&mut CachedStatement<'c>> {
+        match &mut self.statement {
+            Some(statement) => Ok(statement),
+            none => Ok(none.insert(session.prepare(self.sql)?)),
+        }
+    }
+}
+
 // === impl State ===
 
 impl State {

@@ -1,20 +1,18 @@
-//! What happens by itself: leases that ran out, jobs that expire or were kept long enough.
+//! What happens by itself: jobs that expire or were kept long enough, and topics that are empty.
 
 use rusqlite::params;
 
-use crate::domain::engine::{Command, Phase};
+use crate::domain::engine::Command;
 use crate::domain::{State, Time, TopicName, limit};
-use crate::store::{Lease, Pruned, Reaped, Tidied};
+use crate::store::{Pruned, Tidied};
 
-use super::apply::apply_to;
+use super::decide::apply_to;
 use super::fault::Done;
 use super::record::{Row, WAITING, phase_of, topic_name};
 use super::session::Session;
 use super::sql::statement;
 
 const FILE: &str = include_str!("upkeep.sql");
-const EXPIRED: &str = statement(FILE, "expired");
-const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
 const PASSED: &str = statement(FILE, "passed");
 const NEXT_ALARM: &str = statement(FILE, "next_alarm");
 
@@ -26,28 +24,6 @@ const FORGET_TOPIC: &str = statement(TOPICS, "forget");
 fn phases() -> impl Iterator<Item = i64> {
     let finished = State::ALL.into_iter().filter(|state| state.is_terminal());
     [WAITING].into_iter().chain(finished.map(phase_of))
-}
-
-/// [`Store::reap`](crate::store::Store::reap).
-pub(super) fn reap(session: &mut Session<'_>, limit: &usize) -> Done<Reaped> {
-    let mut rows = Row::select(session, EXPIRED, params![session.now.0, limit + 1])?;
-    let next = if rows.len() > *limit {
-        rows.pop().and_then(|row| match row.record.phase {
-            Phase::Running(lease) => Some(lease.deadline.at),
-            Phase::Waiting | Phase::Finished(_) => None,
-        })
-    } else {
-        let mut next = session.prepare(NEXT_DEADLINE)?;
-        next.query_row(params![session.now.0], |row| row.get::<_, Option<i64>>(0))?.map(Time)
-    };
-    session.reaped_until(next);
-    let away = Some(session.away());
-    Ok(Reaped { now: session.now, leases: leases(session, rows)?, next, away })
-}
-
-fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {
-    let leases = rows.into_iter().map(|row| row.lease(session.connection, session.now));
-    leases.filter_map(Result::transpose).collect()
 }
 
 /// [`Store::prune`](crate::store::Store::prune).

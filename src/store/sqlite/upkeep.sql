@@ -1,9 +1,3 @@
--- reap: running leases.
--- :expired
-SELECT * FROM jobs WHERE phase = 1 AND alarm <= ?1
-ORDER BY alarm LIMIT ?2;
--- :next_deadline
-SELECT min(alarm) FROM jobs WHERE phase = 1 AND alarm > ?1;
 -- prune: what has passed its time. One range per phase: waiting jobs expire, finished ones go.
 -- :passed
 SELECT * FROM jobs WHERE phase = ?1 AND alarm <= ?2

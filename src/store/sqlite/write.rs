@@ -60,6 +60,21 @@ impl StoredPayload {
     }
 }
 
+/// What was asked for of a job, as it is stored.
+pub(super) struct StoredJob {
+    pub(super) spec: Option<Vec<u8>>,
+    pub(super) payload: StoredPayload,
+}
+
+// === impl StoredJob ===
+
+impl StoredJob {
+    pub(super) fn new(spec: &Spec) -> StoredJob {
+        let payload = StoredPayload::new(spec.payload.as_ref());
+        StoredJob { spec: codec::encode_spec(spec), payload }
+    }
+}
+
 /// Writes what was decided about the job of this key, which was found in `row`, if anywhere.
 pub(super) fn write(
     session: &mut Session<'_>,

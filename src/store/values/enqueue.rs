@@ -2,10 +2,12 @@
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, Prior, Unwritten};
+use crate::domain::engine::{self, Command, Prior, Unwritten};
 use crate::domain::{
     Durability, EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, When,
 };
+
+use super::Request;
 
 /// A job to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +75,14 @@ impl NewJob {
             checkpoint,
         };
         (key, new)
+    }
+}
+
+impl From<NewJob> for Request {
+    fn from(job: NewJob) -> Request {
+        let (durability, until) = (job.durability, job.until);
+        let (key, new) = job.into_command();
+        Request { durability, until, ..Request::new(key, Command::Enqueue(Box::new(new))) }
     }
 }
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::engine::{self, End, Lapsed, Phase, Record};
+use crate::domain::engine::{self, Command, End, Lapsed, Phase, Record};
 use crate::domain::lifecycle::Standing;
 use crate::domain::{JobKey, Payload, StreamId, Time, Token};
+
+use super::Request;
 
 /// Names one lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,28 +148,27 @@ impl Lease {
 
 // === impl Settle, Extend ===
 
-impl Settle {
-    /// What is asked of the engine about which job.
-    #[must_use]
-    pub fn into_command(self) -> (JobKey, engine::Settle) {
-        let Settle { lease: LeaseRef { key, token }, owner: _, end, deadline } = self;
-        (key, engine::Settle { token, deadline, end })
+impl From<Settle> for Request {
+    fn from(settle: Settle) -> Request {
+        let Settle { lease: LeaseRef { key, token }, owner, end, deadline } = settle;
+        let command = Command::Settle(engine::Settle { token, deadline, end });
+        Request { owner, ..Request::new(key, command) }
     }
 }
 
-impl Extend {
-    /// Whether it needs room in the store.
-    #[must_use]
-    pub fn grows(&self) -> bool {
-        self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.body.is_empty())
+impl From<Extend> for Request {
+    fn from(extend: Extend) -> Request {
+        let Extend { lease, duration, progress, checkpoint, lapsed, until } = extend;
+        let LeaseRef { key, token } = lease;
+        let command =
+            Command::Extend(engine::Extend { token, duration, progress, checkpoint, lapsed });
+        Request { until, ..Request::new(key, command) }
     }
+}
 
-    /// What is asked of the engine.
-    #[must_use]
-    pub fn command(&self) -> engine::Extend {
-        let Extend { lease, duration, progress, checkpoint, lapsed, until: _ } = self;
-        let (duration, lapsed) = (*duration, *lapsed);
-        let (progress, checkpoint) = (progress.clone(), checkpoint.clone());
-        engine::Extend { token: lease.token, duration, progress, checkpoint, lapsed }
+impl From<LeaseRef> for Request {
+    /// Undoes the lease.
+    fn from(LeaseRef { key, token }: LeaseRef) -> Request {
+        Request::new(key, Command::Unclaim(token))
     }
 }

@@ -1,11 +1,14 @@
 //! What people change about jobs that are there.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::domain::engine;
+use crate::domain::engine::{self, Command};
 use crate::domain::{Job, JobId, JobKey, State, Time, TopicName, When};
+
+use super::Request;
 
 /// Deletes one job.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,18 +78,44 @@ pub struct Redriven {
     pub skipped: u64,
 }
 
-// === impl Redrive ===
+// === impl Delete, Reschedule, Redrive ===
+
+impl From<Delete> for Request {
+    fn from(Delete { key, finished, until }: Delete) -> Request {
+        Request { until, ..Request::new(key, Command::Delete { finished }) }
+    }
+}
+
+impl From<Reschedule> for Request {
+    fn from(Reschedule { key, due, priority, until }: Reschedule) -> Request {
+        Request { until, ..Request::new(key, Command::Reschedule { due, priority }) }
+    }
+}
 
 impl Redrive {
-    /// What is asked of the engine about each of the jobs.
+    /// What is asked of each of the jobs. One that is named again is left.
     #[must_use]
-    pub fn command(&self) -> engine::Redrive {
+    pub fn requests(&self) -> Vec<Request> {
+        let mut met = HashSet::new();
+        let ids = self.ids.iter().filter(|id| met.insert(*id));
+        let request = |id: &JobId| Request {
+            until: self.until,
+            ..Request::new(
+                JobKey { topic: self.topic.clone(), id: id.clone() },
+                Command::Redrive(self.command()),
+            )
+        };
+        ids.map(request).collect()
+    }
+
+    fn command(&self) -> engine::Redrive {
         engine::Redrive {
             states: self.states.clone(),
             delay: self.delay,
             spacing: self.spacing,
             ttl: self.ttl,
             target: self.target.clone().filter(|target| *target != self.topic),
+            dry_run: self.dry_run,
         }
     }
 }

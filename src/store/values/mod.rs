@@ -6,6 +6,7 @@ mod lease;
 mod manage;
 mod read;
 mod replica;
+mod request;
 mod shard;
 mod upkeep;
 
@@ -15,5 +16,6 @@ pub use lease::{Adopt, Adoptee, Extend, Lease, LeaseRef, Settle, Tied};
 pub use manage::{Delete, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
+pub use request::{Applied, Request};
 pub use shard::{Content, Info, Reach, Trouble};
-pub use upkeep::{Pruned, Reaped, Tidied};
+pub use upkeep::{Pruned, Select, Selected, Tidied};

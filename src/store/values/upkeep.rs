@@ -1,20 +1,52 @@
-//! What a look at deadlines finds.
+//! What is looked for among leases, and what is done to jobs and topics whose time has passed.
 
-use crate::domain::{Away, Time, TopicName};
+use std::sync::Arc;
+
+use crate::domain::{Away, StreamId, Time, TopicName};
 
 use super::Lease;
 
-/// Expired leases.
+/// Which running leases to read.
+#[derive(Clone, Debug)]
+pub enum Select {
+    /// At most `limit` of those whose deadline has passed. Also answers when the next one passes, and when no server
+    /// served the shard: while nobody had called [`Store::beat`](crate::store::Store::beat) for
+    /// [`AWAY_MIN`](crate::domain::limit::AWAY_MIN), and, where no other server can serve it, before it was opened.
+    Overdue {
+        /// How many.
+        limit: usize,
+    },
+    /// Those that carry a grace and belong to streams of other replicas than these.
+    Orphans {
+        /// Nonces of replicas.
+        living: Vec<u32>,
+    },
+    /// Those that these streams answer for, or did when they were detached.
+    OfStreams(Vec<StreamId>),
+    /// Those of one claim, a part of all that run at a time, beside other claims.
+    OfClaim {
+        /// The claim.
+        nonce: u32,
+        /// The topics that it asked for.
+        topics: Arc<[TopicName]>,
+        /// Where the last part ended, in the store's own words; empty: the first part.
+        from: String,
+    },
+}
+
+/// Leases that were looked for.
 #[derive(Clone, Debug, Default)]
-pub struct Reaped {
+pub struct Selected {
     /// The store's time of the look.
     pub now: Time,
-    /// At most as many as asked for.
+    /// The leases.
     pub leases: Vec<Lease>,
-    /// When the next deadline passes that is not among them; now or earlier: there are more.
+    /// Of [`Select::Overdue`]: when the next deadline passes that is not among them; now or earlier: there are more.
     pub next: Option<Time>,
-    /// When no server served the shard last.
+    /// Of [`Select::Overdue`]: when no server served the shard last.
     pub away: Option<Away>,
+    /// Of [`Select::OfClaim`]: where the next part begins; `None` at the end.
+    pub rest: Option<String>,
 }
 
 /// What a prune did.

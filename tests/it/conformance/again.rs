@@ -280,10 +280,10 @@ impl Life {
     async fn die(self, q: &Fixture, id: &str) -> Left {
         let leased = q.claim_one().await;
         let Settle { end, .. } = q.decide(&leased, dead_lettered()).await;
-        let End::Decided { end, .. } = end else { unreachable!() };
+        let End::Unacked(unacked) = end else { unreachable!() };
         let forgotten = self == Life::DeadAndForgotten;
         let dead_retention = if forgotten { Duration::from_millis(100) } else { LONG };
-        let end = End::Decided { end, dead_retention };
+        let end = End::Unacked(ringq::domain::engine::Unacked { dead_retention, ..unacked });
         q.settle(Settle { end, ..ack(&leased) }).await.unwrap();
         match self {
             Life::DeadAndForgotten => q.clock.advance(Duration::from_millis(200)),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ringq::domain::lifecycle::{Cause, lease_end};
+use ringq::domain::engine::Unacked;
+use ringq::domain::lifecycle::Cause;
 use ringq::domain::{
     JobId, JobKey, Keep, OnConflict, Payload, RetryPolicy, Spec, StreamId, Time, TopicName, When,
     limit,
@@ -71,12 +72,11 @@ pub(crate) fn ack(leased: &Leased) -> Settle {
 
 /// The settle that ends a lease for `cause`, without jitter.
 pub(crate) fn decide(lease: &Lease, cause: Cause) -> Settle {
-    let policy = RetryPolicy::default().merge(&lease.standing.retry);
-    let end = lease_end(cause, &lease.standing, &policy, lease.now, 0.0);
+    let (policy, dead_retention) = (RetryPolicy::default(), limit::DEAD_RETENTION);
     Settle {
         lease: LeaseRef { key: lease.key.clone(), token: lease.token },
         owner: lease.owner,
-        end: End::Decided { end, dead_retention: limit::DEAD_RETENTION },
+        end: End::Unacked(Unacked { cause, policy, entropy: 0.0, dead_retention }),
         deadline: None,
     }
 }

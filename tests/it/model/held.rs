@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use ringq::domain::conflict::Found;
-use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, Transition};
+use ringq::domain::engine::Unacked;
+use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, Transition, lease_end};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
 };
@@ -114,14 +115,19 @@ impl Held {
         job
     }
 
-    pub(super) fn read_lease(&self, now: Time) -> Option<Lease> {
-        let lease = self.lease.as_ref()?;
-        let standing = Standing {
+    /// How it stands while its lease runs.
+    fn standing(&self) -> Standing {
+        Standing {
             failures: self.job.failures,
             deliveries: self.job.deliveries,
             first_start: self.first_start.unwrap(),
             retry: self.job.spec.retry.clone(),
-        };
+        }
+    }
+
+    pub(super) fn read_lease(&self, now: Time) -> Option<Lease> {
+        let lease = self.lease.as_ref()?;
+        let standing = self.standing();
         Some(Lease {
             key: self.job.key.clone(),
             token: lease.token,
@@ -150,8 +156,11 @@ impl Held {
     }
 
     pub(super) fn repeat(&self, settle: &Settle, now: Time) -> Result<Settled, Refused> {
-        let wanted = matches!(&settle.end, End::Decided { end, .. } if end.dead_lettered);
-        let applied = (settle.lease.token, outcome_of(&settle.end), wanted);
+        let (outcome, dead_lettered) = match &settle.end {
+            End::Ack { .. } => (AttemptOutcome::Succeeded, false),
+            End::Unacked(unacked) => (unacked.cause.outcome(), unacked.cause.is_dead_letter()),
+        };
+        let applied = (settle.lease.token, outcome, dead_lettered);
         if self.job.state == State::Cancelled || !self.ended.contains(&applied) {
             return Err(self.refuse());
         }
@@ -219,35 +228,56 @@ impl Held {
         }
     }
 
-    pub(super) fn settle(&mut self, end: &End, now: Time) {
-        let outcome = outcome_of(end);
-        let (counted, error, dead_lettered) = match end {
-            End::Ack { .. } => (false, "", false),
-            End::Decided { end: LeaseEnd { counted, error, dead_lettered, .. }, .. } => {
-                (*counted, &**error, *dead_lettered)
+    /// What follows when its lease ends without an ack.
+    fn end_of(&self, unacked: &Unacked, now: Time) -> LeaseEnd {
+        let standing = self.standing();
+        let policy = unacked.policy.clone().merge(&standing.retry);
+        lease_end(unacked.cause.clone(), &standing, &policy, now, unacked.entropy)
+    }
+
+    /// Ends its lease; the step in its table, and how the attempt is remembered.
+    pub(super) fn settle(&mut self, end: &End, now: Time) -> (Transition, AttemptOutcome) {
+        let decided = match end {
+            End::Ack { .. } => None,
+            End::Unacked(unacked) => Some(self.end_of(unacked, now)),
+        };
+        let (outcome, counted, error, dead_lettered) = match &decided {
+            None => (AttemptOutcome::Succeeded, false, "", false),
+            Some(LeaseEnd { outcome, counted, error, dead_lettered, .. }) => {
+                (*outcome, *counted, &**error, *dead_lettered)
             }
         };
         self.end_attempt(now, &Ending { outcome, counted, error, dead_lettered });
+        let transition = transition_of(decided.as_ref());
         if let Some(next) = self.next.take() {
-            return self.replace(*next, 0);
+            self.replace(*next, 0);
+        } else {
+            self.finish_lease(end, decided.as_ref(), now);
         }
-        match end {
-            End::Ack { result, .. } => {
+        (transition, outcome)
+    }
+
+    fn finish_lease(&mut self, end: &End, decided: Option<&LeaseEnd>, now: Time) {
+        let dead_retention = match end {
+            End::Ack { .. } => Duration::ZERO,
+            End::Unacked(unacked) => unacked.dead_retention,
+        };
+        match (end, decided.map(|end| end.step)) {
+            (End::Ack { result, .. }, _) => {
                 self.job.result.clone_from(result);
                 self.job.checkpoint = None;
                 self.finish(State::Succeeded, now);
             }
-            End::Decided { end, dead_retention } => match end.step {
-                Step::Wait(delay) => {
-                    self.job.state = State::Ready;
-                    let due = delay.map(|delay| now.plus(delay));
-                    self.job.due_time = due.unwrap_or(self.job.due_time);
-                }
-                Step::Die => {
-                    self.finish(State::Dead, now);
-                    self.forget = Some(now.plus(*dead_retention));
-                }
-            },
+            (_, Some(Step::Wait(delay))) => {
+                self.job.state = State::Ready;
+                let due = delay.map(|delay| now.plus(delay));
+                self.job.due_time = due.unwrap_or(self.job.due_time);
+            }
+            (_, Some(Step::Die)) => {
+                self.finish(State::Dead, now);
+                self.forget = Some(now.plus(dead_retention));
+            }
+            (End::Unacked(_), None) => unreachable!("it was decided"),
         }
     }
 
@@ -318,11 +348,11 @@ impl Held {
     }
 }
 
-/// The transition of an end; a decided one by what follows from it.
-pub(super) fn transition_of(end: &End) -> Transition {
+/// The transition of an end: an ack, or what was decided.
+fn transition_of(end: Option<&LeaseEnd>) -> Transition {
     match end {
-        End::Ack { .. } => Transition::Ack,
-        End::Decided { end, .. } => match (end.step, end.outcome) {
+        None => Transition::Ack,
+        Some(end) => match (end.step, end.outcome) {
             (Step::Die, _) => Transition::DeadLetter,
             (Step::Wait(_), AttemptOutcome::Released) => Transition::Release,
             (Step::Wait(_), AttemptOutcome::Failed | AttemptOutcome::LeaseExpired) => {
@@ -332,12 +362,5 @@ pub(super) fn transition_of(end: &End) -> Transition {
                 panic!("{end:?} ends no lease like that")
             }
         },
-    }
-}
-
-pub(super) fn outcome_of(end: &End) -> AttemptOutcome {
-    match end {
-        End::Ack { .. } => AttemptOutcome::Succeeded,
-        End::Decided { end, .. } => end.outcome,
     }
 }

@@ -2,14 +2,16 @@
 //! it makes. So the ways that stores take without the engine, their fast paths, are proved to do what it does; how often
 //! each of them was taken, and each way out of them, is counted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ringq::domain::engine::{
     self, Answer, Bodies, Change, Command, Decision, Found, Lease, LeaseNews, Memory, PartChange,
     PayloadChange, Phase, Record,
 };
 use ringq::domain::{Job, JobId, JobKey, Keep, Payload, ShardName, Time, TopicName, limit};
-use ringq::store::{Claim, Claims, End, Extend, Leased, NewJob, Redrive, Settle, Taker, Unclaim};
+use ringq::store::{
+    Claim, Claims, End, Extend, Leased, NewJob, Redrive, Request, Settle, Taker, Unclaim,
+};
 
 /// A way that a store takes: a fast path, or a way out of one.
 pub(super) type Ways = BTreeMap<&'static str, u64>;
@@ -70,7 +72,8 @@ impl Mirror {
     }
 
     pub(super) fn settle(&mut self, settle: &Settle, now: Time) {
-        let (key, settle) = settle.clone().into_command();
+        let Request { key, command, .. } = settle.clone().into();
+        let Command::Settle(settle) = command else { unreachable!("it asks for a settle") };
         if let End::Ack { result, follow_ups } = &settle.end {
             let held = self.jobs.get(&key);
             let leased = held.filter(|held| held.record.lease_of(settle.token).is_some());
@@ -93,22 +96,21 @@ impl Mirror {
     }
 
     pub(super) fn extend(&mut self, extend: &Extend, now: Time) {
-        self.apply(&extend.lease.key, &Command::Extend(extend.command()), now);
+        let Request { key, command, .. } = extend.clone().into();
+        self.apply(&key, &command, now);
     }
 
     pub(super) fn redrive(&mut self, redrive: &Redrive, now: Time) {
-        let (mut done, mut met) = (0, BTreeSet::new());
-        for id in redrive.ids.iter().filter(|id| met.insert((*id).clone())) {
-            let key = JobKey { topic: redrive.topic.clone(), id: id.clone() };
-            let command = redrive.command().after(done);
+        let mut done = 0;
+        for Request { key, command, .. } in redrive.requests() {
+            let Command::Redrive(redrive) = command else { continue };
+            let command = redrive.after(done);
             let target = command.target.clone();
-            let is_taken = target.is_some_and(|topic| self.get(&at(topic, id), now).is_some());
-            if !redrive.dry_run && !is_taken {
+            let is_taken = target.is_some_and(|topic| self.get(&at(topic, &key.id), now).is_some());
+            if !is_taken {
+                let is_dry = command.dry_run;
                 let answer = self.apply(&key, &Command::Redrive(command), now);
-                done += u32::from(answer == Answer::Done(true));
-            } else if !is_taken {
-                let decision = self.decide(&key, &Command::Redrive(command), now);
-                done += u32::from(decision.answer == Answer::Done(true));
+                done += u32::from(answer == Answer::Done(true) && !is_dry);
             }
         }
     }

@@ -17,7 +17,7 @@ use ringq::store::{
 };
 
 use super::coverage::Seen;
-use super::held::{Ending, Held, outcome_of, transition_of};
+use super::held::{Ending, Held};
 
 /// A shard.
 #[derive(Clone)]
@@ -344,9 +344,9 @@ impl Reference {
             return Err(Refused::Stale);
         }
         let held = self.jobs.get_mut(key).unwrap();
-        let (transition, waits) = (transition_of(&settle.end), held.next.is_some());
-        held.settle(&settle.end, now);
-        let end = format!("{:?} {:?}", transition, outcome_of(&settle.end));
+        let waits = held.next.is_some();
+        let (transition, outcome) = held.settle(&settle.end, now);
+        let end = format!("{transition:?} {outcome:?}");
         self.seen.insert(Seen::End(end, waits));
         self.saw(State::Running, transition);
         match transition {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use ringq::domain::engine::Command;
 use ringq::domain::{Job, JobKey, State, Time, Token, TopicName};
-use ringq::store::{Claim, Delete, Error, Lease, LeaseRef, List, Reaped};
+use ringq::store::{Claim, Delete, Error, Lease, LeaseRef, List, Selected};
 
 use super::coverage::Seen;
 use super::mirror::{Mirror, Ways};
@@ -176,7 +176,7 @@ impl Run {
     }
 
     /// Leases of one deadline may come in any order.
-    fn check_reaped(&self, reaped: Reaped, limit: usize) {
+    fn check_reaped(&self, reaped: Selected, limit: usize) {
         let running = self.reference.running();
         let past = running.iter().filter(|lease| lease.deadline <= self.store.now()).count();
         let found = past.min(limit);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
-use ringq::domain::lifecycle::{Cause, Standing, lease_end};
+use ringq::domain::engine::Unacked;
+use ringq::domain::lifecycle::Cause;
 use ringq::domain::{
     JobId, JobKey, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, ShardName, Spec, State,
     Time, Token, TopicName, When, limit,
@@ -326,8 +327,8 @@ impl Dice {
         }
         let lease = self.lease(running);
         let held = running.iter().find(|held| held.token == lease.token);
-        let end = if self.rng.random_bool(0.4) { self.ack(now) } else { self.decided(held, now) };
-        let guard = held.filter(|_| matches!(end, End::Decided { .. }));
+        let end = if self.rng.random_bool(0.4) { self.ack(now) } else { self.unacked() };
+        let guard = held.filter(|_| matches!(end, End::Unacked(_)));
         let deadline = guard.map(|held| held.deadline).filter(|_| self.rng.random_bool(0.4));
         let off = if self.rng.random_bool(0.1) { 1 } else { 0 };
         // Its own leases a store settles another way than those that others must hear of.
@@ -359,16 +360,10 @@ impl Dice {
         NewJob { on_conflict: OnConflict::Keep, ..job }
     }
 
-    fn decided(&mut self, held: Option<&Lease>, now: Time) -> End {
-        let retry = RetryOverrides::default();
-        let unknown = Standing { failures: 0, deliveries: 0, first_start: Time(0), retry };
-        let standing = held.map_or(&unknown, |held| &held.standing);
-        let policy = RetryPolicy::default().merge(&standing.retry);
+    fn unacked(&mut self) -> End {
         let (cause, entropy) = (self.cause(), self.rng.random());
-        End::Decided {
-            end: lease_end(cause, standing, &policy, now, entropy),
-            dead_retention: self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]),
-        }
+        let dead_retention = self.pick(&[Duration::from_secs(5), Duration::from_secs(900)]);
+        End::Unacked(Unacked { cause, policy: RetryPolicy::default(), entropy, dead_retention })
     }
 
     fn cause(&mut self) -> Cause {

@@ -1,0 +1,246 @@
+//! Runs the engine on the records of a shard: load them, decide (`book.rs`), and commit what was decided, if they are
+//! still what they were. Where another server was faster it is decided again.
+
+use std::time::Duration;
+
+use foldhash::HashSet;
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use crate::domain::engine::{Answer, Command, Prior};
+use crate::domain::{JobKey, Time, limit};
+use crate::store::{Applied, Error, Request, Result};
+
+use super::book::{AGAIN_MAX, Book, Done, Step, Waiting, further_keys};
+use super::entry::Entry;
+use super::reply::unexpected;
+use super::script::Verb;
+use super::{Lane, RedisStore};
+
+/// How often a command is decided. Commands of one server on one job wait for each other, so each further time means
+/// that another server was faster.
+const ROUNDS_MAX: usize = 8;
+/// How much longer each further round is put off at most.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What a commit answers.
+struct Committed {
+    /// The store's time of it.
+    at: Time,
+    /// The earliest time at which something happens by itself because of it.
+    upkeep: Option<Time>,
+    /// Of each item whether it was written.
+    written: Vec<bool>,
+}
+
+// === impl RedisStore ===
+
+impl RedisStore {
+    /// Applies commands in their order, each with all that follows from it or not at all, as the engine decides.
+    pub(super) async fn decide(&self, requests: &[&Request]) -> Vec<Result<Applied>> {
+        let _turns = self.turns.take(requests.iter().map(|request| &request.key)).await;
+        let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
+        let mut redriven = 0;
+        for round in 0..ROUNDS_MAX {
+            let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
+            if left.is_empty() {
+                break;
+            }
+            pause(round).await;
+            redriven = self.round(requests, &left, redriven, &mut answers).await;
+        }
+        let contended = || {
+            let text = "other servers changed the job again and again, nothing was written";
+            Err(Error::Contention(text.to_owned()))
+        };
+        answers.into_iter().map(|answer| answer.unwrap_or_else(contended)).collect()
+    }
+
+    /// Decides and commits what is left; how many jobs were put back then.
+    async fn round(
+        &self,
+        requests: &[&Request],
+        left: &[usize],
+        redriven: u32,
+        answers: &mut [Option<Result<Applied>>],
+    ) -> u32 {
+        let mut book = match self.load(requests, left).await {
+            Ok(book) => book,
+            Err(error) => {
+                left.iter().for_each(|&index| answers[index] = Some(Err(error.clone())));
+                return redriven;
+            }
+        };
+        book.redriven = redriven;
+        for &index in left {
+            answers[index] = match book.decide(index, requests[index]) {
+                Step::Done(answer) => Some(Ok(self.applied(answer, book.now, book.now))),
+                Step::Damaged(error) => Some(Err(error)),
+                Step::Joined | Step::Later => None,
+            };
+        }
+        for call in book.calls() {
+            self.commit(requests, &mut book, call, answers).await;
+        }
+        book.redriven
+    }
+
+    /// What a command has come to that was decided at `decided` and is written at `now`.
+    fn applied(&self, answer: Answer, decided: Time, now: Time) -> Applied {
+        let durability = self.shard.durability.reach().plain;
+        let answer = answer.committed(decided, now);
+        if let Answer::Extended(Ok(deadline)) = answer {
+            self.hints.reap_at(Some(deadline.at));
+        }
+        Applied { answer, record: None, now, durability }
+    }
+
+    /// Writes what the clock has made of these jobs, as they were read at `now`; when something is to be done again about
+    /// one of them. Where another server was faster nothing is left to do.
+    pub(super) async fn prune_found(
+        &self,
+        now: Time,
+        found: Vec<(JobKey, Entry)>,
+    ) -> Result<Option<Time>> {
+        let request = |key: &JobKey| Request::new(key.clone(), Command::Prune);
+        let requests: Vec<Request> = found.iter().map(|(key, _)| request(key)).collect();
+        let requests: Vec<&Request> = requests.iter().collect();
+        let mut book = Book::of(now, found);
+        for (index, request) in requests.iter().enumerate() {
+            book.decide(index, request);
+        }
+        let mut answers: Vec<_> = requests.iter().map(|_| None).collect();
+        for call in book.calls() {
+            self.commit(&requests, &mut book, call, &mut answers).await;
+        }
+        let failed = answers.into_iter().flatten().find_map(Result::err);
+        failed.map_or(Ok(book.upkeep), Err)
+    }
+
+    /// Reads the jobs that these commands are about.
+    async fn load(&self, requests: &[&Request], left: &[usize]) -> Result<Book> {
+        let keys = keys_of(left.iter().map(|&index| requests[index]));
+        let most =
+            if keys.iter().any(|(_, again)| *again) { AGAIN_MAX } else { limit::CALL_JOBS_MAX };
+        let mut book = Book::of(Time(0), Vec::new());
+        let mut rest = &keys[..];
+        while !rest.is_empty() {
+            let mut call = self.call(Verb::Load);
+            for (key, again) in rest.iter().take(most) {
+                call.arg(key.topic.as_str()).arg(key.id.as_str()).arg(u8::from(*again));
+            }
+            // Of the lane of the write that follows.
+            let mut reply = self.run(Lane::Write, &call).await?;
+            book.now = reply.time()?;
+            // It answers at least one, and fewer than asked for once the answer has become large.
+            while !reply.is_empty() {
+                let Some(((key, again), behind)) = rest.split_first() else {
+                    return Err(unexpected("fewer jobs"));
+                };
+                rest = behind;
+                book.insert(key, *again, reply.maybe_bytes()?);
+            }
+        }
+        Ok(book)
+    }
+
+    /// Writes some items, and answers the commands of those that were written.
+    async fn commit(
+        &self,
+        requests: &[&Request],
+        book: &mut Book,
+        items: Vec<usize>,
+        answers: &mut [Option<Result<Applied>>],
+    ) {
+        let waiting = book.waiting(&items);
+        match self.try_commit(requests, book, &items, &waiting).await {
+            Ok(Committed { at, upkeep, written }) => {
+                book.upkeep = book.upkeep.into_iter().chain(upkeep).min();
+                let decided = book.now;
+                for (item, _) in items.into_iter().zip(written).filter(|(_, written)| *written) {
+                    for Waiting { index, done: Done { answer, record } } in book.done(item) {
+                        let record = record.map(|record| Box::new(record.committed(decided, at)));
+                        let applied = self.applied(answer, decided, at);
+                        answers[index] = Some(Ok(Applied { record, ..applied }));
+                    }
+                }
+            }
+            Err(error) => {
+                let now = Instant::now();
+                let is_late =
+                    |index: &usize| requests[*index].until.is_some_and(|until| until <= now);
+                let late: Vec<usize> = waiting.iter().copied().filter(is_late).collect();
+                // The caller that waited least decided until when it could be executed; the others go without it.
+                let is_for_others = matches!(error, Error::Unavailable(_)) && !late.is_empty();
+                for index in if is_for_others { late } else { waiting } {
+                    answers[index] = Some(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    async fn try_commit(
+        &self,
+        requests: &[&Request],
+        book: &Book,
+        items: &[usize],
+        waiting: &[usize],
+    ) -> Result<Committed> {
+        let grows = items.iter().any(|&item| book.items[item].0.grows);
+        let verb = if grows { Verb::Put } else { Verb::Commit };
+        let is_guarded = |index: &usize| {
+            let command = &requests[*index].command;
+            matches!(command, Command::Settle(_) | Command::Unclaim(_) | Command::Prune)
+        };
+        let until = waiting.iter().filter_map(|&index| requests[index].until).min();
+        let (args, bytes) = book.room(items);
+        let mut call = if waiting.iter().all(is_guarded) {
+            self.shard.large_call(verb, args, bytes)
+        } else {
+            self.shard.large_write_call(verb, until, args, bytes).await?
+        };
+        for &item in items {
+            let item = &book.items[item].0;
+            let slots = item.keys.iter().filter_map(|key| Some((key, &book.slots.get(key)?.0)));
+            item.add(&mut call, book.now, slots);
+        }
+        let mut reply = self.run(Lane::Write, &call).await?;
+        let (at, upkeep) = (reply.time()?, reply.maybe_time()?);
+        self.hints.prune_at(upkeep);
+        let written = items.iter().map(|_| Ok(reply.number()? == 1)).collect::<Result<_>>()?;
+        Ok(Committed { at, upkeep, written })
+    }
+}
+
+/// Lets another server that was faster be done first: in step with it this one would lose again.
+async fn pause(round: usize) {
+    if round > 0 {
+        let share: f64 = rand::rng().random();
+        tokio::time::sleep((PAUSE * u32::try_from(round).unwrap_or(1)).mul_f64(share)).await;
+    }
+}
+
+/// The jobs that these commands are about, each once; whether it may have been written before.
+fn keys_of<'a>(requests: impl Iterator<Item = &'a Request>) -> Vec<(JobKey, bool)> {
+    let (mut keys, mut known) = (Vec::new(), HashSet::default());
+    for request in requests {
+        let again = matches!(&request.command, Command::Enqueue(new) if new.prior == Prior::Itself);
+        let further = further_keys(request).map(|key| (key, false));
+        for (key, again) in std::iter::once((request.key.clone(), again)).chain(further) {
+            if known.insert(key.clone()) {
+                keys.push((key, again));
+            }
+        }
+    }
+    keys
+}
+
+/// The keys that come more than once. What is asked of their jobs is left to the engine as a whole, so that it is done in
+/// its order.
+pub(super) fn repeated<'a>(keys: impl ExactSizeIterator<Item = &'a JobKey>) -> HashSet<&'a JobKey> {
+    if keys.len() < 2 {
+        return HashSet::default();
+    }
+    let mut known = HashSet::default();
+    keys.filter(|key| !known.insert(*key)).collect()
+}

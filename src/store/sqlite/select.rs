@@ -1,0 +1,101 @@
+//! Select: running leases by what they are.
+
+use rusqlite::params;
+
+use crate::domain::engine::Phase;
+use crate::domain::{StreamId, Time, Token, limit};
+use crate::store::{Lease, Selected};
+
+use super::fault::Done;
+use super::reader::Reader;
+use super::record::{BY_KEY, Row, signed};
+use super::session::Session;
+use super::sql::statement;
+
+const FILE: &str = include_str!("select.sql");
+const EXPIRED: &str = statement(FILE, "expired");
+const NEXT_DEADLINE: &str = statement(FILE, "next_deadline");
+const ORPHANS: &str = statement(FILE, "orphans");
+const OF_STREAMS: &str = statement(FILE, "of_streams");
+const PART: &str = statement(FILE, "part");
+
+/// Where a lease stands among those that run: its end, its topic and its job.
+type Place = (i64, i64, i64);
+
+/// What [`Select::OfClaim`](crate::store::Select::OfClaim) asks for.
+pub(super) struct OfClaim {
+    pub(super) nonce: u32,
+    pub(super) from: String,
+}
+
+/// [`Select::Overdue`](crate::store::Select::Overdue).
+pub(super) fn overdue(session: &mut Session<'_>, limit: &usize) -> Done<Selected> {
+    let mut rows = Row::select(session, EXPIRED, params![session.now.0, limit + 1])?;
+    let next = if rows.len() > *limit {
+        rows.pop().and_then(|row| match row.record.phase {
+            Phase::Running(lease) => Some(lease.deadline.at),
+            Phase::Waiting | Phase::Finished(_) => None,
+        })
+    } else {
+        let mut next = session.prepare(NEXT_DEADLINE)?;
+        next.query_row(params![session.now.0], |row| row.get::<_, Option<i64>>(0))?.map(Time)
+    };
+    session.reaped_until(next);
+    let away = Some(session.away());
+    let leases = leases(session, rows)?;
+    Ok(Selected { now: session.now, leases, next, away, rest: None })
+}
+
+fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {
+    let leases = rows.into_iter().map(|row| row.lease(session.connection, session.now));
+    leases.filter_map(Result::transpose).collect()
+}
+
+/// [`Select::OfClaim`](crate::store::Select::OfClaim). The claim itself is over: it came before this call.
+pub(super) fn of_claim(
+    session: &mut Session<'_>,
+    OfClaim { nonce, from }: &OfClaim,
+) -> Done<Selected> {
+    let from = place(from).unwrap_or((i64::MIN, 0, 0));
+    let mut part = session.prepare(PART)?;
+    let read = |row: &rusqlite::Row<'_>| {
+        let place: Place = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok((place, Token(row.get::<_, i64>(3)?.cast_unsigned())))
+    };
+    let found = part.query_map(params![from.0, from.1, from.2, limit::CALL_JOBS_MAX], read)?;
+    let found = found.collect::<rusqlite::Result<Vec<(Place, Token)>>>()?;
+    let mut by_key = session.prepare(BY_KEY)?;
+    let mut rows = Vec::new();
+    for ((_, _, key), _) in found.iter().filter(|(_, token)| token.nonce() == *nonce) {
+        rows.extend(Row::find(&mut by_key, params![key])?);
+    }
+    let last = found.last().filter(|_| found.len() == limit::CALL_JOBS_MAX);
+    let rest = last.map(|((alarm, topic, key), _)| format!("{alarm} {topic} {key}"));
+    Ok(Selected { now: session.now, leases: leases(session, rows)?, rest, ..Selected::default() })
+}
+
+fn place(text: &str) -> Option<Place> {
+    let mut numbers = text.split(' ').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// [`Select::OfStreams`](crate::store::Select::OfStreams).
+pub(super) fn of_streams(reader: &Reader<'_>, streams: &Vec<StreamId>) -> Done<Selected> {
+    let one = |id: &StreamId| signed(u64::from(id.owner) << 32 | u64::from(id.stream));
+    let streams: Vec<i64> = streams.iter().map(one).collect();
+    select(reader, OF_STREAMS, &format!("{streams:?}"))
+}
+
+/// [`Select::Orphans`](crate::store::Select::Orphans).
+pub(super) fn orphans(reader: &Reader<'_>, living: &Vec<u32>) -> Done<Selected> {
+    select(reader, ORPHANS, &format!("{living:?}"))
+}
+
+/// Goes through all leases, so it must not keep the writer waiting. What it finds is looked at again when it is written.
+fn select(reader: &Reader<'_>, sql: &str, numbers: &str) -> Done<Selected> {
+    let mut found = reader.connection.prepare_cached(sql)?;
+    let rows = found.query_map(params![numbers], Row::read)?;
+    let leases = rows.map(|row| row?.lease(reader.connection, reader.now));
+    let leases = leases.filter_map(Result::transpose).collect::<Done<_>>()?;
+    Ok(Selected { now: reader.now, leases, ..Selected::default() })
+}
