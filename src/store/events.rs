@@ -22,10 +22,10 @@ pub enum Event {
     },
     /// There is no such topic any more; its next job makes it anew.
     Forgotten(TopicName),
-    /// Something is to be reaped or pruned then, earlier than the last [`Store::reap`] or
+    /// Something is to be reaped or pruned then, earlier than the last [`Store::select`] or
     /// [`Store::prune`] said and than was announced since.
     ///
-    /// [`Store::reap`]: super::Store::reap
+    /// [`Store::select`]: super::Store::select
     /// [`Store::prune`]: super::Store::prune
     Upkeep {
         /// From when on.
