@@ -1,104 +1,11 @@
-//! The life of a job as one table, by which the stores are tested and may ask, and what follows when a lease ends.
-//!
-//! ```text
-//!              enqueue                     claim                 ack
-//!   (nothing) ─────────▶ SCHEDULED ─due─▶ READY ─────▶ RUNNING ──────▶ SUCCEEDED
-//!                                          ▲  ▲  release │ │
-//!                                          │  └──────────┘ │ retry
-//!                                     due  │               ▼
-//!                                          └─────────── BACKOFF
-//!   SCHEDULED, READY, BACKOFF ──expire──▶ EXPIRED        RUNNING ──used up, dead-letter──▶ DEAD
-//!   SCHEDULED, READY, BACKOFF, RUNNING ──delete──▶ CANCELLED       DEAD ──redrive──▶ SCHEDULED
-//! ```
-//!
-//! Waiting is one thing with three names: what distinguishes SCHEDULED, READY and BACKOFF is the
-//! clock and the failure count, not a stored flag, so a job becomes ready on time whether or not
-//! anybody looks.
+//! Why the lease of an attempt ends, and what follows by the retry policy of its job: whether the attempt counts, and
+//! whether another one comes and when. What then becomes of the job is decided by [`engine`](super::engine).
 
 use std::time::Duration;
 
-use super::job::{AttemptOutcome, State};
+use super::job::AttemptOutcome;
 use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
-
-/// What can happen to a job: a step in its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transition {
-    /// A worker gets it.
-    Claim,
-    /// The claim reached nobody and is undone.
-    Unclaim,
-    /// The worker is done.
-    Ack,
-    /// The attempt failed and another follows.
-    Retry,
-    /// The attempt ends without a failure and another follows.
-    Release,
-    /// The attempt ends and no other follows.
-    DeadLetter,
-    /// The expire time passed.
-    Expire,
-    /// Somebody deletes it.
-    Delete,
-    /// Somebody moves its due time or priority.
-    Reschedule,
-    /// Somebody puts it back with fresh counters.
-    Redrive,
-}
-
-impl Transition {
-    /// All of them.
-    pub const ALL: [Transition; 10] = [
-        Transition::Claim,
-        Transition::Unclaim,
-        Transition::Ack,
-        Transition::Retry,
-        Transition::Release,
-        Transition::DeadLetter,
-        Transition::Expire,
-        Transition::Delete,
-        Transition::Reschedule,
-        Transition::Redrive,
-    ];
-}
-
-/// Where a transition leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Next {
-    /// Waiting: SCHEDULED, READY or BACKOFF, by clock and failures.
-    Waiting,
-    /// That state.
-    State(State),
-    /// No record is left.
-    Forgotten,
-}
-
-/// The transition cannot happen in this state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a job that is {} cannot take this step", .0.name())]
-pub struct Rejection(pub State);
-
-/// The transition table.
-///
-/// # Errors
-/// [`Rejection`] when `transition` cannot happen in `state`.
-pub fn next(state: State, transition: Transition) -> Result<Next, Rejection> {
-    use State::{Backoff, Cancelled, Dead, Expired, Ready, Running, Scheduled, Succeeded};
-    match (state, transition) {
-        (Ready, Transition::Claim) => Ok(Next::State(Running)),
-        (Running, Transition::Unclaim | Transition::Retry | Transition::Release) => {
-            Ok(Next::Waiting)
-        }
-        (Running, Transition::Ack) => Ok(Next::State(Succeeded)),
-        (Running, Transition::DeadLetter) => Ok(Next::State(Dead)),
-        (Scheduled | Ready | Backoff, Transition::Expire) => Ok(Next::State(Expired)),
-        (Scheduled | Ready | Backoff | Running, Transition::Delete) => Ok(Next::State(Cancelled)),
-        (Succeeded | Dead | Cancelled | Expired, Transition::Delete) => Ok(Next::Forgotten),
-        (Scheduled | Ready | Backoff | Dead, Transition::Reschedule) => Ok(Next::Waiting),
-        (Succeeded | Dead | Cancelled | Expired, Transition::Redrive) => Ok(Next::Waiting),
-        (state, _) => Err(Rejection(state)),
-    }
-}
 
 /// Why a lease ends otherwise than by an Ack. Each way that a worker can ask for has an outcome, or a dead letter, of
 /// its own: by that a repeat of its settle is told from another one (`settled_code` of the stores' codec).
@@ -261,37 +168,6 @@ mod tests {
 
     fn released() -> Cause {
         Cause::Released { delay: None, error: String::new() }
-    }
-
-    /// The whole table as text, a row per state, so that a change of it shows as a diff.
-    #[test]
-    fn the_table() {
-        let cell = |state, transition| match next(state, transition) {
-            Ok(Next::Waiting) => "wait",
-            Ok(Next::Forgotten) => "gone",
-            Ok(Next::State(state)) => state.name(),
-            Err(_) => "-",
-        };
-        let rows: Vec<String> = State::ALL
-            .iter()
-            .map(|&state| {
-                let cells: Vec<_> = Transition::ALL.iter().map(|&step| cell(state, step)).collect();
-                format!("{}: {}", state.name(), cells.join(" "))
-            })
-            .collect();
-        assert_eq!(
-            rows,
-            [
-                "scheduled: - - - - - - expired cancelled wait -",
-                "ready: running - - - - - expired cancelled wait -",
-                "running: - wait succeeded wait wait dead - cancelled - -",
-                "backoff: - - - - - - expired cancelled wait -",
-                "succeeded: - - - - - - - gone - wait",
-                "dead: - - - - - - - gone wait wait",
-                "cancelled: - - - - - - - gone - wait",
-                "expired: - - - - - - - gone - wait",
-            ]
-        );
     }
 
     #[test]

@@ -222,21 +222,22 @@ impl Shard {
             admitted = Err(error);
         }
         let asked = jobs.iter().filter_map(|job| job.durability).max();
-        let written = self.batch(admitted, &self.inner.enqueue[self.queue(asked)], jobs).await;
-        written.into_iter().map(|written| written.map(|applied| applied.enqueued())).collect()
+        let batcher = &self.inner.enqueue[self.queue(asked)];
+        self.batch(admitted, batcher, jobs, |applied| applied.enqueued()).await
     }
 
-    async fn batch(
+    async fn batch<T>(
         &self,
         admitted: store::Result<()>,
         batcher: &Batcher<Request, Applied>,
         items: Vec<impl Into<Request>>,
-    ) -> Vec<Result<Applied, ShardError>> {
+        answer: impl Fn(Applied) -> T,
+    ) -> Vec<Result<T, ShardError>> {
         let answers = match admitted {
             Ok(()) => batcher.call(items.into_iter().map(Into::into).collect()).await,
             Err(error) => items.iter().map(|_| Err(error.clone())).collect(),
         };
-        answers.into_iter().map(|answer| self.named(answer)).collect()
+        answers.into_iter().map(|applied| self.named(applied.map(&answer))).collect()
     }
 
     /// Which of the queues serves those who ask for so much.
@@ -252,7 +253,7 @@ impl Shard {
     pub async fn settle(&self, items: Vec<Settle>) -> Vec<Result<Applied, ShardError>> {
         // As for an enqueue.
         let admitted = self.inner.guard.admit(Op::Settle);
-        self.batch(admitted, &self.inner.settle, items).await
+        self.batch(admitted, &self.inner.settle, items, |applied| applied).await
     }
 
     /// Moves deadlines. Each answer is its own.

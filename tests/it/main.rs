@@ -6,6 +6,8 @@
     reason = "a panic is how a test fails, and what it prints is shown then"
 )]
 
+/// What is wrong with one job of a call.
+mod apart;
 /// What a person reads without a server.
 mod by_hand;
 /// The commands of `ringq` as processes; a file per command.

@@ -28,7 +28,9 @@ impl From<Fault> for Error {
             Fault::Sqlite(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Error::Full(format!("{text}; free some space")),
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt(text),
-                _ => Error::Unavailable(text),
+                Some(_) => Error::Unavailable(text),
+                // SQLite has given what it had, and a column holds what cannot be.
+                None => Error::Corrupt(text),
             },
         }
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use ringq::domain::conflict::Found;
-use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{OnConflict, State};
+
+use super::table::{Transition, next};
 
 const POLICIES: [OnConflict; 4] =
     [OnConflict::Keep, OnConflict::Replace, OnConflict::Reschedule, OnConflict::Reject];

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use ringq::domain::conflict::Found;
 use ringq::domain::engine::Unacked;
-use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, Transition, lease_end};
+use ringq::domain::lifecycle::{LeaseEnd, Standing, Step, lease_end};
 use ringq::domain::{
     Attempt, AttemptOutcome, Job, Keep, ShardName, Spec, State, Time, Token, limit,
 };
 use ringq::store::{End, Lease, Leased, NewJob, Refused, Settle, Settled, Taker};
+
+use super::table::Transition;
 
 /// A record. `job.deliveries` counts finished ones; a waiting job's `job.state` is any waiting one.
 #[derive(Clone)]

@@ -12,6 +12,7 @@ mod mirror;
 mod reference;
 mod run;
 mod steps;
+mod table;
 
 use std::collections::BTreeSet;
 

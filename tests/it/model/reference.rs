@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ringq::domain::conflict::{self, Action, Found, Repeat};
-use ringq::domain::lifecycle::{Transition, next};
 use ringq::domain::{
     AttemptOutcome, Durability, EnqueueOutcome, Job, JobKey, ShardName, State, Time, Token,
     TopicName, limit,
@@ -18,6 +17,7 @@ use ringq::store::{
 
 use super::coverage::Seen;
 use super::held::{Ending, Held};
+use super::table::{Transition, next};
 
 /// A shard.
 #[derive(Clone)]

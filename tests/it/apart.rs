@@ -1,0 +1,159 @@
+//! What is wrong with one job of a call: its neighbours are done all the same, and each is answered as itself.
+
+use std::time::Duration;
+
+use ringq::clock::Clock;
+use ringq::domain::{ShardName, Spec, State, When};
+use ringq::store::{
+    Applied, Ask, Claim, Delete, End, Error, Leased, NewJob, Request, Reschedule, Result, Settle,
+    Store, redis, sqlite,
+};
+use tempfile::TempDir;
+
+use crate::conformance::OWNER;
+use crate::conformance::values::{
+    TOPIC, ack, decide, failed, key, lease_ref, new_job, one, taker, text, topic,
+};
+use crate::harness::Redis;
+
+/// Takes away what the record of a job ends with.
+const CUT: &str =
+    "redis.call('HSET', KEYS[1], ARGV[1], string.sub(redis.call('HGET', KEYS[1], ARGV[1]), 1, -2))";
+
+#[tokio::test]
+async fn a_damaged_job_of_a_file_fails_alone() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s0.db");
+    let database = sqlite::Database::File(path.clone());
+    let config = sqlite::Config { name: name(), database, clock: Clock::system() };
+    let store = sqlite::SqliteStore::open(config).unwrap();
+    a_damaged_job_fails_alone(&store, async |id| {
+        let other = rusqlite::Connection::open(&path).unwrap();
+        other.busy_timeout(Duration::from_secs(5)).unwrap();
+        let damaged = other.execute("UPDATE jobs SET rank = 300 WHERE id = ?", [id]).unwrap();
+        assert_eq!(damaged, 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_damaged_job_of_a_redis_fails_alone() {
+    let Some(redis) = Redis::start().await else { return };
+    let store = open(&redis).await;
+    a_damaged_job_fails_alone(&store, async |id| {
+        redis.command(&["EVAL", CUT, "1", "ringq:{s0}:jobs:t", id]).await;
+    })
+    .await;
+}
+
+/// Every command that reads the damaged job, with sound neighbours before and behind it.
+async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)) {
+    let headers = vec![("name".to_owned(), "value".to_owned())];
+    for id in ["acked", "broken-lease", "nacked"] {
+        let spec = Spec { headers: headers.clone(), ..Spec::default() };
+        store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
+    }
+    let held = claim(store).await;
+    let [acked, broken, nacked] = &held[..] else { panic!("{held:?}") };
+    for id in ["moved", "broken", "deleted"] {
+        let spec = Spec { headers: headers.clone(), ..Spec::default() };
+        let due = When::After(Duration::from_secs(3_600));
+        store.enqueue(vec![NewJob { spec, due, ..new_job(id) }]).await.unwrap();
+    }
+    let nack = async |leased: &Leased| {
+        let lease = one(store.leases(vec![lease_ref(leased)]).await.unwrap()).unwrap();
+        Request::from(decide(&lease, failed()))
+    };
+    let (broken, nacked) = (nack(broken).await, nack(nacked).await);
+    damage("broken").await;
+    damage("broken-lease").await;
+    let requests = vec![
+        moved("moved"),
+        with_result(acked).into(),
+        moved("broken"),
+        broken,
+        Delete::from(key(TOPIC, "broken")).into(),
+        Delete::from(key(TOPIC, "deleted")).into(),
+        nacked,
+        new_job("new").into(),
+    ];
+    let answers = store.apply(requests).await;
+    assert_eq!(answers.len(), 8);
+    for (at, answer) in answers.iter().enumerate() {
+        match at {
+            2..=4 => assert!(matches!(answer, Err(Error::Corrupt(_))), "{at}: {answer:?}"),
+            _ => assert!(answer.is_ok(), "{at}: {answer:?}"),
+        }
+    }
+    let states = [
+        ("moved", State::Ready),
+        ("acked", State::Succeeded),
+        ("deleted", State::Cancelled),
+        ("nacked", State::Backoff),
+        ("new", State::Ready),
+    ];
+    for (id, state) in states {
+        assert_eq!(state_of(store, id).await, Some(state), "{id}");
+    }
+}
+
+/// A full store takes what ends a job, but nothing of an ack whose follow-ups have no room: its lease runs on.
+#[tokio::test]
+async fn an_ack_whose_follow_ups_have_no_room_is_refused_alone_and_whole() {
+    let Some(redis) = Redis::start().await else { return };
+    let store = open(&redis).await;
+    let store: &dyn Store = &store;
+    for id in ["before", "followed", "behind"] {
+        store.enqueue(vec![new_job(id)]).await.unwrap();
+    }
+    let held = claim(store).await;
+    let follow_ups = vec![new_job("follow-up").into_command()];
+    let end = End::Ack { result: Some(text("done")), follow_ups };
+    let followed = Settle { end, ..ack(&held[1]) };
+    let settle = async || -> Vec<Result<Applied>> {
+        let settles = [ack(&held[0]), followed.clone(), ack(&held[2])];
+        store.apply(settles.into_iter().map(Request::from).collect()).await
+    };
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let answers = settle().await;
+    assert!(matches!(answers[..], [Ok(_), Err(Error::Full(_)), Ok(_)]), "{answers:?}");
+    assert_eq!(state_of(store, "followed").await, Some(State::Running));
+    assert_eq!(state_of(store, "follow-up").await, None);
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let answers = settle().await.into_iter().map(|answer| answer.unwrap().settled().unwrap());
+    let repeated: Vec<bool> = answers.map(|settled| settled.repeated).collect();
+    assert_eq!(repeated, [true, false, true]);
+    assert_eq!(state_of(store, "followed").await, Some(State::Succeeded));
+    assert_eq!(state_of(store, "follow-up").await, Some(State::Ready));
+}
+
+fn name() -> ShardName {
+    ShardName::try_new("s0").unwrap()
+}
+
+async fn open(redis: &Redis) -> redis::RedisStore {
+    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
+    redis::RedisStore::open(config).await.unwrap()
+}
+
+async fn claim(store: &dyn Store) -> Vec<Leased> {
+    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
+    let claim = Claim { nonce: rand::random(), owner: OWNER, asks };
+    one(one(store.claim(claim).await.unwrap().topics).leased)
+}
+
+/// Due at once.
+fn moved(id: &str) -> Request {
+    let due = Some(When::Now);
+    Reschedule { key: key(TOPIC, id), due, priority: None, until: None }.into()
+}
+
+fn with_result(leased: &Leased) -> Settle {
+    let end = End::Ack { result: Some(text("done")), follow_ups: Vec::new() };
+    Settle { end, ..ack(leased) }
+}
+
+async fn state_of(store: &dyn Store, id: &str) -> Option<State> {
+    one(store.get(vec![key(TOPIC, id)], false).await.unwrap()).map(|job| job.state)
+}
