@@ -189,9 +189,9 @@ impl<'a> Orphans<'a> {
     }
 
     /// Ends these leases. Answers those among which are some that did not end, because they were settled or extended.
-    /// What is left in `leases` is to be ended after another grace: the shard did not answer.
+    /// What is left in `leases` is to be ended after another grace: the shard did not answer, or could not end it.
     async fn end(&self, leases: &mut Vec<Lease>) -> Vec<Lease> {
-        let (mut ended, mut rest) = (0, Vec::new());
+        let (mut ended, mut rest, mut left) = (0, Vec::new(), Vec::new());
         while !leases.is_empty() {
             let part = &leases[..leases.len().min(limit::CALL_JOBS_MAX)];
             let Ok(done) = self.scheduler.end_leases(self.shard, part, &Cause::Broken).await else {
@@ -199,10 +199,17 @@ impl<'a> Orphans<'a> {
                 break;
             };
             ended += done.here;
-            let part = leases.drain(..part.len());
+            let is_left = |lease: &Lease| done.left.iter().any(|left| left.tied() == lease.tied());
+            let part = leases.drain(..part.len()).filter(|lease| !is_left(lease));
+            let part: Vec<Lease> = part.collect();
             if done.over < part.len() {
                 rest.extend(part);
             }
+            left.extend(done.left);
+        }
+        if !left.is_empty() {
+            self.begin_anew();
+            leases.extend(left);
         }
         if ended > 0 {
             tracing::info!(shard = %self.shard.name(), ended, "leases of broken streams released");

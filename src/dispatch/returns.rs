@@ -79,7 +79,11 @@ async fn give_back(
                 leases.drain(..part);
             }
             Err(_) if stop.is_cancelled() => return,
-            Err(_) => {
+            Err(error) => {
+                if !error.error.is_of_shard() {
+                    // They keep none of the others.
+                    leases.rotate_left(part);
+                }
                 tokio::select! {
                     () = shard.wait_out(pauses.pause()) => {}
                     () = stop.cancelled() => {}

@@ -8,7 +8,7 @@ use super::retry::{RetryOverrides, RetryPolicy, release_delay};
 use super::time::Time;
 
 /// Why a lease ends otherwise than by an Ack. Each way that a worker can ask for has an outcome, or a dead letter, of
-/// its own: by that a repeat of its settle is told from another one (`settled_code` of the stores' codec).
+/// its own: by that a repeat of its settle is told from another one (`settled_code` of the engine).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// Nack RETRY; a delay overrides the policy's wait.

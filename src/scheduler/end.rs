@@ -12,20 +12,22 @@ use crate::store::{Applied, End, Hint, Lease, LeaseRef, Revoked, Settle};
 use super::Scheduler;
 
 /// What became of leases that were to be ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ended {
     /// Those that are over: every replica looks for them, and another one may have been first.
     pub over: usize,
     /// Those that this call has ended.
     pub here: usize,
+    /// Those that could not be ended because of their jobs alone: they are as they were.
+    pub left: Vec<Lease>,
 }
 
 // === impl Scheduler ===
 
 impl Scheduler {
     /// Ends leases that their workers did not settle: expired ones, and those of broken streams.
-    /// Each only if its deadline is still the one that was read. One that cannot be ended because of what is wrong with
-    /// its job alone keeps none of the others.
+    /// Each only if its deadline is still the one that was read. One that cannot be ended because of its job alone keeps
+    /// none of the others.
     ///
     /// # Errors
     /// As the store's, when one of them is of the shard as a whole.
@@ -46,7 +48,7 @@ impl Scheduler {
                 Ok(applied) => self.end_lease(shard, lease, cause, &applied, &mut ended),
                 Err(error) if error.error.is_of_shard() => failed = failed.or(Some(error)),
                 // The guard has logged and counted it.
-                Err(_) => {}
+                Err(_) => ended.left.push(lease.clone()),
             }
         }
         failed.map_or(Ok(ended), Err)

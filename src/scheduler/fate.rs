@@ -50,8 +50,11 @@ impl Scheduler {
         }
         let acks = over.iter().map(|&index| repeated_ack(&refs[index])).collect();
         for (index, ack) in over.into_iter().zip(shard.settle(acks).await) {
-            if ack?.settled() != Err(Refused::Stale) {
-                fates[index] = Fate::Done;
+            match ack {
+                Ok(ack) if ack.settled() != Err(Refused::Stale) => fates[index] = Fate::Done,
+                Err(error) if error.error.is_of_shard() => return Err(error),
+                // Of one whose job cannot be read nobody knows; its lease is over.
+                Ok(_) | Err(_) => {}
             }
         }
         Ok(fates)

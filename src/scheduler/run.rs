@@ -237,7 +237,8 @@ impl Refusal {
             Refusal::Unconfirmed { .. } => false,
             Refusal::Failed(failed) => match failed.error {
                 store::Error::Unavailable(_) | store::Error::Full(_) => true,
-                store::Error::Contention(_)
+                store::Error::Late(_)
+                | store::Error::Contention(_)
                 | store::Error::Unknown(_)
                 | store::Error::Corrupt(_) => false,
             },

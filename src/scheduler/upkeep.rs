@@ -1,5 +1,7 @@
 //! Upkeep: what the timers call. Each verb does a bounded piece and says when there is more.
 
+use std::time::Duration;
+
 use crate::clock::Skew;
 use crate::domain::away::{Lapse, Term};
 use crate::domain::lifecycle::Cause;
@@ -7,7 +9,10 @@ use crate::domain::{Time, TopicName, limit};
 use crate::shards::{self, Shard};
 use crate::store::{Extend, Hint, Lapsed, Lease, LeaseRef, Selected};
 
-use super::Scheduler;
+use super::{Ended, Scheduler};
+
+/// When leases are looked at again that could not be ended, say because the disk is full.
+const LEFT_PAUSE: Duration = Duration::from_secs(1);
 
 /// When there is more to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,13 +67,15 @@ impl Scheduler {
         let before = self.now();
         let reaped = shard.reap(limit::CALL_JOBS_MAX).await?;
         let skew = Skew::measured(before, reaped.now, self.now());
-        let next = reaped.next;
+        let (now, mut next) = (reaped.now, reaped.next);
         let Lapses { expired, unserved, waiting } = Lapses::of(reaped);
         let waits = self.put_off(shard, waiting).await?;
         for (leases, cause) in [(expired, Cause::Expired), (unserved, Cause::Unserved)] {
             if !leases.is_empty() {
-                let ended = self.end_leases(shard, &leases, &cause).await?.here;
-                tracing::debug!(shard = %shard.name(), ended, ?cause, "leases ended");
+                let Ended { here, left, .. } = self.end_leases(shard, &leases, &cause).await?;
+                tracing::debug!(shard = %shard.name(), ended = here, ?cause, "leases ended");
+                let again = (!left.is_empty()).then(|| now.plus(LEFT_PAUSE));
+                next = next.into_iter().chain(again).min();
             }
         }
         Ok(Due { next: next.into_iter().chain(waits).min(), skew })

@@ -10,6 +10,9 @@ pub enum Error {
     /// The shard does not answer or refuses; nothing was written.
     #[error("{0}")]
     Unavailable(String),
+    /// Its caller had stopped waiting by the time its turn came; nothing was written.
+    #[error("{0}")]
+    Late(String),
     /// The call went out and no answer came back: it may have been applied.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -30,9 +33,11 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Error::Unknown(_) => true,
-            Error::Full(_) | Error::Unavailable(_) | Error::Contention(_) | Error::Corrupt(_) => {
-                false
-            }
+            Error::Full(_)
+            | Error::Unavailable(_)
+            | Error::Late(_)
+            | Error::Contention(_)
+            | Error::Corrupt(_) => false,
         }
     }
 
@@ -41,7 +46,7 @@ impl Error {
     pub fn is_of_shard(&self) -> bool {
         match self {
             Error::Unavailable(_) | Error::Unknown(_) => true,
-            Error::Full(_) | Error::Contention(_) | Error::Corrupt(_) => false,
+            Error::Full(_) | Error::Late(_) | Error::Contention(_) | Error::Corrupt(_) => false,
         }
     }
 
@@ -50,7 +55,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Error::Full(_) => "STORE_FULL",
-            Error::Unavailable(_) => "SHARD_UNAVAILABLE",
+            Error::Unavailable(_) | Error::Late(_) => "SHARD_UNAVAILABLE",
             Error::Unknown(_) => "OUTCOME_UNKNOWN",
             Error::Contention(_) => "CONTENTION",
             Error::Corrupt(_) => "STORE_CORRUPT",

@@ -29,6 +29,8 @@ pub(crate) enum Fault {
     Refuses,
     /// It has no room for new jobs.
     Full,
+    /// It has no room for anything, not even for the end of a lease.
+    NoRoom,
     /// It deletes nothing.
     KeepsAll,
     /// It does what it is asked for, but its answers do not arrive.
@@ -60,6 +62,7 @@ pub(crate) struct FaultStore {
     fault: watch::Sender<Fault>,
     calls: AtomicUsize,
     enqueues: AtomicUsize,
+    refusals: AtomicUsize,
     /// Until when the first of the jobs that were enqueued last may be written.
     until: Mutex<Option<Instant>>,
     /// Claims pass it on their way back.
@@ -89,6 +92,7 @@ impl FaultStore {
             fault: watch::Sender::new(Fault::None),
             calls: AtomicUsize::new(0),
             enqueues: AtomicUsize::new(0),
+            refusals: AtomicUsize::new(0),
             until: Mutex::default(),
             gate: Arc::new(Semaphore::new(1)),
             claims_to_lose: AtomicUsize::new(0),
@@ -101,6 +105,11 @@ impl FaultStore {
             leases_asked: AtomicUsize::new(0),
             asked: Mutex::default(),
         })
+    }
+
+    /// Calls that it refused because of the state that it is in.
+    pub(crate) fn refusals(&self) -> usize {
+        self.refusals.load(Ordering::Relaxed)
     }
 
     /// From now on it is so.
@@ -199,7 +208,7 @@ impl FaultStore {
         let fault = *self.fault.borrow();
         Box::pin(async move {
             match fault {
-                Fault::None | Fault::Full | Fault::KeepsAll | Fault::ReadsHang => {
+                Fault::None | Fault::Full | Fault::NoRoom | Fault::KeepsAll | Fault::ReadsHang => {
                     call(&self.store).await
                 }
                 Fault::Refuses => Err(refused()),
@@ -241,7 +250,9 @@ impl FaultStore {
     /// Why it refuses a command, in the state that it is in.
     fn refusal(&self, command: &Command) -> Option<Error> {
         match (*self.fault.borrow(), command) {
-            (Fault::Full, Command::Enqueue(_)) => Some(Error::Full("no room".into())),
+            (Fault::Full, Command::Enqueue(_)) | (Fault::NoRoom, _) => {
+                Some(Error::Full("no room".into()))
+            }
             (Fault::KeepsAll, Command::Delete { .. }) => Some(refused()),
             _ => None,
         }
@@ -273,6 +284,7 @@ impl Store for FaultStore {
         let count = requests.len();
         let all = move |error: Error| (0..count).map(|_| Err(error.clone())).collect();
         if let Some(error) = requests.iter().find_map(|request| self.refusal(&request.command)) {
+            self.refusals.fetch_add(1, Ordering::Relaxed);
             return Box::pin(async move { all(error) });
         }
         if requests.iter().any(|request| matches!(request.command, Command::Enqueue(_))) {

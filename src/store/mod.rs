@@ -87,8 +87,8 @@ pub trait Store: Send + Sync {
     /// Leases ready jobs to those who ask, in the order of each topic.
     fn claim(&self, claim: Claim) -> Reply<'_, Claims>;
 
-    /// A claim whose answer was lost takes nothing from now on, if it arrives only later. It writes in any case: it is how
-    /// a shard is asked whether it takes writes.
+    /// A claim whose answer was lost takes nothing from now on, if it arrives only later. Where a claim can arrive late this
+    /// writes in any case: it is how a shard on a network is asked whether it takes writes.
     fn void(&self, nonce: u32) -> Reply<'_, ()>;
 
     /// Reads running leases. What has changed by the time at which something follows from it is noticed then.

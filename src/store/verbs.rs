@@ -67,8 +67,7 @@ impl<'s> dyn Store + 's {
         's: 'a,
     {
         Box::pin(async move {
-            let done = self.all(redrive.requests(), |applied| applied.is_done()).await?;
-            let redriven = done.into_iter().filter(|done| *done).count() as u64;
+            let redriven = done(self.apply(redrive.requests()).await)?;
             Ok(Redriven { redriven, skipped: redrive.ids.len() as u64 - redriven })
         })
     }
@@ -93,8 +92,7 @@ impl<'s> dyn Store + 's {
                     (found.leases.into_iter().map(|lease| lease.tied().lease).collect(), found.rest)
                 }
             };
-            let undone = self.all(refs, |applied| applied.is_done()).await?;
-            let leases = undone.into_iter().filter(|done| *done).count() as u64;
+            let leases = done(self.apply(refs.into_iter().map(Into::into).collect()).await)?;
             Ok(Undone { leases, next })
         })
     }
@@ -143,8 +141,8 @@ impl<'s> dyn Store + 's {
 /// The answers of a call as a whole.
 ///
 /// # Errors
-/// When a command failed: as that one if all have failed and nothing of the call was applied, else
-/// [`Error::Unknown`].
+/// When a command failed, as the one that says most about the shard; others of the call may be applied then. Where the
+/// shard failed between them that is [`Error::Unknown`].
 pub fn whole<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let Some(error) = worst(&results).cloned() else {
         return Ok(results.into_iter().flatten().collect());
@@ -152,9 +150,27 @@ pub fn whole<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
     let is_applied = results.iter().any(Result::is_ok);
     Err(match error {
         Error::Unknown(_) => error,
-        error if is_applied => Error::Unknown(format!("a part of the call was applied: {error}")),
+        error if is_applied && error.is_of_shard() => {
+            Error::Unknown(format!("a part of the call was applied: {error}"))
+        }
         error => error,
     })
+}
+
+/// How many were done of those that ask for no more. What is wrong with some jobs alone leaves these as they are.
+///
+/// # Errors
+/// When the shard failed, or some failed and none was done.
+fn done(applied: Vec<Result<Applied>>) -> Result<u64> {
+    let done = applied.iter().flatten().filter(|applied| applied.is_done()).count() as u64;
+    match worst(&applied) {
+        Some(error) if done == 0 || error.is_of_shard() => whole(applied).map(|_| done),
+        Some(error) => {
+            tracing::warn!(%error, "some jobs of a call are left as they are");
+            Ok(done)
+        }
+        None => Ok(done),
+    }
 }
 
 /// The failure that says most about a shard: that nobody knows, then that it does not answer, then any other.

@@ -189,6 +189,26 @@ mod tests {
         timer.stopped().await;
     }
 
+    /// Nothing else is enqueued or claimed meanwhile, that would bring it back to them.
+    #[tokio::test]
+    async fn leases_that_found_no_room_to_end_end_once_there_is_room() {
+        let ring = Ring::new(1);
+        ring.stores[0].inner().reap(1).await.unwrap();
+        ring.accept(ring.owned_by(0, "t", 5)).await;
+        assert_eq!(lease(&ring, 0, "t", Duration::from_millis(100)).await.len(), 5);
+        ring.stores[0].set(Fault::NoRoom);
+        let stop = CancellationToken::new();
+        let timer = Timer::spawn(&ring.scheduler, &stop);
+        let refused = async || (ring.stores[0].refusals() > 0).then_some(());
+        soon("a refusal", refused).await;
+        assert_eq!(ring.stats("t").await[0].running, 5);
+        ring.stores[0].set(Fault::None);
+        let ended = async || (ring.stats("t").await[0].running == 0).then_some(());
+        soon("the end of all", ended).await;
+        stop.cancel();
+        timer.stopped().await;
+    }
+
     #[tokio::test(start_paused = true)]
     async fn it_sleeps_until_the_time_it_was_told() {
         let script = Script::start(vec![Ok(at(100)), Ok(Due::default())]).await;

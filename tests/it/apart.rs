@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ringq::clock::Clock;
-use ringq::domain::{ShardName, Spec, State, When};
+use ringq::clock::{Clock, ManualClock};
+use ringq::domain::{ShardName, Spec, State, Time, When};
 use ringq::store::{
     Applied, Ask, Claim, Delete, End, Error, Leased, NewJob, Request, Reschedule, Result, Settle,
     Store, redis, sqlite,
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::conformance::OWNER;
 use crate::conformance::values::{
-    TOPIC, ack, decide, failed, key, lease_ref, new_job, one, taker, text, topic,
+    TOPIC, ack, decide, failed, job_in, key, lease_ref, new_job, one, taker, text, topic,
 };
 use crate::harness::Redis;
 
@@ -97,6 +97,51 @@ async fn a_damaged_job_fails_alone(store: &dyn Store, damage: impl AsyncFn(&str)
     }
 }
 
+/// Where a key of one job has another type its script fails in the middle, after others of the call were written.
+#[tokio::test]
+async fn a_job_that_a_script_fails_at_fails_alone() {
+    let Some(redis) = Redis::start().await else { return };
+    let store = open(&redis).await;
+    let store: &dyn Store = &store;
+    let topics = ["pa", "pb", "pc"];
+    let mut held = Vec::new();
+    for name in topics {
+        store.enqueue(vec![job_in(name, name)]).await.unwrap();
+        held.extend(claim_of(store, name).await);
+    }
+    let leases = store.leases(held.iter().map(lease_ref).collect()).await.unwrap();
+    let nacks = leases.into_iter().map(|lease| Request::from(decide(&lease.unwrap(), failed())));
+    redis.command(&["SET", "ringq:{s0}:more:pb", "no hash"]).await;
+    let answers = store.apply(nacks.collect()).await;
+    assert!(matches!(answers[..], [Ok(_), Err(Error::Corrupt(_)), Ok(_)]), "{answers:?}");
+    for (name, state) in topics.into_iter().zip([State::Backoff, State::Running, State::Backoff]) {
+        let job = one(store.get(vec![key(name, name)], false).await.unwrap());
+        assert_eq!(job.unwrap().state, state, "{name}");
+    }
+}
+
+/// It keeps the others from being ended for as long as it lies there.
+#[tokio::test]
+async fn a_lease_of_a_file_that_cannot_be_read_is_passed_over() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s0.db");
+    let clock = ManualClock::new(Time(1_800_000_000_000_000));
+    let database = sqlite::Database::File(path.clone());
+    let config = sqlite::Config { name: name(), database, clock: Clock::Manual(clock.clone()) };
+    let store = sqlite::SqliteStore::open(config).unwrap();
+    let store: &dyn Store = &store;
+    for id in ["sound", "broken", "behind"] {
+        store.enqueue(vec![new_job(id)]).await.unwrap();
+    }
+    assert_eq!(claim(store).await.len(), 3);
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute("UPDATE jobs SET rank = 300 WHERE id = 'broken'", []).unwrap();
+    clock.advance(Duration::from_secs(3_600));
+    let reaped = store.reap(10).await.unwrap();
+    let ids = reaped.leases.iter().map(|lease| lease.key.id.to_string());
+    assert_eq!(ids.collect::<Vec<_>>(), ["sound", "behind"]);
+}
+
 /// A full store takes what ends a job, but nothing of an ack whose follow-ups have no room: its lease runs on.
 #[tokio::test]
 async fn an_ack_whose_follow_ups_have_no_room_is_refused_alone_and_whole() {
@@ -138,7 +183,11 @@ async fn open(redis: &Redis) -> redis::RedisStore {
 }
 
 async fn claim(store: &dyn Store) -> Vec<Leased> {
-    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
+    claim_of(store, TOPIC).await
+}
+
+async fn claim_of(store: &dyn Store, name: &str) -> Vec<Leased> {
+    let asks = vec![Ask { topic: topic(name), takers: vec![taker()] }];
     let claim = Claim { nonce: rand::random(), owner: OWNER, asks };
     one(one(store.claim(claim).await.unwrap().topics).leased)
 }

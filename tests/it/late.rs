@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ringq::clock::Clock;
 use ringq::domain::ring::ShardState;
-use ringq::domain::{JobId, ShardName, State, When};
+use ringq::domain::{Durability, JobId, ShardName, State, When};
 use ringq::store::{
-    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Redrive, Reschedule, Result, Store, redis,
-    sqlite,
+    Ask, Claim, Delete, Error, Extend, Leased, NewJob, Prior, Redrive, Request, Reschedule, Result,
+    Store, redis, sqlite,
 };
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -26,6 +26,26 @@ async fn a_file_executes_no_call_late() {
     let database = sqlite::Database::File(dir.path().join("s0.db"));
     let config = sqlite::Config { name: name(), database, clock: Clock::system() };
     executes_no_call_late(&sqlite::SqliteStore::open(config).unwrap()).await;
+}
+
+#[tokio::test]
+async fn what_comes_late_to_a_file_holds_up_nothing_else() {
+    let dir = TempDir::new().unwrap();
+    let database = sqlite::Database::File(dir.path().join("s0.db"));
+    let config = sqlite::Config { name: name(), database, clock: Clock::system() };
+    let store = sqlite::SqliteStore::open(config).unwrap();
+    holds_up_nothing_else(&store, Durability::Fsynced).await;
+}
+
+#[tokio::test]
+async fn what_comes_late_to_a_redis_holds_up_nothing_else() {
+    let Some(redis) = Redis::durable().await else { return };
+    let address = redis::Address::try_new(&redis.url()).unwrap();
+    let config = redis::Config { name: name(), address, clock: Clock::system(), owner: OWNER };
+    let store = redis::RedisStore::open(config).await.unwrap();
+    for durability in [Durability::Memory, Durability::Fsynced] {
+        holds_up_nothing_else(&store, durability).await;
+    }
 }
 
 #[tokio::test]
@@ -50,6 +70,36 @@ async fn to_void_a_claim_shows_whether_a_redis_takes_writes() {
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     ask().await.unwrap();
+}
+
+/// Of one call, by all ways that an enqueue can take: first, last and in the middle.
+async fn holds_up_nothing_else(store: &dyn Store, durability: Durability) {
+    let (now, later) = (Instant::now(), Some(Instant::now() + HOUR));
+    let job = |id: &str, until| NewJob { durability: Some(durability), until, ..new_job(id) };
+    let again = |id: &str, until| NewJob { prior: Prior::Itself, ..job(id, until) };
+    for ways in 0..8 {
+        let late = |n: u32, id: &str| {
+            let id = format!("{id}-{ways}");
+            if ways & 1 << n == 0 { job(&id, Some(now)) } else { again(&id, Some(now)) }
+        };
+        let jobs = vec![
+            late(0, "first"),
+            job(&format!("a-{ways}"), later),
+            late(1, "middle"),
+            job(&format!("b-{ways}"), later),
+            late(2, "last"),
+        ];
+        let ids: Vec<_> = jobs.iter().map(|job| job.key.clone()).collect();
+        let answers = store.apply(jobs.into_iter().map(Request::from).collect()).await;
+        for (at, answer) in answers.iter().enumerate() {
+            match at {
+                1 | 3 => assert!(answer.as_ref().unwrap().durability >= durability, "{ways} {at}"),
+                _ => assert!(matches!(answer, Err(Error::Late(_))), "{ways} {at}: {answer:?}"),
+            }
+        }
+        let there = store.get(ids, false).await.unwrap().into_iter().map(|job| job.is_some());
+        assert_eq!(there.collect::<Vec<_>>(), [false, true, false, true, false], "{ways}");
+    }
 }
 
 fn name() -> ShardName {

@@ -129,7 +129,7 @@ async fn what_was_lost_elsewhere_is_revoked_though_nothing_was_heard() {
     // As another replica does that took this one for dead; its own hint goes to nobody.
     let given_back = Lease { owner: 99, ..found };
     let ended = server.scheduler.end_leases(shard, &[given_back], &Cause::Broken).await;
-    assert_eq!(ended, Ok(Ended { over: 1, here: 1 }));
+    assert_eq!(ended, Ok(Ended { over: 1, here: 1, left: Vec::new() }));
     server.pass(2).await;
     let batch = stream.batch().await;
     assert_eq!(batch.revocations, [(jobs[0].receipt.clone(), Revoked::LeaseExpired)]);

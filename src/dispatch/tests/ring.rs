@@ -343,6 +343,24 @@ async fn leases_of_a_broken_stream_wait_for_the_grace_after_their_shard_is_back(
     }
 }
 
+/// They were not settled, nor extended: they do not outlive their stream.
+#[tokio::test]
+async fn leases_of_a_broken_stream_that_found_no_room_to_end_end_once_there_is_room() {
+    let server = Server::start(1);
+    server.enqueue(&[0], 3).await;
+    let (orphan_grace, lease) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    let options = StreamOptions { orphan_grace, lease, ..options(&["t"]) };
+    let mut worker = Worker::new(server.dispatcher.open(options).unwrap());
+    worker.jobs(3).await;
+    server.ring.stores[0].set(Fault::NoRoom);
+    drop(worker);
+    let refused = async || (server.ring.stores[0].refusals() > 0).then_some(());
+    soon("a refusal", refused).await;
+    assert_eq!(server.running().await, 3);
+    server.ring.stores[0].set(Fault::None);
+    soon("all are back", async || (server.running().await == 0).then_some(())).await;
+}
+
 #[tokio::test]
 async fn a_pull_gathers_from_all_shards_and_waits_for_none_that_is_dead() {
     let server = Server::start(4);

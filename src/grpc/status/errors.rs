@@ -48,6 +48,7 @@ impl Failure {
             store::Error::Unavailable(_) => {
                 "is unavailable; repeat as RetryInfo says, ListShards has the cause"
             }
+            store::Error::Late(_) => "was busy until the call was over; repeat as RetryInfo says",
             store::Error::Contention(_) => {
                 "is changed by others all the time; repeat as RetryInfo says"
             }
@@ -62,7 +63,7 @@ impl Failure {
     fn of_shard(ShardError { shard, error, .. }: &ShardError, what: &str) -> Failure {
         let reason = match error {
             store::Error::Full(_) => Reason::StoreFull,
-            store::Error::Unavailable(_) => Reason::ShardUnavailable,
+            store::Error::Unavailable(_) | store::Error::Late(_) => Reason::ShardUnavailable,
             store::Error::Contention(_) => Reason::Contention,
             store::Error::Unknown(_) => Reason::OutcomeUnknown,
             store::Error::Corrupt(_) => Reason::StoreCorrupt,
@@ -84,6 +85,9 @@ impl From<ShardError> for Failure {
             }
             store::Error::Unavailable(_) => {
                 "is unavailable and nothing was applied; repeat as RetryInfo says, ListShards has the cause"
+            }
+            store::Error::Late(_) => {
+                "was busy until the call was over, and nothing was applied; repeat as RetryInfo says"
             }
             store::Error::Contention(_) => {
                 "has a job that other servers changed again and again, and nothing was applied; repeat as RetryInfo says"

@@ -237,7 +237,7 @@ fn kind<T>(answer: &Result<T, Elapsed>, took: Duration) -> Kind {
 /// Whether a shard that says so answers for the rest.
 fn answers(error: &Error) -> bool {
     match error {
-        Error::Full(_) | Error::Contention(_) | Error::Corrupt(_) => true,
+        Error::Full(_) | Error::Late(_) | Error::Contention(_) | Error::Corrupt(_) => true,
         Error::Unavailable(_) | Error::Unknown(_) => false,
     }
 }
@@ -247,6 +247,7 @@ fn words(error: &Error) -> &str {
     match error {
         Error::Full(text)
         | Error::Unavailable(text)
+        | Error::Late(text)
         | Error::Unknown(text)
         | Error::Contention(text)
         | Error::Corrupt(text) => text,

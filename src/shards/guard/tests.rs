@@ -13,6 +13,9 @@ use crate::metrics::Metrics;
 use crate::store::faulty::{Fault, FaultStore};
 use crate::store::{About, Event, Events};
 
+use crate::domain::{JobId, JobKey, TopicName};
+use crate::store::Delete;
+
 use super::*;
 
 const LATE_ENOUGH: Duration = Duration::from_secs(60);
@@ -263,4 +266,22 @@ async fn a_long_call_ends_when_its_shard_is_found_not_to_answer() {
     }
     let ended = tokio::time::timeout(LATE_ENOUGH / 3, long).await.expect("it ends");
     assert_eq!(ended, Err(Error::Unavailable("connection refused".into())));
+}
+
+/// A healthy shard may have callers that wait for less time than it takes: the others hear nothing of that.
+#[tokio::test]
+async fn callers_that_came_too_late_open_no_breaker() {
+    let store = FaultStore::new("s0", &Clock::system());
+    let guard = guard(&store, hasty());
+    let delete = |until: Instant| {
+        let key = JobKey { topic: TopicName::try_new("t").unwrap(), id: JobId::stored("a") };
+        Request::from(Delete { key, finished: None, until: Some(until) })
+    };
+    for n in 0..20 {
+        let now = Instant::now();
+        let requests = vec![delete(now), delete(now + LATE_ENOUGH)];
+        let answers = guard.call_each(Op::Delete, LATE_ENOUGH, requests).await;
+        assert!(matches!(answers[..], [Err(Error::Late(_)), Ok(_)]), "{n}: {answers:?}");
+    }
+    assert!(!guard.breaker().is_open());
 }

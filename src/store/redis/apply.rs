@@ -14,6 +14,8 @@ use super::{RedisStore, fault};
 enum Way {
     /// By the script that writes jobs whose ids are free, and then by the engine (`enqueue.rs`).
     Enqueue,
+    /// By the engine: the job may have been written before, or has what a new job has not.
+    EnqueueAgain,
     /// By the script that ends leases of which nothing or a tombstone is left, and then by the engine (`settle.rs`).
     Settle,
     /// By the script that moves deadlines, and then by the engine (`leases.rs`).
@@ -34,9 +36,8 @@ pub(super) struct Answers {
 impl Way {
     fn of(request: &Request) -> Way {
         match &request.command {
-            // It may have been written before, or has what a new job has not.
             Command::Enqueue(new) if new.prior == Prior::Itself || new.checkpoint.is_some() => {
-                Way::Engine
+                Way::EnqueueAgain
             }
             Command::Enqueue(_) => Way::Enqueue,
             Command::Settle(_) => Way::Settle,
@@ -105,8 +106,11 @@ impl RedisStore {
             return Err(Error::Unavailable(text.to_owned()));
         }
         let mut answers = self.apply_by(Some(&mut connection), requests).await;
-        if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::is_of_shard)) {
+        if answers.iter().any(|answer| answer.as_ref().is_err_and(Error::outcome_unknown)) {
             drop(deadpool_redis::Connection::take(connection));
+            return Ok(answers);
+        }
+        if answers.iter().all(Result::is_err) {
             return Ok(answers);
         }
         // A repeat may find what another connection has written a moment ago, and write nothing.
@@ -138,11 +142,17 @@ impl RedisStore {
             if answers.skips(part.len()) {
                 continue;
             }
-            answers.add(match Way::of(part[0]) {
-                Way::Enqueue => self.enqueue(connection.as_deref_mut(), part).await,
-                Way::Settle => self.settle(part).await,
-                Way::Extend => self.extend(part).await,
-                Way::Engine => self.decide(part).await,
+            let way = Way::of(part[0]);
+            let admitted = match way {
+                Way::Enqueue | Way::EnqueueAgain => self.shard.contact.admit_jobs(),
+                Way::Settle | Way::Extend | Way::Engine => Ok(()),
+            };
+            answers.add(match (admitted, way) {
+                (Err(error), _) => all_failed(part.len(), &error),
+                (Ok(()), Way::Enqueue) => self.enqueue(connection.as_deref_mut(), part).await,
+                (Ok(()), Way::Settle) => self.settle(part).await,
+                (Ok(()), Way::Extend) => self.extend(part).await,
+                (Ok(()), Way::EnqueueAgain | Way::Engine) => self.decide(part).await,
             });
         }
         answers.into_vec()
@@ -150,7 +160,7 @@ impl RedisStore {
 }
 
 /// The same failure for so many commands.
-pub(super) fn all_failed(requests: usize, error: &Error) -> Vec<Result<Applied>> {
+fn all_failed(requests: usize, error: &Error) -> Vec<Result<Applied>> {
     (0..requests).map(|_| Err(error.clone())).collect()
 }
 

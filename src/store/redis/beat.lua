@@ -1,6 +1,6 @@
 -- flags: allow-oom
 -- beat: note that a replica lives, and how long none did, take in what it brings along, and read what all replicas
--- share. It also bounds what `again.lua` recalls.
+-- share. It also bounds what is recalled (`recall.lua`).
 -- ARGV: now, owner (8 hex digits), fingerprint of its ring (16 hex digits), state to begin with, how many replicas
 --       were met, how many are gone, those, then per ring: members, version, open (0 or 1).
 -- Reply: now, state, how many rings, per ring: members, `<version> <open>`; per replica: owner,

@@ -35,6 +35,8 @@ pub(super) struct Waiting {
     /// Its place in the call.
     pub(super) index: usize,
     pub(super) done: Done,
+    /// It needs room.
+    pub(super) grows: bool,
 }
 
 /// What a command comes to if it is written as decided.
@@ -159,36 +161,49 @@ impl Book {
         if decision.change == Change::Keep {
             return match items {
                 // It holds only if what was decided before it is written.
-                Some(item) => self.wait(item, index, decision.answer, None),
+                Some(item) => self.wait(item, index, false, (decision.answer, None)),
                 None => Step::Done(decision.answer),
             };
         }
         self.redriven += u32::from(matches!(command, Command::Redrive(_)));
         let item = items.unwrap_or_else(|| self.new_item());
         self.narrow(item, window.and(decision.window));
-        self.items[item].0.grows |= decision.effects.counts.enqueued > 0;
         let answer = decision.answer.clone();
-        match decision.effects.moved_to.clone() {
-            Some(topic) => {
-                let target = JobKey { topic, id: key.id.clone() };
-                self.items[item].0.moves = true;
-                self.take_move(item, key, &target, decision);
-            }
-            None => {
-                let follow_ups = decision.effects.follow_ups.clone();
-                self.take(item, key, decision);
-                if let Some((slot, _)) = self.slots.get_mut(key)
-                    && let Command::Settle(settle) = command
-                {
-                    slot.deadline = settle.deadline.or(slot.deadline);
-                }
-                for (key, job) in follow_ups {
-                    self.follow(item, &key, job);
-                }
-            }
+        // Until it is known whether this command does.
+        let did_grow = std::mem::take(&mut self.items[item].0.grows);
+        let written = self.take_all(item, key, command, decision);
+        let grows = self.items[item].0.grows;
+        self.items[item].0.grows |= did_grow;
+        let record = self.slots.get(&written).and_then(|(slot, _)| slot.record.clone());
+        self.wait(item, index, grows, (answer, record))
+    }
+
+    /// Takes a decision into an item, with all that follows from it; the key under which the job lies then.
+    fn take_all(
+        &mut self,
+        item: usize,
+        key: &JobKey,
+        command: &Command,
+        decision: Decision,
+    ) -> JobKey {
+        self.items[item].0.grows |= decision.effects.counts.enqueued > 0;
+        if let Some(topic) = decision.effects.moved_to.clone() {
+            let target = JobKey { topic, id: key.id.clone() };
+            self.items[item].0.moves = true;
+            self.take_move(item, key, &target, decision);
+            return target;
         }
-        let record = self.slots.get(key).and_then(|(slot, _)| slot.record.clone());
-        self.wait(item, index, answer, record)
+        let follow_ups = decision.effects.follow_ups.clone();
+        self.take(item, key, decision);
+        if let Some((slot, _)) = self.slots.get_mut(key)
+            && let Command::Settle(settle) = command
+        {
+            slot.deadline = settle.deadline.or(slot.deadline);
+        }
+        for (key, job) in follow_ups {
+            self.follow(item, &key, job);
+        }
+        key.clone()
     }
 
     /// The item of all jobs that a command is about, if they are of one at most; `None`: they are of several.
@@ -230,8 +245,14 @@ impl Book {
         item.window = item.window.and(window);
     }
 
-    fn wait(&mut self, item: usize, index: usize, answer: Answer, record: Option<Record>) -> Step {
-        self.items[item].1.push(Waiting { index, done: Done { answer, record } });
+    fn wait(
+        &mut self,
+        item: usize,
+        index: usize,
+        grows: bool,
+        (answer, record): (Answer, Option<Record>),
+    ) -> Step {
+        self.items[item].1.push(Waiting { index, done: Done { answer, record }, grows });
         Step::Joined
     }
 
@@ -301,10 +322,9 @@ impl Book {
         item.keys = vec![key.clone(), target.clone()];
     }
 
-    /// The commands that are done once these items are, by their places in the call.
-    pub(super) fn waiting(&self, items: &[usize]) -> Vec<usize> {
-        let waiting = items.iter().flat_map(|&item| &self.items[item].1);
-        waiting.map(|waiting| waiting.index).collect()
+    /// The commands that are done once these items are.
+    pub(super) fn waiting(&self, items: &[usize]) -> impl Iterator<Item = &Waiting> {
+        items.iter().flat_map(|&item| &self.items[item].1)
     }
 
     /// The same of one item, which was written.

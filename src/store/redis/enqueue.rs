@@ -8,7 +8,6 @@
 use bytes::BufMut as _;
 use deadpool_redis::redis::Value;
 use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
-use tokio::time::Instant;
 
 use crate::domain::engine::{self, Answer, Command, Moment};
 use crate::domain::{
@@ -16,11 +15,11 @@ use crate::domain::{
 };
 use crate::store::{Applied, Error, Request, Result, codec};
 
-use super::apply::all_failed;
 use super::entry::{INLINE_BYTES_MAX, clamped, micros, put_extension, put_fixed, put_message};
 use super::layout::{UNUSUAL, apart, inside};
 use super::link::Connection;
 use super::reply::{Reply, unexpected};
+use super::rounds::blame;
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore, version};
 
@@ -99,9 +98,6 @@ impl RedisStore {
         mut connection: Option<&mut Connection>,
         requests: &[&Request],
     ) -> Vec<Result<Applied>> {
-        if let Err(error) = self.shard.contact.admit_jobs() {
-            return all_failed(requests.len(), &error);
-        }
         let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
         loop {
             let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
@@ -111,16 +107,19 @@ impl RedisStore {
                     left.into_iter().zip(put).for_each(|(at, answer)| answers[at] = Some(answer));
                     break;
                 }
+                // Which of them it was is not said.
+                Err(Error::Corrupt(_)) if part.len() > 1 => {
+                    let decided = self.decide(&part).await;
+                    left.into_iter()
+                        .zip(decided)
+                        .for_each(|(at, answer)| answers[at] = Some(answer));
+                    break;
+                }
                 Err(error) => {
-                    let now = Instant::now();
-                    let is_late = |request: &Request| request.until.is_some_and(|at| at <= now);
-                    let is_for_others = matches!(error, Error::Unavailable(_))
-                        && part.iter().any(|request| is_late(request));
-                    for (index, request) in left.into_iter().zip(part) {
-                        if !is_for_others || is_late(request) {
-                            answers[index] = Some(Err(error.clone()));
-                        }
-                    }
+                    let errors = blame(error, part.iter().copied());
+                    left.into_iter()
+                        .zip(errors)
+                        .for_each(|(at, error)| answers[at] = error.map(Err));
                     if answers.iter().all(Option::is_some) {
                         break;
                     }

@@ -2,10 +2,12 @@
 
 use crate::domain::engine::{self, Answer, Command, Moment};
 use crate::domain::{JobKey, Time, Token, limit};
-use crate::store::{Adopt, Adoptee, Applied, Lease, LeaseRef, Refused, Request, Result, Tied};
+use crate::store::{
+    Adopt, Adoptee, Applied, Error, Lease, LeaseRef, Refused, Request, Result, Tied,
+};
 
 use super::entry::{Entry, clamped, micros};
-use super::rounds::repeated;
+use super::rounds::{blame, repeated};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
@@ -48,8 +50,15 @@ impl RedisStore {
                         }
                     }
                 }
+                // Which of them it was is not said.
+                Err(Error::Corrupt(_)) if patches.len() > 1 => others.extend(&patches),
                 Err(error) => {
-                    patches.iter().for_each(|&index| answers[index] = Some(Err(error.clone())));
+                    for (&index, error) in patches.iter().zip(blame(error, part.iter().copied())) {
+                        match error {
+                            Some(error) => answers[index] = Some(Err(error)),
+                            None => others.push(index),
+                        }
+                    }
                 }
             }
         }

@@ -40,14 +40,20 @@ impl RedisStore {
     pub(super) async fn decide(&self, requests: &[&Request]) -> Vec<Result<Applied>> {
         let _turns = self.turns.take(requests.iter().map(|request| &request.key)).await;
         let mut answers: Vec<Option<Result<Applied>>> = requests.iter().map(|_| None).collect();
-        let mut redriven = 0;
-        for round in 0..ROUNDS_MAX {
+        let (mut redriven, mut round, mut late) = (0, 0, 0);
+        while round < ROUNDS_MAX {
             let left: Vec<usize> = (0..requests.len()).filter(|&i| answers[i].is_none()).collect();
             if left.is_empty() {
                 break;
             }
             pause(round).await;
             redriven = self.round(requests, &left, redriven, &mut answers).await;
+            let are_late =
+                answers.iter().filter(|answer| matches!(answer, Some(Err(Error::Late(_)))));
+            let are_late = are_late.count();
+            // A round that ended because some callers had stopped waiting says nothing about other servers.
+            round += usize::from(are_late == late);
+            late = are_late;
         }
         let contended = || {
             let text = "other servers changed the job again and again, nothing was written";
@@ -152,13 +158,33 @@ impl RedisStore {
         items: Vec<usize>,
         answers: &mut [Option<Result<Applied>>],
     ) {
-        let waiting = book.waiting(&items);
-        match self.try_commit(requests, book, &items, &waiting).await {
+        match self.try_commit(requests, book, &items).await {
+            // Which of them it was is not said. What was written before it met that is decided again.
+            Err(Error::Corrupt(_)) if items.len() > 1 => {
+                for item in items {
+                    let committed = self.try_commit(requests, book, &[item]).await;
+                    self.answer(requests, book, &[item], committed, answers);
+                }
+            }
+            committed => self.answer(requests, book, &items, committed, answers),
+        }
+    }
+
+    /// Answers the commands of items of a commit; those that it leaves are decided again.
+    fn answer(
+        &self,
+        requests: &[&Request],
+        book: &mut Book,
+        items: &[usize],
+        committed: Result<Committed>,
+        answers: &mut [Option<Result<Applied>>],
+    ) {
+        match committed {
             Ok(Committed { at, upkeep, written }) => {
                 book.upkeep = book.upkeep.into_iter().chain(upkeep).min();
                 let decided = book.now;
-                for (item, _) in items.into_iter().zip(written).filter(|(_, written)| *written) {
-                    for Waiting { index, done: Done { answer, record } } in book.done(item) {
+                for (&item, _) in items.iter().zip(written).filter(|(_, written)| *written) {
+                    for Waiting { index, done: Done { answer, record }, .. } in book.done(item) {
                         let record = record.map(|record| Box::new(record.committed(decided, at)));
                         let applied = self.applied(answer, decided, at);
                         answers[index] = Some(Ok(Applied { record, ..applied }));
@@ -166,14 +192,13 @@ impl RedisStore {
                 }
             }
             Err(error) => {
-                let now = Instant::now();
-                let is_late =
-                    |index: &usize| requests[*index].until.is_some_and(|until| until <= now);
-                let late: Vec<usize> = waiting.iter().copied().filter(is_late).collect();
-                // The caller that waited least decided until when it could be executed; the others go without it.
-                let is_for_others = matches!(error, Error::Unavailable(_)) && !late.is_empty();
-                for index in if is_for_others { late } else { waiting } {
-                    answers[index] = Some(Err(error.clone()));
+                // What takes no room of its own was only to be written with what does.
+                let is_full = matches!(error, Error::Full(_));
+                let waiting = book.waiting(items).filter(|waiting| waiting.grows || !is_full);
+                let waiting: Vec<usize> = waiting.map(|waiting| waiting.index).collect();
+                let errors = blame(error, waiting.iter().map(|&index| requests[index]));
+                for (&index, error) in waiting.iter().zip(errors) {
+                    answers[index] = error.map(Err);
                 }
             }
         }
@@ -184,8 +209,8 @@ impl RedisStore {
         requests: &[&Request],
         book: &Book,
         items: &[usize],
-        waiting: &[usize],
     ) -> Result<Committed> {
+        let waiting: Vec<usize> = book.waiting(items).map(|waiting| waiting.index).collect();
         let grows = items.iter().any(|&item| book.items[item].0.grows);
         let verb = if grows { Verb::Put } else { Verb::Commit };
         let is_guarded = |index: &usize| {
@@ -210,6 +235,23 @@ impl RedisStore {
         let written = items.iter().map(|_| Ok(reply.number()? == 1)).collect::<Result<_>>()?;
         Ok(Committed { at, upkeep, written })
     }
+}
+
+/// Who hears of a call's failure; `None`: the others go again. The caller that waited least decided until when the call
+/// could be executed, so if that was too short it was for that one.
+pub(super) fn blame<'a>(
+    error: Error,
+    requests: impl Iterator<Item = &'a Request> + Clone,
+) -> impl Iterator<Item = Option<Error>> {
+    let now = Instant::now();
+    let is_late = move |request: &Request| request.until.is_some_and(|until| until <= now);
+    let is_theirs = matches!(error, Error::Unavailable(_)) && requests.clone().any(is_late);
+    let late = Error::Late("the call waited until its deadline, nothing was written".to_owned());
+    requests.map(move |request| match (is_theirs, is_late(request)) {
+        (false, _) => Some(error.clone()),
+        (true, true) => Some(late.clone()),
+        (true, false) => None,
+    })
 }
 
 /// Lets another server that was faster be done first: in step with it this one would lose again.

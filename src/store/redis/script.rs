@@ -287,9 +287,9 @@ impl Verb {
     }
 
     /// Whether it changes what others see and no lease token guards it: it is executed within a window only
-    /// (`window.rs`). What else writes is guarded by a token (settle, detach, adopt, unclaim, and a claim by its nonce), or
+    /// (`window.rs`). What else writes is guarded by a token (settle, detach, adopt, and a claim by its nonce), or
     /// changes nothing when it is executed again; what commits is guarded by versions, and those that no token guards, too,
-    /// are given a window by `apply.rs`. A token does not tell an Extend from the one that followed it.
+    /// are given a window by `rounds.rs`. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
             Adopt, Beat, Claim, Commit, Detach, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List,

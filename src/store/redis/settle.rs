@@ -8,7 +8,7 @@ use deadpool_redis::redis::Value;
 use crate::domain::engine::{self, Answer, Command, End, Settled};
 use crate::domain::id::{SECOND_CHARS, second_of};
 use crate::domain::{JobKey, State, Time, Token, TopicName, limit};
-use crate::store::{Applied, Request, Result};
+use crate::store::{Applied, Error, Request, Result};
 
 use super::reply::Reply;
 use super::rounds::repeated;
@@ -61,6 +61,8 @@ impl RedisStore {
             let acks: Vec<Ack<'_>> = plain.iter().filter_map(|&i| Ack::of(requests[i])).collect();
             match self.ack(&acks).await {
                 Ok(left) => others.extend(left.into_iter().map(|nth| plain[nth])),
+                // Which of them it was is not said.
+                Err(Error::Corrupt(_)) if plain.len() > 1 => others.extend(&plain),
                 Err(error) => {
                     plain.iter().for_each(|&index| answers[index] = Err(error.clone()));
                 }

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use futures::future::join_all;
 use tokio::time::Instant;
 
 use crate::domain::engine::{self, Answer, Command, End, Record};
@@ -80,8 +81,8 @@ impl Part {
     }
 }
 
-/// Applies a call in one transaction; if something in it fails, each of its commands in one of its own, so that what is
-/// wrong with one does not fail the others.
+/// Applies a call in one transaction. If something in it fails, its commands come as calls of their own, so that what is
+/// wrong with one does not fail the others: the writer takes them together again, but for those that fail.
 pub(super) async fn apply_all(
     writer: &Writer,
     requests: Vec<Request>,
@@ -93,15 +94,11 @@ pub(super) async fn apply_all(
         let part = Part { requests: Arc::clone(&requests), range };
         writer.call_until(part.until(), part.sync(), part.range.len(), part, apply_part).await
     };
-    let mut results = match run(0..count).await {
+    let alone = async |at: usize| run(at..at + 1).await.and_then(one);
+    let mut results: Vec<Result<Applied>> = match run(0..count).await {
         Ok(applied) => applied.into_iter().map(Ok).collect(),
-        Err(error) if count > 1 && is_of_one(&error, &requests) => {
-            let mut results = Vec::with_capacity(count);
-            for at in 0..count {
-                results.push(run(at..at + 1).await.and_then(one));
-            }
-            results
-        }
+        // They stay in order: each is in the queue of the writer before the next one is polled.
+        Err(error) if count > 1 && !error.is_of_shard() => join_all((0..count).map(alone)).await,
         Err(error) => vec![Err(error); count],
     };
     let applied = results.iter_mut().flatten();
@@ -112,17 +109,6 @@ pub(super) async fn apply_all(
 fn one(applied: Vec<Applied>) -> Result<Applied> {
     let none = || Error::Unavailable("the store has not answered".into());
     applied.into_iter().next().ok_or_else(none)
-}
-
-/// Whether a failure may be that of one command among others, and nothing was written.
-fn is_of_one(error: &Error, requests: &[Prepared]) -> bool {
-    let now = Instant::now();
-    let is_late = |request: &Prepared| request.until.is_some_and(|until| until <= now);
-    match error {
-        Error::Full(_) | Error::Corrupt(_) | Error::Contention(_) => true,
-        Error::Unavailable(_) => requests.iter().any(is_late) && !requests.iter().all(is_late),
-        Error::Unknown(_) => false,
-    }
 }
 
 fn apply_part(session: &mut Session<'_>, part: &Part) -> Done<Vec<Applied>> {

@@ -28,6 +28,10 @@ impl From<Fault> for Error {
             Fault::Sqlite(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Error::Full(format!("{text}; free some space")),
                 Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt(text),
+                // One row does not go with the others.
+                Some(
+                    ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig,
+                ) => Error::Corrupt(text),
                 Some(_) => Error::Unavailable(text),
                 // SQLite has given what it had, and a column holds what cannot be.
                 None => Error::Corrupt(text),

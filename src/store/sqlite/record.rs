@@ -91,13 +91,22 @@ impl Row {
         Ok(statement.query_row(params, Row::read).optional()?)
     }
 
-    /// The rows that `sql` finds, one that selects all columns.
+    /// The rows that `sql` finds, one that selects all columns. One that cannot be read keeps none of the others.
     pub(super) fn select(
         session: &Session<'_>,
         sql: &str,
         params: impl rusqlite::Params,
     ) -> rusqlite::Result<Vec<Row>> {
-        session.prepare(sql)?.query_map(params, Row::read)?.collect()
+        let mut found = session.prepare(sql)?;
+        let rows = found.query_map(params, |row| Ok(Row::read(row)))?;
+        let readable = |row: rusqlite::Result<rusqlite::Result<Row>>| match row.flatten() {
+            Err(error) if error.sqlite_error_code().is_none() => {
+                tracing::error!(%error, "a job is damaged");
+                None
+            }
+            row => Some(row),
+        };
+        rows.filter_map(readable).collect()
     }
 
     /// With `full`, reads the parts in it, too.

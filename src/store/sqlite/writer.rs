@@ -176,7 +176,7 @@ fn refuse_late(group: &mut Vec<Box<dyn Call>>) {
 }
 
 fn late() -> Error {
-    Error::Unavailable("the call waited until its deadline, nothing was written".into())
+    Error::Late("the call waited until its deadline, nothing was written".into())
 }
 
 /// Answers the calls that need room, and takes them out of the group.
@@ -374,7 +374,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir);
         let late = store.set_state(ShardState::Draining, Some(Instant::now())).await;
-        assert!(matches!(late, Err(Error::Unavailable(_))), "{late:?}");
+        assert!(matches!(late, Err(Error::Late(_))), "{late:?}");
         let in_time = Instant::now() + Duration::from_secs(60);
         store.set_state(ShardState::Draining, Some(in_time)).await.unwrap();
     }
@@ -394,7 +394,7 @@ mod tests {
         let drain = store.set_state(ShardState::Draining, Some(until));
         let prune = store.prune(1);
         let (late, beside, ()) = futures::join!(drain, prune, unlock);
-        assert!(matches!(late, Err(Error::Unavailable(_))), "{late:?}");
+        assert!(matches!(late, Err(Error::Late(_))), "{late:?}");
         beside.unwrap();
         assert_eq!(store.info().await.unwrap().state, None);
     }

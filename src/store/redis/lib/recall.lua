@@ -1,5 +1,5 @@
 -- A job under an id that a server made leaves nothing once it has ended, but its id is recalled for as long as the call
--- may be repeated (`again.lua`; `beat.lua` bounds it): in a line of the last 13 characters of the id and the topic,
+-- may be repeated (`load.lua` looks there; `beat.lua` bounds it): in a line of the last 13 characters of the id and the topic,
 -- then, unless the job has succeeded, a zero and its phase. Lines of ids that were made in one second (1,024 ms) lie
 -- together, under the first 8 characters behind the `~`. Needs `clock.lua`.
 local SECOND, REPEATS, AHEAD = 1024000, $limit.repeats, $limit.ahead
