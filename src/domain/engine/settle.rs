@@ -71,6 +71,10 @@ impl Step {
         let standing = record.standing(&lease);
         let policy = unacked.policy.clone().merge(&standing.retry);
         let (cause, now) = (unacked.cause.clone(), self.clock.time());
+        if let Some(longest) = policy.max_retry_duration {
+            // It decides whether the time for retries is used up.
+            self.clock.has_come(standing.first_start.plus(longest).into());
+        }
         let end = lease_end(cause, &standing, &policy, now, unacked.entropy);
         let ended = Ended::from(&end);
         if record.next.is_some() {

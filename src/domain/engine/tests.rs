@@ -359,6 +359,26 @@ fn a_decision_holds_until_the_clock_makes_another_one_of_it() {
 }
 
 #[test]
+fn a_retry_is_decided_before_the_time_for_retries_is_used_up_or_behind_it() {
+    let record = job(At::State(State::Running));
+    let first_start = record.life.first_start.unwrap_or_else(|| match &record.phase {
+        Phase::Running(lease) => lease.started,
+        phase => panic!("{phase:?}"),
+    });
+    for (longest, is_left) in [(MINUTE * 60, true), (Duration::ZERO, false)] {
+        let policy = RetryPolicy { max_retry_duration: Some(longest), ..RetryPolicy::default() };
+        let unacked = Unacked { cause: failed(), policy, entropy: 0.0, dead_retention: MINUTE };
+        let decision = run(record.clone(), settle(End::Unacked(unacked)));
+        let used_up = first_start.plus(longest);
+        if is_left {
+            assert!(decision.window.holds(NOW) && !decision.window.holds(used_up));
+        } else {
+            assert!(decision.window.holds(NOW) && !decision.window.holds(used_up.minus(MINUTE)));
+        }
+    }
+}
+
+#[test]
 fn what_was_kept_for_long_enough_is_as_if_it_had_never_been() {
     let at = NOW.minus(MINUTE * 2).into();
     let finish = Finish { state: State::Dead, at, until: NOW.into() };
