@@ -45,7 +45,7 @@ const TOKEN_CHECK: &str = "if runs and find_in(raw, token,";
 async fn acks_without_a_look_at_the_token_are_found() {
     let shape = Shape {
         proxied: true,
-        broken: Some((TOKEN_CHECK, "if runs or find_in(raw, token,")),
+        broken: Some((TOKEN_CHECK, "if runs or raw and find_in(raw, token,")),
         ..Shape::default()
     };
     let lease = Duration::from_secs(1);

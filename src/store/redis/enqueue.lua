@@ -5,7 +5,8 @@
 --       each. An id that comes again in the call is in another section of its topic, right behind. At most 512 jobs
 --       and 1 MiB.
 -- Reply: now alone, if nothing else is to be said; else in a list: now, next upkeep (0: none), then the places of the
---        jobs that were not written: an id is taken, or comes again in the call, or the job has expired already.
+--        jobs that were not written: an id is taken, or comes again in the call, or the job has expired already, or it
+--        comes behind one that has, or has the id of one that may have ended.
 --#include clock
 local pack, unpack_, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
 local slow, upkeep_at, a, passed, LAST, counted, before = nil, 0, 2, 0, $time.max, nil, nil
@@ -90,13 +91,21 @@ while a < #ARGV do
   local line, row, w, last, fits = P .. 'line:' .. name, {}, 0, nil, nil
   -- The order that other jobs go to: of one priority, as a rule; then `others` has those of the others.
   local priority, adds, size, first, first_due, first_text, others
+  -- Whether one before this may arrive by the engine, in place of what has ended or expired: all arrive in their order.
+  local behind = false
   for i = 1, n do
     local id, blob = ARGV[ids + i], ARGV[blobs + i]
     local due, due_text, fixed, expires, payload = now, now_text, blob, 0, nil
     if byte(blob) >= $unusual then
       due, due_text, expires, fixed, payload = read(blob)
     end
-    if found[i] or name == before or (expires ~= 0 and expires <= now) then
+    local taken, expired = found[i], expires ~= 0 and expires <= now
+    if taken or behind or name == before or expired then
+      if taken and byte(taken) ~= $running then
+        local may_expire = byte(taken, $record.inside) >= $inside.extension
+        behind = behind or may_expire or byte(taken, $record.phase) >= $phase.succeeded
+      end
+      behind = behind or expired
       slow = slow or {}
       slow[#slow + 1] = passed + i
       left = left + 1

@@ -7,7 +7,7 @@ use ringq::domain::{EnqueueOutcome, Job, Keep, Payload, RetryOverrides, Spec, St
 use ringq::store::{Enqueue, NewJob};
 
 use super::fixture::Fixture;
-use super::values::{TOPIC, after, job_in, key, new_job, one, plus, text};
+use super::values::{TOPIC, after, ids_of, job_in, key, new_job, one, plus, taker, text};
 
 pub(crate) async fn a_new_job_is_ready_at_once(q: Fixture) {
     let put = q.put(new_job("a")).await;
@@ -147,6 +147,26 @@ pub(crate) async fn a_batch_is_answered_in_its_order(q: Fixture) {
         assert_eq!(put.due, plus(q.now(), n % 997), "job {n}");
     }
     assert_eq!(answers.len(), 1_000);
+}
+
+/// Also those whose id has been forgotten, or whose record has expired, among those that are new.
+pub(crate) async fn a_batch_arrives_in_its_order(q: Fixture) {
+    for (name, expire) in [("forgotten", None), ("expired", Some(after(1)))] {
+        let keep = Keep::Tombstone(Duration::from_secs(2));
+        for id in ["b", "d"] {
+            q.put(NewJob { keep, expire, ..job_in(name, id) }).await;
+        }
+        if expire.is_none() {
+            for leased in one(q.claim_for(name, vec![taker()]).await.leased) {
+                q.ack(&leased).await;
+            }
+        }
+        q.sleep(3);
+        let batch = ["a", "b", "c", "d", "e"].map(|id| job_in(name, id));
+        q.store.enqueue(batch.into()).await.unwrap();
+        let leased = one(q.claim_for(name, vec![taker()]).await.leased);
+        assert_eq!(ids_of(&leased), ["a", "b", "c", "d", "e"], "{name}");
+    }
 }
 
 pub(crate) async fn an_empty_batch_is_answered_with_nothing(q: Fixture) {

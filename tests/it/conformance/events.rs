@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringq::domain::{JobId, OnConflict, State, Time, limit};
+use ringq::domain::{JobId, Keep, OnConflict, State, Time, limit};
 use ringq::store::{About, Event, NewJob, Redrive, Reschedule};
 use tokio::sync::broadcast::Receiver;
 
@@ -163,4 +163,17 @@ pub(crate) async fn upkeep_is_announced_again_after_it_was_done(q: Fixture) {
     let mut events = q.store.events(About::Upkeep);
     let leased = q.claim_one().await;
     expect(&mut events, "claim", upkeep(leased.deadline)).await;
+}
+
+/// Also what comes later than what was done.
+pub(crate) async fn upkeep_is_announced_again_after_jobs_were_forgotten(q: Fixture) {
+    let expires =
+        |id, seconds| NewJob { expire: Some(after(seconds)), keep: Keep::Nothing, ..new_job(id) };
+    q.put(expires("a", 1)).await;
+    q.sleep(2);
+    let pruned = q.store.prune(9).await.unwrap();
+    assert_eq!((pruned.pruned, pruned.next), (1, None));
+    let mut events = q.store.events(About::Upkeep);
+    q.put(expires("b", 10)).await;
+    expect(&mut events, "what comes later", upkeep(plus(q.now(), 10))).await;
 }

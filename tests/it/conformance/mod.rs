@@ -80,6 +80,7 @@ macro_rules! conformance {
                 every_field_of_a_spec_comes_back_as_it_was_sent
                 one_id_in_two_topics_is_two_jobs
                 a_batch_is_answered_in_its_order
+                a_batch_arrives_in_its_order
                 an_empty_batch_is_answered_with_nothing
                 an_id_twice_in_one_call_meets_itself
                 a_job_is_expired_from_its_expire_time_on
@@ -368,6 +369,7 @@ macro_rules! conformance {
             }
             topics_stats {
                 topics_come_in_the_order_of_their_names
+                all_ids_of_a_topic_are_in_its_parts
                 topics_are_found_by_prefix_and_paged_by_name
                 an_underscore_in_a_prefix_is_an_underscore
                 a_topic_comes_to_be_with_its_first_job_and_stays
@@ -424,6 +426,7 @@ macro_rules! conformance {
                 a_deadline_is_announced_and_a_nearer_one_again
                 the_end_of_a_retention_is_announced
                 upkeep_is_announced_again_after_it_was_done
+                upkeep_is_announced_again_after_jobs_were_forgotten
             }
             elsewhere {
                 a_settle_elsewhere_tells_the_owner_which_leases_are_over

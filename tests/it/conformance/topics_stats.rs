@@ -1,9 +1,10 @@
 //! Topics, their numbers, and what a shard says of itself.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ringq::domain::OnConflict;
 use ringq::domain::ring::ShardState;
+use ringq::domain::{OnConflict, limit};
 use ringq::store::{Content, NewJob, Stats};
 
 use super::fixture::Fixture;
@@ -17,6 +18,30 @@ async fn names(q: &Fixture, prefix: &str, after: Option<&str>, limit: usize) -> 
 }
 
 // === topics ===
+
+/// However many it has, and whatever became of its jobs.
+pub(crate) async fn all_ids_of_a_topic_are_in_its_parts(q: Fixture) {
+    q.put(job_in("other", "x")).await;
+    for jobs in [0, 1, 2, 3, 7, 700] {
+        let name = format!("t{jobs}");
+        let all: Vec<String> = (0..jobs).map(|n| format!("id-{n:03}")).collect();
+        for part in all.chunks(limit::CALL_JOBS_MAX) {
+            let part = part.iter().map(|id| job_in(&name, id)).collect();
+            q.store.enqueue(part).await.unwrap();
+        }
+        let (mut found, mut from, mut parts) = (BTreeSet::new(), None, 0);
+        loop {
+            let part = q.store.ids(topic(&name), from, 2).await.unwrap();
+            found.extend(part.ids.into_iter().map(|id| id.to_string()));
+            (from, parts) = (part.next, parts + 1);
+            assert!(parts <= jobs + 1, "{jobs}: it does not end");
+            if from.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), all, "{jobs}");
+    }
+}
 
 pub(crate) async fn topics_come_in_the_order_of_their_names(q: Fixture) {
     let all = ["Z", "a", "a.b", "a.c", "a:", "a_", "b"];

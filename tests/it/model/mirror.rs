@@ -5,19 +5,20 @@
 use std::collections::BTreeMap;
 
 use ringq::domain::engine::{
-    self, Answer, Bodies, Change, Command, Decision, Found, Lease, LeaseNews, Memory, PartChange,
-    PayloadChange, Phase, Record,
+    self, Answer, Bodies, Change, Command, Decision, Found, Lease, LeaseNews, Life, Memory,
+    PartChange, PayloadChange, Phase, Record,
 };
-use ringq::domain::{Job, JobId, JobKey, Keep, Payload, ShardName, Time, TopicName, limit};
+use ringq::domain::{Job, JobId, JobKey, Keep, Payload, ShardName, State, Time, TopicName, limit};
 use ringq::store::{
-    Claim, Claims, End, Extend, Leased, NewJob, Redrive, Request, Settle, Taker, Unclaim,
+    Ask, Claim, Claimed, Claims, End, Extend, Leased, NewJob, Redrive, Request, Settle, Taker,
+    Unclaim,
 };
 
 /// A way that a store takes: a fast path, or a way out of one.
 pub(super) type Ways = BTreeMap<&'static str, u64>;
 
 /// The ways that a long run must have taken often.
-pub(super) const WAYS: [&str; 10] = [
+pub(super) const WAYS: [&str; 19] = [
     "enqueue: free id",
     "enqueue: taken id",
     "enqueue: expired when it came",
@@ -28,6 +29,15 @@ pub(super) const WAYS: [&str; 10] = [
     "ack: of a job with a past",
     "ack: a generation waits",
     "ack: no lease of a job",
+    "claim: nothing is ready",
+    "claim: one plain job alone",
+    "claim: plain jobs only",
+    "claim: among plain ones a job with a priority",
+    "claim: among plain ones a job that has run before",
+    "claim: among plain ones a job that expires or has a lease of its own",
+    "claim: past a job that has expired",
+    "claim: for several takers",
+    "claim: of several topics",
 ];
 
 /// What the engine makes of the commands of a run.
@@ -134,9 +144,42 @@ impl Mirror {
     /// A claim is no command: the leases are those that the store made.
     pub(super) fn claim(&mut self, claim: &Claim, got: &Claims) {
         for (ask, claimed) in claim.asks.iter().zip(&got.topics) {
+            self.count_claim(claim, ask, claimed, got.now);
             for (taker, leased) in ask.takers.iter().zip(&claimed.leased) {
                 leased.iter().for_each(|leased| self.lease(claim.owner, taker, leased));
             }
+        }
+    }
+
+    /// Which ways a claim of this topic may take follows from what it finds.
+    fn count_claim(&mut self, claim: &Claim, ask: &Ask, claimed: &Claimed, now: Time) {
+        let keys: Vec<&JobKey> =
+            claimed.leased.iter().flatten().map(|leased| &leased.key).collect();
+        let records = keys.iter().map(|key| &self.jobs[*key].record);
+        let records: Vec<&Record> = records.collect();
+        let any = |is: fn(&Record) -> bool| records.iter().any(|record| is(record));
+        let (ranked, run) = (any(|job| job.priority > 0), any(|job| job.life != Life::new(1)));
+        let bound = any(|job| job.expire.is_some() || job.spec.lease.is_some());
+        let is_plain = !ranked && !run && !bound;
+        let has_expired = self.jobs.iter().any(|(key, held)| {
+            key.topic == ask.topic
+                && held.record.phase == Phase::Waiting
+                && held.record.state(now) == Some(State::Expired)
+        });
+        let (takers, topics) = (ask.takers.len(), claim.asks.len());
+        let ways = [
+            keys.is_empty(),
+            keys.len() == 1 && is_plain && takers == 1 && topics == 1,
+            keys.len() > 1 && is_plain,
+            ranked,
+            run,
+            bound,
+            has_expired && !keys.is_empty(),
+            takers > 1 && !keys.is_empty(),
+            topics > 1 && !keys.is_empty(),
+        ];
+        for (_, way) in ways.into_iter().zip(&WAYS[10..]).filter(|(taken, _)| *taken) {
+            self.count(way);
         }
     }
 

@@ -29,7 +29,7 @@ const STEPS_TO_SEE_ALL: u64 = 30_000;
 const STEPS_TO_COUNT: u64 = 200_000;
 const WAY_TAKEN_MIN: u64 = 1_000;
 /// Every step is some round trips: Redis gets so many times fewer seeds and steps.
-const REDIS_SHARE: u64 = 3;
+const REDIS_SHARE: u64 = 2;
 /// What differs from Redis is seen soon or not at all.
 const VALKEY_SHARE: u64 = 5;
 /// A file takes an fsync a write: it gets so many times fewer seeds and steps.

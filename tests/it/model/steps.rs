@@ -123,8 +123,10 @@ impl Dice {
         if self.is_busy && self.rng.random_bool(0.7) {
             return match self.rng.random_range(0..10) {
                 0 => Step::Clock(self.time(reference.edges(), now)),
-                1..4 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
-                4..7 => Step::Claim(self.claim()),
+                1..3 => Step::Enqueue(self.some(3, Dice::plain_job)),
+                3 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
+                4 | 5 => Step::Claim(self.plain_claim()),
+                6 => Step::Claim(self.claim()),
                 _ => Step::Settle(self.some(2, |dice| dice.plain_ack(&running))),
             };
         }
@@ -191,10 +193,30 @@ impl Dice {
             spec: self.spec(),
             due: self.when(now),
             priority: self.maybe(0.3, |dice| dice.pick(&[0, 5, 9])),
-            expire: self.maybe(0.3, |dice| dice.expire(now)),
+            expire: self.maybe(0.4, |dice| dice.expire(now)),
             keep: self.keep(),
             on_conflict: self.policy(),
             request: self.maybe(0.6, |dice| dice.pick(&REQUESTS)),
+            durability: None,
+            until: None,
+            prior: Prior::Anything,
+            checkpoint: None,
+        }
+    }
+
+    /// A job as most are: due at once, with nothing special about it.
+    fn plain_job(&mut self) -> NewJob {
+        let keep = self.pick(&[Keep::Nothing, Keep::Tombstone(Duration::from_secs(2))]);
+        let payload = self.spec().payload;
+        NewJob {
+            key: self.key(),
+            spec: Spec { payload, ..Spec::default() },
+            due: When::Now,
+            priority: None,
+            expire: None,
+            keep,
+            on_conflict: self.policy(),
+            request: None,
             durability: None,
             until: None,
             prior: Prior::Anything,
@@ -274,6 +296,13 @@ impl Dice {
         let asks = names.into_iter();
         let asks = asks.map(|topic| Ask { topic, takers: self.some(3, Dice::taker) }).collect();
         Claim { nonce, owner: self.rng.random_range(1..4), asks }
+    }
+
+    /// Of one stream with room.
+    fn plain_claim(&mut self) -> Claim {
+        let taker = Taker { jobs: self.rng.random_range(1..6), bytes: 10_000, ..self.taker() };
+        let asks = vec![Ask { topic: self.topic(), takers: vec![taker] }];
+        Claim { asks, ..self.claim() }
     }
 
     fn taker(&mut self) -> Taker {
