@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::domain::{Time, When};
 
 /// A time of a record. One that a decision counted from its own time is counted again from the time at which the
-/// decision is committed, which may be a little later: no delay is cut short.
+/// decision is committed, which may be a little later: no delay is cut short. A store that keeps records as they are calls
+/// [`Record::committed`](super::Record::committed) first: what is still counted from then narrows no window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The time, as of the decision.
@@ -24,7 +25,7 @@ pub struct Window {
     pub until: Time,
 }
 
-/// The store's time of a decision. Each comparison with it narrows the window.
+/// The store's time of a decision. Each comparison with it that decides anything narrows the window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     now: Time,

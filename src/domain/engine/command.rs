@@ -17,7 +17,7 @@ pub enum Command {
     Enqueue(Box<Enqueue>),
     /// End its lease.
     Settle(Settle),
-    /// Undo its lease, which no worker received: back to the old place, nothing counted.
+    /// Undo its lease, which no worker received: back to the old place, nothing counted; if a generation waits, it begins.
     Unclaim(Token),
     /// Move the deadline of its lease.
     Extend(Extend),
@@ -35,7 +35,8 @@ pub enum Command {
     },
     /// Put it back with fresh counters if it has finished.
     Redrive(Redrive),
-    /// What its clock has brought about: expire it, forget it.
+    /// What its clock has brought about: expire it, forget it. It ends no lease: that is a [`Settle`] with the deadline that
+    /// has passed, and [`Cause::Expired`](crate::domain::lifecycle::Cause).
     Prune,
 }
 
@@ -124,7 +125,8 @@ pub enum Unwritten {
 pub struct Settle {
     /// Proof of it.
     pub token: Token,
-    /// Only while its deadline is still this one: an end that no worker asked for.
+    /// Only while its deadline is still this one: an end that no worker asked for. Whoever asks for it has seen that the
+    /// deadline has passed; here it is compared for equality only.
     pub deadline: Option<Time>,
     /// How it ends.
     pub end: End,
@@ -135,7 +137,7 @@ pub struct Settle {
 pub enum End {
     /// The job is done.
     Ack {
-        /// Kept as long as the record is.
+        /// Kept as long as the record is: not where a generation waits, as no record of this one is left then.
         result: Option<Payload>,
         /// Jobs that are written together with it.
         follow_ups: Vec<(JobKey, Enqueue)>,
@@ -269,7 +271,8 @@ pub struct Enqueued {
 pub struct Settled {
     /// The settle was applied before and this is a repeat, which changes nothing.
     pub repeated: bool,
-    /// The state that the job is in now; SUCCEEDED also when no record is left.
+    /// The state that the job, or the generation that has begun, is in now. Where no record is left: SUCCEEDED after an
+    /// ack, EXPIRED after any other end.
     pub state: State,
 }
 

@@ -34,7 +34,8 @@ pub enum Change {
     Remove,
 }
 
-/// What becomes of the parts of a job, which lie apart from its record.
+/// What becomes of the parts of a job, which lie apart from its record: of those that were found. With
+/// [`Change::Arrive`] they go first, but for a job that moves to another topic, which takes along what is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parts {
     /// Of its payload.
@@ -71,7 +72,7 @@ pub enum PayloadChange {
     Set(Payload),
     /// It goes, if there is one.
     Drop,
-    /// That of the waiting generation takes its place.
+    /// That of the waiting generation takes its place, before anything becomes of that.
     Promote,
 }
 
@@ -88,22 +89,24 @@ pub struct AttemptsChange {
 /// What follows from a command beside the record.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effects {
-    /// No record is left of a job that ended so: repeats under an id that a server made are recognized by that.
+    /// The record that was found goes, of a job that ended so: repeats under an id that a server made are recognized by
+    /// that, unless another job has the id by then. If the job moves, of its id in the former topic.
     pub ended: Option<State>,
     /// What is counted.
     pub counts: Counts,
     /// What became of a lease, for the replica whose stream answers for it.
     pub lease: Option<(Holder, LeaseNews)>,
-    /// Jobs that are written together with it.
+    /// Jobs that are written together with it. The store applies each as a command of its own, after it.
     pub follow_ups: Vec<(JobKey, Enqueue)>,
-    /// The job moves to this topic: its record is written there, where its id must be free, and goes here.
+    /// The job moves to this topic: its record is written there, and goes here. The store has looked before whether the id
+    /// is free there, after [`Command::Prune`](super::Command::Prune); if not, nothing is done.
     pub moved_to: Option<TopicName>,
 }
 
 /// What is counted for ever, per topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Jobs written.
+    /// Jobs written, waiting generations among them.
     pub enqueued: u32,
     /// Jobs acknowledged.
     pub succeeded: u32,

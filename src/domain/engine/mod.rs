@@ -10,7 +10,8 @@
 //!                                     due  │               ▼
 //!                                          └─────────── BACKOFF
 //!   SCHEDULED, READY, BACKOFF ──expire──▶ EXPIRED        RUNNING ──used up, dead-letter──▶ DEAD
-//!   SCHEDULED, READY, BACKOFF, RUNNING ──delete──▶ CANCELLED       DEAD ──redrive──▶ SCHEDULED
+//!   SCHEDULED, READY, BACKOFF, RUNNING ──delete──▶ CANCELLED       RUNNING ──not acked by its expire time──▶ EXPIRED
+//!   SUCCEEDED, DEAD, CANCELLED, EXPIRED ──redrive──▶ SCHEDULED     DEAD ──reschedule──▶ SCHEDULED
 //! ```
 //!
 //! Waiting is one phase with three names: what distinguishes SCHEDULED, READY and BACKOFF is the clock and the failure
@@ -18,7 +19,7 @@
 //!
 //! A running job may have a **waiting generation**: an enqueue with REPLACE or RESCHEDULE arrived while it ran. Whatever
 //! ends the lease then ends the old generation too, without a retry, a dead letter or a kept record, even at its last
-//! attempt; the waiting generation takes its place with fresh counters (`finish.rs`, `begin_next`). Only a delete removes
+//! attempt; unless it has expired by then, the waiting generation takes its place with fresh counters (`finish.rs`, `begin_next`). Only a delete removes
 //! both.
 //!
 //! - [`record`]: what is kept of a job; [`command`]: what can be asked of one; [`decision`]: what follows
@@ -69,7 +70,8 @@ pub enum Found {
     Nothing(Memory),
 }
 
-/// What a store knows of an id of which it has no record.
+/// What a store knows of an id of which it has no record, by the first of these that it finds: how the job ended, that
+/// the id is too old, ahead of time or forgotten, that the shard drains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// No job was ever written under it, or one may be written again.

@@ -80,10 +80,11 @@ pub struct Finish {
     pub until: Moment,
 }
 
-/// What became of a job so far. All of it is empty for a job that was never leased.
+/// What became of a job so far. Of a job that was never leased all is empty but for its generation, and what a job that
+/// moved or was enqueued over brought along: how leases ended, and a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// Raised each time the id is enqueued over; 1 at first.
+    /// Raised each time the job under the id is replaced, or another generation is to follow; 1 at first.
     pub generation: u32,
     /// Counted failures.
     pub failures: u32,
