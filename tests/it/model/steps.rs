@@ -123,7 +123,7 @@ impl Dice {
         if self.is_busy && self.rng.random_bool(0.7) {
             return match self.rng.random_range(0..10) {
                 0 => Step::Clock(self.time(reference.edges(), now)),
-                1..3 => Step::Enqueue(self.some(3, Dice::plain_job)),
+                1..3 => Step::Enqueue(self.plain_jobs()),
                 3 => Step::Enqueue(self.some(2, |dice| dice.job_on(reference, now))),
                 4 | 5 => Step::Claim(self.plain_claim()),
                 6 => Step::Claim(self.claim()),
@@ -204,12 +204,20 @@ impl Dice {
         }
     }
 
-    /// A job as most are: due at once, with nothing special about it.
-    fn plain_job(&mut self) -> NewJob {
-        let keep = self.pick(&[Keep::Nothing, Keep::Tombstone(Duration::from_secs(2))]);
+    /// Some of one topic as most are.
+    fn plain_jobs(&mut self) -> Vec<NewJob> {
+        let topic = self.topic();
+        self.some(6, |dice| dice.plain_job(&topic))
+    }
+
+    /// Due at once, with nothing special about it.
+    fn plain_job(&mut self, topic: &TopicName) -> NewJob {
+        let tombstone = Keep::Tombstone(Duration::from_secs(2));
+        let record = Keep::Record(Duration::from_secs(9));
+        let keep = self.pick(&[Keep::Nothing, Keep::Nothing, tombstone, tombstone, record]);
         let payload = self.spec().payload;
         NewJob {
-            key: self.key(),
+            key: JobKey { topic: topic.clone(), ..self.key() },
             spec: Spec { payload, ..Spec::default() },
             due: When::Now,
             priority: None,
@@ -300,7 +308,7 @@ impl Dice {
 
     /// Of one stream with room.
     fn plain_claim(&mut self) -> Claim {
-        let taker = Taker { jobs: self.rng.random_range(1..6), bytes: 10_000, ..self.taker() };
+        let taker = Taker { jobs: self.rng.random_range(1..9), bytes: 10_000, ..self.taker() };
         let asks = vec![Ask { topic: self.topic(), takers: vec![taker] }];
         Claim { asks, ..self.claim() }
     }
