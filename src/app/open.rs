@@ -10,9 +10,9 @@ use crate::clock::Clock;
 use crate::config::{Shard, ShardUrl};
 use crate::domain::ShardName;
 use crate::shards::Member;
+use crate::store::Store;
 use crate::store::redis::{self, RedisStore};
 use crate::store::sqlite::{self, Database, SqliteStore};
-use crate::store::{Store, Trouble};
 
 use super::Error;
 
@@ -60,8 +60,8 @@ async fn open(shard: &Shard, clock: &Clock, owner: u32) -> Result<Member, Error>
         let (name, url) = (name.clone(), url.clone());
         Error::Shard { name, url, error }
     })?;
-    // One that is not reached yet has said so.
-    if !matches!(store.trouble(), Some(Trouble::Down(_))) {
+    // One that is not reached yet is logged by its health.
+    if !store.condition().borrow().is_down() {
         tracing::info!(shard = %name, %url, weight, "opened");
     }
     Ok(Member { store, weight: *weight, state: *state })

@@ -231,7 +231,7 @@ impl Scheduler {
         let said = info.as_ref().ok().and_then(|info| info.state);
         ShardInfo {
             name: shard.name().to_string(),
-            address: shard.address(),
+            address: shard.address().to_owned(),
             weight: shard.weight(),
             state: said.unwrap_or(state),
             refuses_jobs: shard.refuses_jobs(),

@@ -13,8 +13,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, About, Applied, Census, Claim, Claims, Enqueue, Event, Extend, Info, Lease, NewJob,
-    Reach, Refused, Reply, Request, Settle, Stats, Store, Trouble,
+    self, About, Applied, Census, Claim, Claims, Condition, Enqueue, Event, Extend, Info, Lease,
+    NewJob, Reach, Refused, Reply, Request, Settle, Stats, Store, Trouble,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
@@ -45,6 +45,7 @@ pub struct Shard {
 
 struct Inner {
     store: Arc<dyn Store>,
+    condition: watch::Receiver<Condition>,
     index: usize,
     weight: u32,
     /// As the shard itself says, for all replicas; until it does, as configured.
@@ -83,6 +84,7 @@ impl Shard {
         metrics: &Metrics,
     ) -> Shard {
         let Member { store, weight, state } = member;
+        let condition = store.condition();
         let metrics = metrics.shard(store.name().as_str());
         let guard = Arc::new(Guard::new(
             Arc::clone(&store),
@@ -91,8 +93,10 @@ impl Shard {
             down.clone(),
         ));
         guard.listen(store.events(About::Shard));
-        if let Some(Trouble::Down(error)) = store.trouble() {
-            guard.begin_down(&error);
+        if let Some(Trouble::Unreached(error) | Trouble::Unusable(error)) =
+            &condition.borrow().trouble
+        {
+            guard.begin_down(error);
         }
         let batcher = |op, calls| {
             let (guard, answer) = (Arc::clone(&guard), patience.answer);
@@ -113,6 +117,7 @@ impl Shard {
         let census = watch::Sender::new(None);
         let inner = Inner {
             store,
+            condition,
             index,
             weight,
             state,
@@ -175,16 +180,16 @@ impl Shard {
     /// Why it takes no new jobs though it answers, if that is so.
     #[must_use]
     pub fn refuses_jobs(&self) -> Option<String> {
-        match self.inner.store.trouble()? {
-            Trouble::NoJobs(why) => Some(why),
-            Trouble::Down(_) => None,
+        match self.inner.condition.borrow().trouble.as_ref()? {
+            Trouble::NoJobs(why) => Some(why.clone()),
+            Trouble::Unreached(_) | Trouble::Unusable(_) => None,
         }
     }
 
-    /// [`Store::address`].
+    /// Its address without credentials.
     #[must_use]
-    pub fn address(&self) -> String {
-        self.inner.store.address()
+    pub fn address(&self) -> &str {
+        &self.inner.store.identity().address
     }
 
     /// Its metrics.
@@ -193,16 +198,16 @@ impl Shard {
         &self.inner.metrics
     }
 
-    /// [`Store::reach`].
+    /// Durability of its writes, as far as it is known.
     #[must_use]
     pub fn reach(&self) -> Reach {
-        self.inner.store.reach()
+        self.inner.condition.borrow().reach()
     }
 
-    /// [`Store::reach`], if it was seen.
+    /// Durability of its writes, if it is known.
     #[must_use]
     pub fn known_reach(&self) -> Option<Reach> {
-        self.inner.store.knows_reach().then(|| self.reach())
+        self.inner.condition.borrow().reach
     }
 
     /// [`Store::events`].

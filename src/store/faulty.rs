@@ -15,9 +15,8 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Job, JobKey, ShardName, Time, TopicName};
 use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
-    About, Adopt, Applied, Beat, Census, Claim, Claims, Error, Event, Events, Ids, Info, Lease,
-    LeaseRef, List, Page, Pruned, Reach, Refused, Reply, Request, Select, Selected, Sign, Stats,
-    Store, Tidied, Tied, Topic,
+    About, Applied, Beat, Census, Claim, Claims, Condition, Error, Event, Events, Identity, Ids,
+    Info, List, Page, Pruned, Reply, Request, Select, Selected, Sign, Stats, Store, Tidied, Topic,
 };
 
 /// How a shard is.
@@ -59,6 +58,9 @@ pub(crate) enum Undoing {
 /// A shard in memory, and how it is.
 pub(crate) struct FaultStore {
     store: SqliteStore,
+    /// Once others use it.
+    shared: Identity,
+    condition: watch::Sender<Condition>,
     fault: watch::Sender<Fault>,
     calls: AtomicUsize,
     enqueues: AtomicUsize,
@@ -87,8 +89,11 @@ impl FaultStore {
     pub(crate) fn new(name: &str, clock: &Clock) -> Arc<FaultStore> {
         let name = ShardName::try_new(name).unwrap();
         let config = Config { name, database: Database::Memory, clock: clock.clone() };
+        let store = SqliteStore::open(config).unwrap();
         Arc::new(FaultStore {
-            store: SqliteStore::open(config).unwrap(),
+            shared: Identity { is_shared: true, ..store.identity().clone() },
+            condition: watch::Sender::new(store.condition().borrow().clone()),
+            store,
             fault: watch::Sender::new(Fault::None),
             calls: AtomicUsize::new(0),
             enqueues: AtomicUsize::new(0),
@@ -105,6 +110,10 @@ impl FaultStore {
             leases_asked: AtomicUsize::new(0),
             asked: Mutex::default(),
         })
+    }
+
+    pub(crate) fn name(&self) -> &ShardName {
+        &self.identity().name
     }
 
     /// Calls that it refused because of the state that it is in.
@@ -268,16 +277,12 @@ fn one_less(n: &AtomicUsize) -> bool {
 }
 
 impl Store for FaultStore {
-    fn name(&self) -> &ShardName {
-        self.store.name()
+    fn identity(&self) -> &Identity {
+        if self.signs.lock().unwrap().is_some() { &self.shared } else { self.store.identity() }
     }
 
-    fn address(&self) -> String {
-        self.store.address()
-    }
-
-    fn reach(&self) -> Reach {
-        self.store.reach()
+    fn condition(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
     }
 
     fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied, Error>>> {
@@ -286,6 +291,10 @@ impl Store for FaultStore {
         if let Some(error) = requests.iter().find_map(|request| self.refusal(&request.command)) {
             self.refusals.fetch_add(1, Ordering::Relaxed);
             return Box::pin(async move { all(error) });
+        }
+        let is_detach = |request: &Request| matches!(request.command, Command::Detach { .. });
+        if requests.iter().any(is_detach) && one_less(&self.detaches_to_fail) {
+            return Box::pin(async move { all(Error::Unknown("failed".into())) });
         }
         if requests.iter().any(|request| matches!(request.command, Command::Enqueue(_))) {
             self.enqueues.fetch_add(1, Ordering::Relaxed);
@@ -318,28 +327,16 @@ impl Store for FaultStore {
     fn select(&self, what: Select) -> Reply<'_, Selected> {
         match what {
             Select::OfClaim { .. } => self.pass_undoing(|store| store.select(what)),
+            Select::Named(_) => {
+                self.leases_asked.fetch_add(1, Ordering::Relaxed);
+                self.pass(|store| store.select(what))
+            }
             _ => self.pass(|store| store.select(what)),
         }
     }
 
-    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
-        self.leases_asked.fetch_add(1, Ordering::Relaxed);
-        self.pass(|store| store.leases(refs))
-    }
-
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
         self.pass_read(move |store| store.get(keys, full))
-    }
-
-    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
-        if one_less(&self.detaches_to_fail) {
-            return Box::pin(async { Err(Error::Unknown("failed".into())) });
-        }
-        self.pass(|store| store.detach(leases))
-    }
-
-    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
-        self.pass(|store| store.adopt(adopt))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -382,10 +379,6 @@ impl Store for FaultStore {
     fn events(&self, about: About) -> broadcast::Receiver<Event> {
         let is_unheard = self.is_unheard.load(Ordering::Relaxed);
         if is_unheard { self.hints.about(about) } else { self.store.events(about) }
-    }
-
-    fn is_shared(&self) -> bool {
-        self.signs.lock().unwrap().is_some()
     }
 
     fn beat(&self, beat: Beat) -> Reply<'_, Census> {

@@ -29,21 +29,21 @@ mod values;
 mod verbs;
 
 use futures::future::BoxFuture;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, TopicName};
+use crate::domain::{Job, JobKey, TopicName};
 
 pub use crate::domain::engine::{Deleted, End, Lapsed, Prior, Refused, Settled, Unwritten};
 pub use error::Error;
 pub use events::{About, Event, Events};
 pub use hint::{Hint, Revoked};
 pub use values::{
-    Adopt, Adoptee, Applied, Ask, Beat, Census, Claim, Claimed, Claims, Content, Cursor, Delete,
-    Enqueue, Extend, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim, NewJob, Page,
-    Pruned, Reach, Redrive, Redriven, Request, Reschedule, Rescheduled, Rest, Select, Selected,
-    Settle, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone,
+    Adopt, Adoptee, Applied, Ask, Beat, Census, Claim, Claimed, Claims, Condition, Content, Cursor,
+    Delete, Enqueue, Extend, Identity, Ids, Info, Lease, LeaseRef, Leased, List, Listed, LostClaim,
+    NewJob, Page, Pruned, Reach, Redrive, Redriven, Request, Reschedule, Rescheduled, Rest, Select,
+    Selected, Settle, Sign, Stats, Taker, Tidied, Tied, Topic, Trouble, Unclaim, Undone,
 };
 pub use verbs::whole;
 pub(crate) use verbs::worst;
@@ -58,24 +58,11 @@ pub type Reply<'a, T> = BoxFuture<'a, Result<T>>;
 ///
 /// A new store is in the tests once `tests/it/conformance` has a `conformance!` for it, and `tests/it/model` a module.
 pub trait Store: Send + Sync {
-    /// The shard's name, as written on it.
-    fn name(&self) -> &ShardName;
+    /// What the shard is. Known also while it does not answer.
+    fn identity(&self) -> &Identity;
 
-    /// Where it is, without credentials. Known also while it does not answer.
-    fn address(&self) -> String;
-
-    /// What a write reaches, as last observed. Cheap.
-    fn reach(&self) -> Reach;
-
-    /// Whether that was observed: what nobody has looked at promises nothing. Cheap.
-    fn knows_reach(&self) -> bool {
-        true
-    }
-
-    /// What is known, without asking the shard, to keep it from working. Cheap.
-    fn trouble(&self) -> Option<Trouble> {
-        None
-    }
+    /// What the store knows of the state of its shard without asking it, now and whenever that changes.
+    fn condition(&self) -> watch::Receiver<Condition>;
 
     /// Applies commands in their order, each with all that follows from it or not at all, and answers each. What becomes
     /// of a job is decided by [`engine::apply`](crate::domain::engine::apply), or by a fast path that is proved equal.
@@ -94,20 +81,8 @@ pub trait Store: Send + Sync {
     /// Reads running leases. What has changed by the time at which something follows from it is noticed then.
     fn select(&self, what: Select) -> Reply<'_, Selected>;
 
-    /// Reads these running leases, or says why they are none.
-    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>>;
-
     /// Reads jobs; with `full`, payload, result and attempts too.
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>>;
-
-    /// Lets leases outlive their stream: its replica's end does not give them back any more. A lease that another
-    /// stream answers for stays as it is. Answers how many it found.
-    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64>;
-
-    /// Ties leases to another stream, and answers of each whether it did: not if the lease has ended, if another stream
-    /// than the one named answers for it, or if it is neither detached nor extended as is asked for. A repeat changes
-    /// nothing and answers the same. The replica whose stream it came from is notified by [`Hint::Adopted`].
-    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>>;
 
     /// Turns what has passed its expire time EXPIRED and forgets what was kept long enough, at most
     /// `limit` jobs, and says when there is more to do.
@@ -143,10 +118,6 @@ pub trait Store: Send + Sync {
 
     /// Hints about what happens on the shard. A receiver that lags must act as after [`Event::Missed`].
     fn events(&self, about: About) -> broadcast::Receiver<Event>;
-
-    /// Whether other replicas may use the shard too. What they do is heard of by hints, and hints can be lost:
-    /// whoever relies on them asks again now and then.
-    fn is_shared(&self) -> bool;
 
     /// Shows that a replica lives, and reads what all replicas of the shard share.
     fn beat(&self, beat: Beat) -> Reply<'_, Census>;

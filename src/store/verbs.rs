@@ -1,17 +1,37 @@
-//! The verbs of a store by name: what most callers want of [`Store::apply`] and [`Store::select`]. Each is a whole here, for
-//! those whose call is about one thing; who puts the calls of many together asks [`Store::apply`] and answers each.
+//! The verbs of a store by name: what most callers want of [`Store::apply`] and [`Store::select`]. Here each call succeeds or
+//! fails as a whole; a caller that joins the calls of many others uses [`Store::apply`] and answers each.
 
-use crate::domain::{StreamId, Time};
+use foldhash::{HashMap, HashSet};
+
+use crate::domain::{ShardName, StreamId, Time};
 
 use super::{
-    Applied, Delete, Deleted, Enqueue, Error, Extend, Lease, LostClaim, NewJob, Redrive, Redriven,
-    Refused, Reply, Request, Reschedule, Rescheduled, Result, Select, Selected, Settle, Settled,
-    Store, Unclaim, Undone,
+    Adopt, Applied, Delete, Deleted, Enqueue, Error, Extend, Lease, LeaseRef, LostClaim, NewJob,
+    Reach, Redrive, Redriven, Refused, Reply, Request, Reschedule, Rescheduled, Result, Select,
+    Selected, Settle, Settled, Store, Tied, Unclaim, Undone,
 };
 
 type Answers<T> = Vec<std::result::Result<T, Refused>>;
 
 impl<'s> dyn Store + 's {
+    /// The name of the shard.
+    #[must_use]
+    pub fn name(&self) -> &ShardName {
+        &self.identity().name
+    }
+
+    /// Whether other servers may use the shard too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.identity().is_shared
+    }
+
+    /// Durability of writes, as last observed.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        self.condition().borrow().reach()
+    }
+
     /// Writes jobs; each answer says what was found and made, and what that has reached: less than a job asks for where
     /// it is not confirmed in time, which undoes nothing.
     pub fn enqueue<'a>(&'a self, jobs: Vec<NewJob>) -> Reply<'a, Vec<Enqueue>>
@@ -35,6 +55,29 @@ impl<'s> dyn Store + 's {
         's: 'a,
     {
         self.all(items, |applied| applied.extended())
+    }
+
+    /// Lets leases outlive their streams, if these answer for them still, and answers of how many that was so.
+    pub fn detach<'a>(&'a self, leases: Vec<Tied>) -> Reply<'a, u64>
+    where
+        's: 'a,
+    {
+        Box::pin(async move {
+            let detached = self.all(leases, |applied| applied.is_done()).await?;
+            Ok(detached.into_iter().filter(|&is_done| is_done).count() as u64)
+        })
+    }
+
+    /// Ties leases to another stream, and answers of each whether it did: not if the lease has ended, if another stream
+    /// than the one named answers for it, or if it is neither detached nor extended as is asked for. A repeat changes
+    /// nothing and answers the same. The replica whose stream it came from is notified by
+    /// [`Hint::Adopted`](super::Hint::Adopted).
+    pub fn adopt<'a>(&'a self, adopt: Adopt) -> Reply<'a, Vec<bool>>
+    where
+        's: 'a,
+    {
+        let requests: Vec<Request> = adopt.into();
+        self.all(requests, |applied| applied.is_done())
     }
 
     /// Cancels waiting and running jobs, forgets finished ones. Nothing for a job that is not there, or that is not the
@@ -119,6 +162,25 @@ impl<'s> dyn Store + 's {
         's: 'a,
     {
         Box::pin(async move { Ok(self.select(Select::OfStreams(streams)).await?.leases) })
+    }
+
+    /// Reads these running leases, or why there is no such lease.
+    pub fn leases<'a>(&'a self, refs: Vec<LeaseRef>) -> Reply<'a, Answers<Lease>>
+    where
+        's: 'a,
+    {
+        Box::pin(async move {
+            let found = self.select(Select::Named(refs.clone())).await?;
+            let leases = found.leases.into_iter().map(|lease| (lease.tied().lease, lease));
+            let leases: HashMap<LeaseRef, Lease> = leases.collect();
+            let gone: HashSet<LeaseRef> = found.gone.into_iter().collect();
+            let answer = |lease: &LeaseRef| match leases.get(lease) {
+                Some(lease) => Ok(lease.clone()),
+                None if gone.contains(lease) => Err(Refused::NotFound),
+                None => Err(Refused::Stale),
+            };
+            Ok(refs.iter().map(answer).collect())
+        })
     }
 
     fn all<'a, I, T>(

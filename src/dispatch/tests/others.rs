@@ -10,7 +10,7 @@ use crate::domain::lifecycle::Cause;
 use crate::domain::{JobId, JobKey, Keep, OnConflict, Spec, TopicName, When, limit};
 use crate::scheduler::Ended;
 use crate::store::faulty::Asked;
-use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle, Store as _};
+use crate::store::{End, Event, Hint, Lease, LeaseRef, NewJob, Prior, Settle};
 
 /// What another replica does is done to the store, past the server.
 impl Server {
@@ -124,7 +124,8 @@ async fn what_a_full_stream_holds_is_asked_for_in_short_parts() {
 #[tokio::test]
 async fn what_was_lost_elsewhere_is_revoked_though_nothing_was_heard() {
     let (server, mut stream, jobs) = started(1).await;
-    let found = server.store.leases(vec![lease(&jobs[0])]).await.unwrap().remove(0).unwrap();
+    let found =
+        server.store.inner().leases(vec![lease(&jobs[0])]).await.unwrap().remove(0).unwrap();
     let shard = &server.scheduler.shards().all()[0];
     // As another replica does that took this one for dead; its own hint goes to nobody.
     let given_back = Lease { owner: 99, ..found };

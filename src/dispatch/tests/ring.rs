@@ -190,9 +190,8 @@ async fn on_each_shard_priorities_and_due_times_decide() {
     }
     let deliveries = worker.jobs(27).await;
     for shard in 0..3 {
-        let name = server.ring.stores[shard].inner();
-        let here =
-            deliveries.iter().filter(|d| d.receipt.shard == *crate::store::Store::name(name));
+        let name = server.ring.stores[shard].name();
+        let here = deliveries.iter().filter(|d| d.receipt.shard == *name);
         let order: Vec<_> = here.map(|delivery| delivery.job.priority).collect();
         assert_eq!(order, (0..9).rev().collect::<Vec<u8>>());
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::domain::lifecycle::Cause;
 use crate::domain::retry::RetryPolicy;
 use crate::domain::{
-    EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, Time, Token, TopicName, When,
+    EnqueueOutcome, JobKey, Keep, OnConflict, Payload, Spec, State, StreamId, Time, Token,
+    TopicName, When,
 };
 
 use super::clock::Moment;
@@ -21,6 +22,15 @@ pub enum Command {
     Unclaim(Token),
     /// Move the deadline of its lease.
     Extend(Extend),
+    /// Let its lease outlive the stream, if that one answers for it: the end of the stream does not give it back any more.
+    Detach {
+        /// Proof of the lease.
+        token: Token,
+        /// The stream.
+        stream: StreamId,
+    },
+    /// Tie its lease to another stream.
+    Adopt(Adopt),
     /// Cancel it if it waits or runs, forget it if it has finished.
     Delete {
         /// Only if it finished then: a later generation under its id stays.
@@ -182,6 +192,21 @@ impl Extend {
     pub fn grows(&self) -> bool {
         self.checkpoint.as_ref().is_some_and(|checkpoint| !checkpoint.body.is_empty())
     }
+}
+
+/// Ties a lease to another stream, which answers for it from then on. A repeat changes nothing and is answered the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopt {
+    /// Proof of the lease.
+    pub token: Token,
+    /// The stream that answers for it now; another one keeps it.
+    pub from: StreamId,
+    /// The stream that takes it over.
+    pub to: StreamId,
+    /// How long after the end of that stream the lease is given back.
+    pub grace: Duration,
+    /// Unless it was detached: only if it was extended then or later. `None`: in any case.
+    pub since: Option<Time>,
 }
 
 /// A lease that ran out while no server served its shard.

@@ -136,6 +136,8 @@ pub enum LeaseNews {
     Deleted,
     /// It lasts until its new deadline.
     Extended,
+    /// Another stream answers for it.
+    Adopted,
 }
 
 // === impl Parts ===

@@ -49,8 +49,8 @@ use clock::Clock;
 
 pub use clock::{Moment, Window};
 pub use command::{
-    Answer, Command, Deleted, End, Enqueue, Enqueued, Extend, Lapsed, Prior, Redrive, Refused,
-    Settle, Settled, Unacked, Unwritten,
+    Adopt, Answer, Command, Deleted, End, Enqueue, Enqueued, Extend, Lapsed, Prior, Redrive,
+    Refused, Settle, Settled, Unacked, Unwritten,
 };
 pub use decision::{
     AttemptsChange, Change, Counts, Decision, Effects, Holder, LeaseNews, PartChange, Parts,
@@ -100,6 +100,8 @@ pub fn apply(found: Found, command: &Command, now: Time) -> Decision {
         Command::Settle(settle) => step.settle(record, settle),
         Command::Unclaim(token) => step.unclaim(record, *token),
         Command::Extend(extend) => step.extend(record, extend),
+        Command::Detach { token, stream } => step.detach(record, *token, *stream),
+        Command::Adopt(adopt) => step.adopt(record, adopt),
         Command::Delete { finished } => step.delete(record, *finished),
         Command::Reschedule { due, priority } => step.reschedule(record, *due, *priority),
         Command::Redrive(redrive) => step.redrive(record, redrive),

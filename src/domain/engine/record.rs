@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::domain::lifecycle::Standing;
-use crate::domain::{Keep, Spec, State, Time, Token, limit};
+use crate::domain::{Keep, Spec, State, StreamId, Time, Token, limit};
 
 use super::clock::Moment;
 
@@ -67,6 +67,16 @@ pub struct Lease {
     pub duration: Duration,
     /// The worker that has it.
     pub worker: String,
+}
+
+// === impl Lease ===
+
+impl Lease {
+    /// The stream that answers for it.
+    #[must_use]
+    pub fn stream_id(&self) -> StreamId {
+        StreamId { owner: self.owner, stream: self.stream }
+    }
 }
 
 /// How a job has ended.

@@ -1,9 +1,9 @@
 //! Ends of leases, and what lasts until then.
 
 use crate::domain::lifecycle::{Step as Onward, lease_end};
-use crate::domain::{AttemptOutcome, JobKey, Payload, State, Time, Token};
+use crate::domain::{AttemptOutcome, JobKey, Payload, State, StreamId, Time, Token};
 
-use super::command::{Answer, End, Enqueue, Extend, Refused, Settle, Settled, Unacked};
+use super::command::{Adopt, Answer, End, Enqueue, Extend, Refused, Settle, Settled, Unacked};
 use super::finish::{Ended, settled_code, written};
 use super::record::{Finish, Lease, Phase, Record};
 use super::{Change, Elapsed, LeaseNews, Moment, Step};
@@ -152,6 +152,37 @@ impl Step {
         (Change::Write(Box::new(record)), answer)
     }
 
+    pub(super) fn detach(
+        &mut self,
+        elapsed: Elapsed,
+        token: Token,
+        stream: StreamId,
+    ) -> (Change, Answer) {
+        match self.leased(elapsed, token, 0) {
+            Ok((record, lease)) if lease.stream_id() == stream => {
+                runs_under(record, Lease { grace: None, ..lease })
+            }
+            _ => (Change::Keep, Answer::Done(false)),
+        }
+    }
+
+    pub(super) fn adopt(&mut self, elapsed: Elapsed, adopt: &Adopt) -> (Change, Answer) {
+        let Ok((record, lease)) = self.leased(elapsed, adopt.token, 0) else {
+            return (Change::Keep, Answer::Done(false));
+        };
+        if lease.stream_id() == adopt.to {
+            return (Change::Keep, Answer::Done(true));
+        }
+        let is_extended = |since| lease.extended.is_some_and(|extended| extended.at >= since);
+        let is_free = lease.grace.is_none() || adopt.since.is_none_or(is_extended);
+        if lease.stream_id() != adopt.from || !is_free {
+            return (Change::Keep, Answer::Done(false));
+        }
+        self.notify(&lease, LeaseNews::Adopted);
+        let StreamId { owner, stream } = adopt.to;
+        runs_under(record, Lease { owner, stream, grace: Some(adopt.grace), ..lease })
+    }
+
     /// The job that this token leases and its lease, or what is there instead; `code`: how the lease is asked to end.
     fn leased(
         &mut self,
@@ -182,6 +213,12 @@ impl Refused {
             Some(_) => Refused::Stale,
         }
     }
+}
+
+/// The job goes on running, under the same lease, which says so now.
+fn runs_under(record: Record, lease: Lease) -> (Change, Answer) {
+    let record = Record { phase: Phase::Running(lease), ..record };
+    (Change::Write(Box::new(record)), Answer::Done(true))
 }
 
 fn refuse(refused: Refused) -> (Change, Answer) {

@@ -5,7 +5,7 @@ use crate::domain::conflict::request;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{
     AttemptOutcome, EnqueueOutcome, Keep, OnConflict, Payload, RetryOverrides, RetryPolicy, Spec,
-    Time, Token, TopicName, When, limit,
+    StreamId, Time, Token, TopicName, When, limit,
 };
 
 const NOW: Time = Time(1_000_000_000);
@@ -458,6 +458,55 @@ fn an_end_that_no_worker_asked_for_is_guarded_by_its_deadline() {
     let holder = Holder { owner: 7, stream: 3, token: TOKEN };
     assert_eq!(over.effects.lease, Some((holder, LeaseNews::Expired)));
     assert_eq!(left(&over), "backoff");
+}
+
+#[test]
+fn a_lease_is_tied_to_another_stream_by_the_one_that_answers_for_it() {
+    let stream = |stream| StreamId { owner: 7, stream };
+    let (from, to, grace) = (stream(3), StreamId { owner: 8, stream: 4 }, Some(MINUTE));
+    let adopt =
+        |token, from, since| Command::Adopt(Adopt { token, from, to, grace: MINUTE, since });
+    let detach = |token, stream| Command::Detach { token, stream };
+    let found = |owner, stream, grace, extended: Option<Time>| {
+        let extended = extended.map(Moment::fixed);
+        let lease = Lease { owner, stream, grace, extended, ..lease() };
+        Record { phase: Phase::Running(lease), ..job(At::State(State::Running)) }
+    };
+    let now = Some(NOW);
+    let earlier = Some(NOW.minus(MINUTE));
+    for (n, (record, command, expected)) in [
+        (found(7, 3, grace, None), adopt(TOKEN, from, None), Some((8, 4, grace))),
+        (found(7, 3, grace, None), adopt(TOKEN, from, now), None),
+        (found(7, 3, grace, earlier), adopt(TOKEN, from, now), None),
+        (found(7, 3, grace, now), adopt(TOKEN, from, now), Some((8, 4, grace))),
+        (found(7, 3, None, None), adopt(TOKEN, from, now), Some((8, 4, grace))),
+        (found(7, 3, grace, None), adopt(TOKEN, stream(2), None), None),
+        (found(7, 3, grace, None), adopt(Token(1), from, None), None),
+        (found(7, 3, grace, now), detach(TOKEN, from), Some((7, 3, None))),
+        (found(7, 3, grace, None), detach(TOKEN, stream(2)), None),
+        (found(7, 3, grace, None), detach(Token(1), from), None),
+        (job(At::State(State::Ready)), detach(TOKEN, from), None),
+        (job(At::State(State::Dead)), adopt(TOKEN, from, None), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let decision = run(record.clone(), command);
+        assert_eq!(decision.answer, Answer::Done(expected.is_some()), "row {n}");
+        let Some((owner, stream, grace)) = expected else {
+            assert_eq!(decision.change, Change::Keep, "row {n}");
+            continue;
+        };
+        let Phase::Running(before) = &record.phase else { unreachable!("only a lease is tied") };
+        let after = Lease { owner, stream, grace, ..before.clone() };
+        let expected = Record { phase: Phase::Running(after), ..record.clone() };
+        assert_eq!(*written(&decision), expected, "row {n}");
+        let is_adopted = owner != before.owner;
+        let news = is_adopted.then(|| (Holder::from(before), LeaseNews::Adopted));
+        assert_eq!(decision.effects.lease, news, "row {n}");
+    }
+    let again = run(found(8, 4, grace, None), adopt(TOKEN, from, now));
+    assert_eq!((again.change, again.answer), (Change::Keep, Answer::Done(true)), "a repeat");
 }
 
 fn checkpoint(body: &'static str) -> Command {

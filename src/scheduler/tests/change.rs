@@ -10,7 +10,7 @@ use crate::domain::{EnqueueOutcome, OnConflict, State, When};
 use crate::scheduler::{AckItem, Draft, EnqueueError, Enqueued, RedriveJobs, SettleError};
 use crate::shards::ShardError;
 use crate::store::faulty::{Fault, FaultStore};
-use crate::store::{self, Beat, Store as _};
+use crate::store::{self, Beat};
 
 const IDS: usize = 200;
 

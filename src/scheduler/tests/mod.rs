@@ -15,7 +15,7 @@ use crate::domain::ring::ShardState;
 use crate::domain::{EnqueueOutcome, JobId, Receipt, Spec, State};
 use crate::shards::{RUN_MAX, ShardError};
 use crate::store::faulty::Fault;
-use crate::store::{self, Ask, Claim, Delete, Store as _, Taker};
+use crate::store::{self, Ask, Claim, Delete, Taker};
 use ring::{Ring, draft, key, named, patience};
 
 /// Far longer than a call that fails at once takes.

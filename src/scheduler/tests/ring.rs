@@ -11,8 +11,8 @@ use crate::domain::{JobId, JobKey, OnConflict, Spec, TopicName, When};
 use crate::metrics::Metrics;
 use crate::scheduler::{Draft, EnqueueError, Enqueued, Replica, Scheduler};
 use crate::shards::{Member, Patience, Shards};
+use crate::store::Stats;
 use crate::store::faulty::FaultStore;
-use crate::store::{Stats, Store as _};
 
 /// Longer than anything that should come at once, on a busy machine.
 const SOON: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use crate::store::{About, Error, Event, Trouble};
+use crate::store::{About, Error, Event};
 
 use super::super::breaker::{Access, Kind, Opened};
 use super::super::op::Op;
@@ -118,9 +118,9 @@ impl Guard {
     /// The breaker has just opened, by this error. What keeps a shard from working whatever is tried, its store has
     /// told, and tells when that is over.
     pub(super) fn leave_alone(self: &Arc<Self>, error: &Error) {
-        let is_told = !matches!(self.store.trouble(), Some(Trouble::Down(_)));
+        let is_told = !self.store.condition().borrow().is_down();
         if is_told {
-            let (address, error) = (self.store.address(), words(error));
+            let (address, error) = (&self.store.identity().address, words(error));
             tracing::warn!(
                 shard = %self.name(), address, error,
                 "the shard does not answer; its calls fail at once until it does; see whether it runs and can be reached"

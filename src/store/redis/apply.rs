@@ -20,6 +20,8 @@ enum Way {
     Settle,
     /// By the script that moves deadlines, and then by the engine (`leases.rs`).
     Extend,
+    /// By the script that detaches leases and ties them to other streams (`leases.rs`).
+    Tie,
     /// By the engine.
     Engine,
 }
@@ -42,6 +44,7 @@ impl Way {
             Command::Enqueue(_) => Way::Enqueue,
             Command::Settle(_) => Way::Settle,
             Command::Extend(_) => Way::Extend,
+            Command::Detach { .. } | Command::Adopt(_) => Way::Tie,
             _ => Way::Engine,
         }
     }
@@ -124,7 +127,7 @@ impl RedisStore {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(shard = %self.name, error, "what was written cannot be confirmed");
+                tracing::warn!(shard = %self.identity.name, error, "what was written cannot be confirmed");
                 drop(deadpool_redis::Connection::take(connection));
             }
         }
@@ -145,13 +148,17 @@ impl RedisStore {
             let way = Way::of(part[0]);
             let admitted = match way {
                 Way::Enqueue | Way::EnqueueAgain => self.shard.contact.admit_jobs(),
-                Way::Settle | Way::Extend | Way::Engine => Ok(()),
+                Way::Settle | Way::Extend | Way::Tie | Way::Engine => Ok(()),
             };
             answers.add(match (admitted, way) {
                 (Err(error), _) => all_failed(part.len(), &error),
                 (Ok(()), Way::Enqueue) => self.enqueue(connection.as_deref_mut(), part).await,
                 (Ok(()), Way::Settle) => self.settle(part).await,
                 (Ok(()), Way::Extend) => self.extend(part).await,
+                (Ok(()), Way::Tie) => match self.tie(part).await {
+                    Ok(tied) => tied.into_iter().map(Ok).collect(),
+                    Err(error) => all_failed(part.len(), &error),
+                },
                 (Ok(()), Way::EnqueueAgain | Way::Engine) => self.decide(part).await,
             });
         }

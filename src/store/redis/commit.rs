@@ -162,7 +162,8 @@ impl Slot {
         plan.put_u16(count(self.counts.dead));
         plan.put_u8(self.ended.map_or(0, phase_of));
         plan.put_u8(match self.news {
-            None | Some(LeaseNews::Extended) => 0,
+            // An adoption is a patch of the lease (`leases.rs`).
+            None | Some(LeaseNews::Extended | LeaseNews::Adopted) => 0,
             Some(LeaseNews::Settled) => 1,
             Some(LeaseNews::Expired) => 2,
             Some(LeaseNews::Deleted) => 3,

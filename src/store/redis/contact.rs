@@ -3,8 +3,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
+
 use crate::domain::ShardName;
-use crate::store::{Error, Trouble};
+use crate::store::{Condition, Error, Trouble};
 
 use super::OpenError;
 
@@ -14,6 +16,7 @@ pub(super) struct Contact {
     /// Where it is, without credentials.
     address: String,
     state: Mutex<State>,
+    published: watch::Sender<Condition>,
 }
 
 struct State {
@@ -35,11 +38,17 @@ struct State {
 
 impl Contact {
     /// With a Redis that nobody has asked yet.
-    pub(super) fn new(shard: ShardName, address: String) -> Contact {
+    pub(super) fn new(
+        shard: ShardName,
+        address: String,
+        published: watch::Sender<Condition>,
+    ) -> Contact {
         let failure = Some("nobody has reached it yet".to_owned());
         let state =
             State { opening: true, known: false, failure, wrong: false, told: false, evicts: None };
-        Contact { shard, address, state: Mutex::new(state) }
+        let contact = Contact { shard, address, state: Mutex::new(state), published };
+        contact.publish();
+        contact
     }
 
     /// The server goes on without this Redis, if it must: from now on what is wrong is said here.
@@ -65,6 +74,8 @@ impl Contact {
             tracing::info!(%shard, address, "the redis is reached and is the right one");
         }
         (state.known, state.failure, state.wrong, state.told) = (true, None, false, false);
+        drop(state);
+        self.publish();
     }
 
     /// No connection could be made, or it led to a Redis that cannot be used. What somebody has to mend is said
@@ -82,6 +93,8 @@ impl Contact {
             }
         }
         (state.failure, state.wrong) = (Some(text), error.is_certain());
+        drop(state);
+        self.publish();
     }
 
     fn say_awaited(&self, error: &str) {
@@ -107,6 +120,17 @@ impl Contact {
             }
         }
         state.evicts = policy;
+        drop(state);
+        self.publish();
+    }
+
+    fn publish(&self) {
+        let trouble = self.trouble();
+        self.published.send_if_modified(|condition| {
+            let is_new = condition.trouble != trouble;
+            condition.trouble = trouble;
+            is_new
+        });
     }
 
     /// What is known to be wrong.
@@ -114,7 +138,8 @@ impl Contact {
         let state = self.state();
         let evicts = || state.evicts.clone().map(|policy| OpenError::Evicts(policy).to_string());
         let failure = state.failure.clone().filter(|_| !state.known || state.wrong);
-        failure.map(Trouble::Down).or_else(|| evicts().map(Trouble::NoJobs))
+        let down = if state.wrong { Trouble::Unusable } else { Trouble::Unreached };
+        failure.map(down).or_else(|| evicts().map(Trouble::NoJobs))
     }
 
     /// Refuses new jobs while they would not be safe.
@@ -136,16 +161,21 @@ mod tests {
 
     #[test]
     fn trouble_is_what_is_wrong_now() {
-        let contact = Contact::new(ShardName::try_new("s0").unwrap(), String::new());
-        assert!(matches!(contact.trouble(), Some(Trouble::Down(_))), "nobody has asked");
+        let published = watch::Sender::new(Condition::default());
+        let contact = Contact::new(ShardName::try_new("s0").unwrap(), String::new(), published);
+        assert!(matches!(contact.trouble(), Some(Trouble::Unreached(_))), "nobody has asked");
         contact.failed(&OpenError::Unreachable("refused".into()));
-        assert!(matches!(contact.trouble(), Some(Trouble::Down(text)) if text.contains("refused")));
+        assert!(
+            matches!(contact.trouble(), Some(Trouble::Unreached(text)) if text.contains("refused"))
+        );
         contact.made();
         assert!(contact.trouble().is_none() && contact.is_known());
         contact.failed(&OpenError::Unreachable("lost".into()));
         assert!(contact.trouble().is_none(), "the breaker's business");
         contact.failed(&OpenError::Replica);
-        assert!(matches!(contact.trouble(), Some(Trouble::Down(text)) if text.contains("replica")));
+        assert!(
+            matches!(contact.trouble(), Some(Trouble::Unusable(text)) if text.contains("replica"))
+        );
         contact.made();
         contact.evicts(Some("allkeys-lru".into()));
         let refused = contact.admit_jobs().unwrap_err().to_string();

@@ -9,12 +9,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, RedisError};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::domain::limit::CONFIRM_MAX;
 use crate::domain::{Durability, ShardName};
-use crate::store::Reach;
+use crate::store::{Condition, Reach};
 
 use super::check::field;
 use super::facts::Facts;
@@ -27,6 +27,7 @@ pub(super) struct Observed {
     changed: Notify,
     /// Somebody has asked for a replica.
     asked_for_replica: AtomicBool,
+    published: watch::Sender<Condition>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,10 +75,10 @@ pub(super) struct Wait {
 
 impl Observed {
     /// Of a Redis that nobody has looked at: it promises nothing.
-    pub(super) fn new() -> Observed {
+    pub(super) fn new(published: watch::Sender<Condition>) -> Observed {
         let state = State::unknown();
         let asked_for_replica = AtomicBool::new(false);
-        Observed { state: Mutex::new(state), changed: Notify::new(), asked_for_replica }
+        Observed { state: Mutex::new(state), changed: Notify::new(), asked_for_replica, published }
     }
 
     /// A connection was made to the Redis with this INFO. One that was not looked at promises nothing until
@@ -86,6 +87,7 @@ impl Observed {
         let (mut state, run) = (self.state(), field(info, "run_id").unwrap_or_default());
         if state.met != run {
             *state = State { met: run.to_owned(), told: state.told, ..State::unknown() };
+            self.published.send_modify(|condition| condition.reach = None);
             self.changed.notify_one();
         }
     }
@@ -93,11 +95,6 @@ impl Observed {
     /// Waits until there is something new to look at.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
-    }
-
-    /// Whether the Redis was looked at.
-    pub(super) fn is_known(&self) -> bool {
-        !self.state().run.is_empty()
     }
 
     /// What a write reaches.
@@ -142,6 +139,9 @@ impl Observed {
         promise.tell(shard, before.told, self.asked_for_replica.load(Ordering::Relaxed));
         let (met, told) = (facts.run.clone(), Some(promise));
         *self.state() = State { reach, run: facts.run, complete, believed, met, told };
+        self.published.send_modify(|condition| {
+            (condition.reach, condition.is_volatile) = (Some(reach), !facts.keeps);
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_what_settings_do_not_promise() {
         let waits = |plain, most, asked| {
-            let observed = Observed::new();
+            let observed = Observed::new(watch::Sender::new(Condition::default()));
             observed.state().reach = Reach { plain, most };
             observed.wait_for(asked).map(|wait| (wait.disk, wait.replica))
         };

@@ -16,7 +16,7 @@ impl RedisStore {
         let found = self.stored(&keys, full).await?;
         let jobs = keys.into_iter().zip(found).map(|(key, (now, stored))| {
             let Some((entry, parts)) = stored else { return Ok(None) };
-            entry.job(key, &self.name, now, full.then_some(parts))
+            entry.job(key, &self.identity.name, now, full.then_some(parts))
         });
         jobs.collect()
     }

@@ -1,30 +1,24 @@
 //! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
 
 use crate::domain::engine::{self, Answer, Command, Moment};
-use crate::domain::{JobKey, Time, Token, limit};
-use crate::store::{
-    Adopt, Adoptee, Applied, Error, Lease, LeaseRef, Refused, Request, Result, Tied,
-};
+use crate::domain::{JobKey, StreamId, Time, Token};
+use crate::store::{Applied, Error, LeaseRef, Request, Result, Selected};
 
-use super::entry::{Entry, clamped, micros};
+use super::entry::{clamped, micros};
 use super::rounds::{blame, repeated};
 use super::script::{Call, Verb};
 use super::{Lane, RedisStore};
 
-type Leases = Vec<std::result::Result<Lease, Refused>>;
-
 impl RedisStore {
-    /// [`Store::leases`](crate::store::Store::leases).
-    pub(super) async fn leases(&self, refs: Vec<LeaseRef>) -> Result<Leases> {
+    /// [`Select::Named`](crate::store::Select::Named).
+    pub(super) async fn named(&self, refs: Vec<LeaseRef>) -> Result<Selected> {
         let keys: Vec<_> = refs.iter().map(|lease| lease.key.clone()).collect();
-        let found = self.stored(&keys, false).await?;
-        let lease = |(lease, (now, stored)): (LeaseRef, (Time, Option<(Entry, _)>))| {
-            let entry = stored.as_ref().map(|(entry, _)| entry);
-            let held = entry.filter(|entry| entry.record.lease_of(lease.token).is_some());
-            let held = held.and_then(|entry| entry.lease_of(lease.key, now));
-            held.ok_or_else(|| Refused::of(entry.map(|entry| &entry.record), now))
-        };
-        Ok(refs.into_iter().zip(found).map(lease).collect())
+        let mut selected = Selected::default();
+        for (lease, (now, stored)) in refs.iter().zip(self.stored(&keys, false).await?) {
+            selected.now = now;
+            selected.add(lease, stored.as_ref().map(|(entry, _)| &entry.record));
+        }
+        Ok(selected)
     }
 
     /// Moves deadlines. Where nothing but the lease changes there is nothing to decide; a note, a checkpoint, and why there
@@ -93,42 +87,36 @@ impl RedisStore {
         requests.iter().map(|_| Ok(reply.maybe_time()?.map(applied))).collect()
     }
 
-    /// [`Store::detach`](crate::store::Store::detach).
-    pub(super) async fn detach(&self, leases: Vec<Tied>) -> Result<u64> {
-        let mut found = 0;
-        for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Detach);
-            part.iter().for_each(|tied| add_tied(&mut call, tied));
-            let answer = super::reply::number(&self.run_raw(Lane::Write, &call).await?)?;
-            found += u64::try_from(answer).unwrap_or(0);
-        }
-        Ok(found)
-    }
-
-    /// [`Store::adopt`](crate::store::Store::adopt).
-    pub(super) async fn adopt(&self, adopt: Adopt) -> Result<Vec<bool>> {
-        let mut adopted = Vec::with_capacity(adopt.items.len());
-        for part in adopt.items.chunks(limit::CALL_JOBS_MAX) {
-            let mut call = self.call(Verb::Adopt);
-            // As it is stored: one more than it is.
-            call.arg(adopt.to.owner).arg(adopt.to.stream).arg(micros(adopt.grace) + 1);
-            for Adoptee { tied, since } in part {
-                add_tied(&mut call, tied);
-                call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
-            }
-            let answer = self.run(Lane::Write, &call).await;
-            let mut reply = answer.map_err(|error| super::after(error, !adopted.is_empty()))?;
-            for _ in part {
-                adopted.push(reply.number()? == 1);
+    /// Detaches leases and ties them to other streams: patches of leases, which need no decision.
+    pub(super) async fn tie(&self, requests: &[&Request]) -> Result<Vec<Applied>> {
+        let mut call = self.call(Verb::Tie);
+        for request in requests {
+            match &request.command {
+                Command::Detach { token, stream } => {
+                    add_tied(&mut call, &request.key, *token, *stream);
+                    call.arg("").arg("").arg("").arg("");
+                }
+                Command::Adopt(engine::Adopt { token, from, to, grace, since }) => {
+                    add_tied(&mut call, &request.key, *token, *from);
+                    // As it is stored: one more than it is.
+                    call.arg(to.owner).arg(to.stream).arg(micros(*grace) + 1);
+                    call.arg(since.map_or(String::new(), |since| clamped(since).to_string()));
+                }
+                _ => {}
             }
         }
-        Ok(adopted)
+        let mut reply = self.run(Lane::Write, &call).await?;
+        let now = reply.time()?;
+        let durability = self.shard.durability.reach().plain;
+        let applied =
+            |is_done| Applied { answer: Answer::Done(is_done), record: None, now, durability };
+        requests.iter().map(|_| Ok(applied(reply.number()? == 1))).collect()
     }
 }
 
 /// Names one lease and the stream that answers for it: topic, id, token, owner, stream.
-fn add_tied(call: &mut Call, Tied { lease, stream }: &Tied) {
-    add_lease(call, &lease.key, lease.token);
+fn add_tied(call: &mut Call, key: &JobKey, token: Token, stream: StreamId) {
+    add_lease(call, key, token);
     call.arg(stream.owner).arg(stream.stream);
 }
 

@@ -17,7 +17,7 @@
 //! | `claim.rs` | `claim` | `claim` |
 //! | `get.rs` | `get` | `get` |
 //! | `info.rs` | `info` | `info`, `kept` |
-//! | `leases.rs` | `leases`, `detach`, `adopt`, and the way of deadlines | `adopt`, `detach`, `extend`; leases are read as jobs are |
+//! | `leases.rs` | none: leases by name, and the way of lease patches | `extend`, `tie`; leases are read as jobs are |
 //! | `query.rs` | `list`, `topics`, `ids`, `stats` | `list`, `ids`, `stats` |
 //! | `select.rs` | `select`, `void` | `reap`, `running`, `void` |
 //! | `shard.rs` | none: what opens a shard | `open`, `heal`, `topics` |
@@ -80,16 +80,16 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 use futures::future::BoxFuture;
-use tokio::sync::{Semaphore, SemaphorePermit, broadcast};
+use tokio::sync::{Semaphore, SemaphorePermit, broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Job, JobKey, ShardName, TopicName};
+use crate::domain::{Job, JobKey, TopicName};
 use crate::store::{
-    About, Adopt, Applied, Beat, Census, Claim, Claims, Error, Event, Ids, Info, Lease, LeaseRef,
-    List, Page, Pruned, Reach, Refused, Reply, Request, Result, Select, Selected, Stats, Store,
-    Tidied, Tied, Topic, Trouble, codec,
+    About, Applied, Beat, Census, Claim, Claims, Condition, Error, Event, Identity, Ids, Info,
+    List, Page, Pruned, Reply, Request, Result, Select, Selected, Stats, Store, Tidied, Topic,
+    codec,
 };
 
 use hints::Hints;
@@ -110,9 +110,7 @@ const CLOSE_MAX: Duration = Duration::from_secs(4);
 
 /// A Redis shard.
 pub struct RedisStore {
-    name: ShardName,
-    /// Without credentials.
-    address: String,
+    identity: Identity,
     /// Nonce of this replica.
     owner: u32,
     shard: Arc<Shard>,
@@ -151,35 +149,17 @@ impl RedisStore {
     }
 }
 
-/// What a failed part of a call means for the whole: once something was written, that is not known not to
-/// have been.
-fn after(error: Error, written: bool) -> Error {
-    if written { Error::Unknown(format!("a part of the call was applied: {error}")) } else { error }
-}
-
 fn damaged(error: codec::Undecodable) -> Error {
     Error::Corrupt(error.to_string())
 }
 
 impl Store for RedisStore {
-    fn name(&self) -> &ShardName {
-        &self.name
+    fn identity(&self) -> &Identity {
+        &self.identity
     }
 
-    fn reach(&self) -> Reach {
-        self.shard.durability.reach()
-    }
-
-    fn knows_reach(&self) -> bool {
-        self.shard.durability.is_known()
-    }
-
-    fn address(&self) -> String {
-        self.address.clone()
-    }
-
-    fn trouble(&self) -> Option<Trouble> {
-        self.shard.contact.trouble()
+    fn condition(&self) -> watch::Receiver<Condition> {
+        self.shard.condition.subscribe()
     }
 
     fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<Result<Applied>>> {
@@ -198,20 +178,8 @@ impl Store for RedisStore {
         Box::pin(self.select(what))
     }
 
-    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<std::result::Result<Lease, Refused>>> {
-        Box::pin(self.leases(refs))
-    }
-
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
         Box::pin(self.get(keys, full))
-    }
-
-    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
-        Box::pin(self.detach(leases))
-    }
-
-    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
-        Box::pin(self.adopt(adopt))
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -251,10 +219,6 @@ impl Store for RedisStore {
         self.hints.about(about)
     }
 
-    fn is_shared(&self) -> bool {
-        true
-    }
-
     fn beat(&self, beat: Beat) -> Reply<'_, Census> {
         Box::pin(self.beat(beat))
     }
@@ -267,7 +231,7 @@ impl Store for RedisStore {
         Box::pin(async {
             let all = self.calls.acquire_many(CALLS_MAX);
             if tokio::time::timeout(CLOSE_MAX, all).await.is_err() {
-                tracing::warn!(shard = %self.name, "calls were under way when the store was closed");
+                tracing::warn!(shard = %self.identity.name, "calls were under way when the store was closed");
             }
             self.calls.close();
             self.with_tasks(Vec::clear);

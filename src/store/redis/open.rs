@@ -6,6 +6,7 @@ use tokio::sync::Semaphore;
 
 use crate::clock::Clock;
 use crate::domain::ShardName;
+use crate::store::Identity;
 
 use super::address::Address;
 use super::hints::Hints;
@@ -35,7 +36,7 @@ pub struct Config {
 impl RedisStore {
     /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
     /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
-    /// [`Store::trouble`](crate::store::Store::trouble).
+    /// [`Store::condition`](crate::store::Store::condition).
     ///
     /// # Errors
     /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
@@ -57,12 +58,11 @@ impl RedisStore {
         let sentinels = 0..shard.link.route().sentinels();
         tasks.extend(sentinels.map(|nth| hear::follow(Arc::clone(&shard), nth)));
         Ok(RedisStore {
-            address: address.to_string(),
+            identity: Identity { name, address: address.to_string(), is_shared: true },
             owner,
             turns: Turns::new(),
             calls: Semaphore::new(CALLS_MAX as usize),
             tasks: std::sync::Mutex::new(tasks),
-            name,
             shard,
             hints,
         })

@@ -39,11 +39,9 @@ macro_rules! scripts {
 }
 
 scripts! {
-    Adopt = "adopt",
     Beat = "beat",
     Claim = "claim",
     Commit = "commit",
-    Detach = "detach",
     Enqueue = "enqueue",
     Extend = "extend",
     Get = "get",
@@ -62,6 +60,7 @@ scripts! {
     Settle = "settle",
     Stats = "stats",
     Tidy = "tidy",
+    Tie = "tie",
     Topics = "topics",
     Void = "void",
 }
@@ -287,31 +286,31 @@ impl Verb {
     }
 
     /// Whether it changes what others see and no lease token guards it: it is executed within a window only
-    /// (`window.rs`). What else writes is guarded by a token (settle, detach, adopt, and a claim by its nonce), or
+    /// (`window.rs`). What else writes is guarded by a token (settle, tie, and a claim by its nonce), or
     /// changes nothing when it is executed again; what commits is guarded by versions, and those that no token guards, too,
     /// are given a window by `rounds.rs`. A token does not tell an Extend from the one that followed it.
     fn needs_window(self) -> bool {
         use Verb::{
-            Adopt, Beat, Claim, Commit, Detach, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List,
-            Load, Open, Prune, Put, Reap, Running, SetState, Settle, Stats, Tidy, Topics, Void,
+            Beat, Claim, Commit, Enqueue, Extend, Get, Heal, Ids, Info, Kept, List, Load, Open,
+            Prune, Put, Reap, Running, SetState, Settle, Stats, Tidy, Tie, Topics, Void,
         };
         // All are named: nobody adds one without saying which it is.
         match self {
             Beat | Enqueue | Extend | SetState => true,
-            Adopt | Claim | Commit | Put | Detach | Settle | Void | Heal | Open | Prune | Tidy
-            | Get | Ids | Info | Kept | List | Load | Reap | Running | Stats | Topics => false,
+            Claim | Commit | Put | Tie | Settle | Void | Heal | Open | Prune | Tidy | Get | Ids
+            | Info | Kept | List | Load | Reap | Running | Stats | Topics => false,
         }
     }
 
     /// Whether its answer begins with the time of Redis's clock.
     pub(super) fn answers_time(self) -> bool {
-        use Verb::{Beat, Commit, Enqueue, Extend, Load, Put, SetState};
-        matches!(self, Beat | Commit | Enqueue | Extend | Load | Put | SetState)
+        use Verb::{Beat, Commit, Enqueue, Extend, Load, Put, SetState, Tie};
+        matches!(self, Beat | Commit | Enqueue | Extend | Load | Put | SetState | Tie)
     }
 
     /// Whether it ends or changes leases, and so tells their owners (`lib/tell.lua`).
     fn tells(self) -> bool {
-        matches!(self, Verb::Adopt | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
+        matches!(self, Verb::Tie | Verb::Commit | Verb::Extend | Verb::Put | Verb::Settle)
     }
 }
 

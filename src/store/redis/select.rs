@@ -48,6 +48,7 @@ impl RedisStore {
                     |lease: &engine::Lease| StreamId { owner: lease.owner, stream: lease.stream };
                 self.leases_where(|lease| streams.contains(&stream(lease))).await
             }
+            Select::Named(refs) => self.named(refs).await,
             Select::OfClaim { nonce, topics, from } => self.of_claim(nonce, &topics, &from).await,
         }
     }
@@ -67,7 +68,7 @@ impl RedisStore {
             leases.extend(job.and_then(|(key, entry)| entry.lease_of(key, now)));
         }
         self.hints.looked(&self.hints.reap, look, next);
-        Ok(Selected { now, leases, next, away, rest: None })
+        Ok(Selected { now, leases, next, away, ..Selected::default() })
     }
 
     /// [`Select::OfClaim`]: the leases of one part, of one topic.
@@ -84,7 +85,7 @@ impl RedisStore {
             None => (index + 1 < topics.len()).then(|| place(index + 1, FIRST)),
         };
         // One that has ended meanwhile is none any more.
-        let leases = self.leases(refs).await?.into_iter().flatten().collect();
+        let leases = self.named(refs).await?.leases;
         Ok(Selected { now: part.now, leases, rest, ..Selected::default() })
     }
 
@@ -115,7 +116,7 @@ impl RedisStore {
         let mut leases: Vec<Lease> = Vec::with_capacity(refs.len());
         for part in refs.chunks(limit::PART_MAX) {
             // One that has ended meanwhile is none any more.
-            leases.extend(self.leases(part.to_vec()).await?.into_iter().flatten());
+            leases.extend(self.named(part.to_vec()).await?.leases);
         }
         let now = leases.iter().map(|lease| lease.now).max().unwrap_or_default();
         Ok(Selected { now, leases, ..Selected::default() })

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Cmd, FromRedisValue, RedisError, Value};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::{ShardName, Time, TopicName, limit};
-use crate::store::{Error, Result, Topic};
+use crate::store::{Condition, Error, Result, Topic};
 
 use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
 use super::contact::Contact;
@@ -31,6 +32,7 @@ pub(super) struct Shard {
     pub(super) link: Link,
     pub(super) contact: Contact,
     pub(super) durability: Observed,
+    pub(super) condition: watch::Sender<Condition>,
     /// Whether the clock went back since jobs were last put right for that.
     behind: AtomicBool,
     scripts: Scripts,
@@ -46,10 +48,13 @@ pub(super) struct Shard {
 impl Shard {
     /// Nothing is connected yet.
     pub(super) fn new(name: ShardName, owner: u32, link: Link, clock: Clock) -> Shard {
+        let condition = watch::Sender::new(Condition::default());
+        let address = link.route().address.to_string();
         Shard {
-            contact: Contact::new(name.clone(), link.route().address.to_string()),
+            contact: Contact::new(name.clone(), address, condition.clone()),
             link,
-            durability: Observed::new(),
+            durability: Observed::new(condition.clone()),
+            condition,
             behind: AtomicBool::new(false),
             scripts: Scripts::new(keys::prefix(&name), keys::caller(&name, owner)),
             name,

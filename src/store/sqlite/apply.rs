@@ -55,7 +55,9 @@ impl Prepared {
                 End::Ack { .. } | End::Unacked(_) => Sync::Full,
             },
             Command::Extend(extend) if extend.grows() => Sync::Grow,
-            Command::Unclaim(_) | Command::Prune => Sync::Lazy,
+            Command::Unclaim(_) | Command::Prune | Command::Detach { .. } | Command::Adopt(_) => {
+                Sync::Lazy
+            }
             _ => Sync::Full,
         }
     }

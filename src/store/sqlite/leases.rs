@@ -1,10 +1,10 @@
-//! Running leases by name: read them, move their deadlines, let them outlive their stream or tie them to another.
+//! Running leases by name: read them, move their deadlines.
 
 use rusqlite::{OptionalExtension as _, params};
 
 use crate::domain::engine::{self, Answer, Moment};
-use crate::domain::{JobKey, StreamId, Time};
-use crate::store::{Adopt, Adoptee, Lease, LeaseRef, Refused, Tied};
+use crate::domain::{JobKey, Time};
+use crate::store::{LeaseRef, Selected};
 
 use super::decide::find;
 use super::fault::Done;
@@ -14,8 +14,6 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("leases.sql");
 pub(super) const EXTEND: &str = statement(FILE, "extend");
-const DETACH: &str = statement(FILE, "detach");
-const ADOPT: &str = statement(FILE, "adopt");
 
 /// The fast path of an extend: moves the deadline where nothing but the lease changes; what is answered then.
 pub(super) fn patch<'c>(
@@ -42,57 +40,12 @@ pub(super) fn patch<'c>(
     Ok(Some(Answer::Extended(Ok(Moment::fixed(deadline)))))
 }
 
-/// [`Store::leases`](crate::store::Store::leases).
-pub(super) fn leases(
-    session: &mut Session<'_>,
-    refs: &Vec<LeaseRef>,
-) -> Done<Vec<Result<Lease, Refused>>> {
-    let mut found = Vec::with_capacity(refs.len());
-    for LeaseRef { key, token } in refs {
-        let row = find(session, key)?;
-        let record = row.as_ref().map(|row| &row.record);
-        found.push(match record.filter(|record| record.lease_of(*token).is_some()) {
-            Some(record) => Lease::of(key.clone(), record, session.now).ok_or(Refused::Stale),
-            None => Err(Refused::of(record, session.now)),
-        });
+/// [`Select::Named`](crate::store::Select::Named).
+pub(super) fn named(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Selected> {
+    let mut selected = Selected { now: session.now, ..Selected::default() };
+    for lease in refs {
+        let row = find(session, &lease.key)?;
+        selected.add(lease, row.as_ref().map(|row| &row.record));
     }
-    Ok(found)
-}
-
-/// [`Store::detach`](crate::store::Store::detach).
-pub(super) fn detach(session: &mut Session<'_>, leases: &Vec<Tied>) -> Done<u64> {
-    let mut detach = session.prepare(DETACH)?;
-    let mut detached = 0;
-    for Tied { lease, stream: StreamId { owner, stream } } in leases {
-        let Some(topic) = session.topic(&lease.key.topic)? else { continue };
-        let (id, token) = (lease.key.id.as_str(), signed(lease.token.0));
-        detached += detach.execute(params![topic, id, token, owner, stream])? as u64;
-    }
-    Ok(detached)
-}
-
-/// [`Store::adopt`](crate::store::Store::adopt).
-pub(super) fn adopt(session: &mut Session<'_>, adopt: &Adopt) -> Done<Vec<bool>> {
-    let Adopt { to, grace, items } = adopt;
-    let mut statement = session.prepare(ADOPT)?;
-    let mut adopted = Vec::with_capacity(items.len());
-    for Adoptee { tied: Tied { lease, stream: from }, since } in items {
-        let Some(topic) = session.topic(&lease.key.topic)? else {
-            adopted.push(false);
-            continue;
-        };
-        let changed = statement.execute(params![
-            topic,
-            lease.key.id.as_str(),
-            signed(lease.token.0),
-            from.owner,
-            from.stream,
-            since.map(|since| since.0),
-            to.owner,
-            to.stream,
-            micros(*grace),
-        ])?;
-        adopted.push(changed > 0);
-    }
-    Ok(adopted)
+    Ok(selected)
 }

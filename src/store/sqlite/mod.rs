@@ -38,16 +38,15 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Job, JobKey, ShardName, TopicName, limit};
+use crate::domain::{Job, JobKey, TopicName, limit};
 use crate::store::{
-    self, About, Adopt, Applied, Beat, Census, Claim, Claims, Event, Events, Ids, Info, Lease,
-    LeaseRef, List, Page, Pruned, Reach, Refused, Reply, Request, Select, Selected, Stats, Store,
-    Tidied, Tied, Topic,
+    self, About, Applied, Beat, Census, Claim, Claims, Condition, Event, Events, Identity, Ids,
+    Info, List, Page, Pruned, Reply, Request, Select, Selected, Stats, Store, Tidied, Topic,
 };
 
 use reader::Readers;
@@ -57,8 +56,9 @@ pub use open::{Config, Database, OpenError};
 
 /// A SQLite shard.
 pub struct SqliteStore {
-    name: ShardName,
-    database: Database,
+    identity: Identity,
+    /// Never changes.
+    condition: watch::Sender<Condition>,
     clock: Clock,
     writer: Writer,
     readers: Option<Readers>,
@@ -111,27 +111,17 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn name(&self) -> &ShardName {
-        &self.name
+    fn identity(&self) -> &Identity {
+        &self.identity
     }
 
-    fn address(&self) -> String {
-        match &self.database {
-            Database::File(path) => format!("sqlite:{}", path.display()),
-            Database::Memory => "sqlite::memory:".to_owned(),
-        }
-    }
-
-    fn reach(&self) -> Reach {
-        let plain = match self.database {
-            Database::File(_) => Durability::Fsynced,
-            Database::Memory => Durability::Memory,
-        };
-        Reach { plain, most: plain }
+    fn condition(&self) -> watch::Receiver<Condition> {
+        self.condition.subscribe()
     }
 
     fn apply(&self, requests: Vec<Request>) -> BoxFuture<'_, Vec<store::Result<Applied>>> {
-        Box::pin(apply::apply_all(&self.writer, requests, self.reach().plain))
+        let durability = self.condition.borrow().reach().plain;
+        Box::pin(apply::apply_all(&self.writer, requests, durability))
     }
 
     fn claim(&self, claim: Claim) -> Reply<'_, Claims> {
@@ -149,6 +139,7 @@ impl Store for SqliteStore {
             Select::Overdue { limit } => {
                 self.writer.call(Sync::Lazy, limit, limit, select::overdue)
             }
+            Select::Named(refs) => self.writer.call(Sync::Lazy, refs.len(), refs, leases::named),
             Select::Orphans { living } => self.read(living, select::orphans),
             Select::OfStreams(streams) => self.read(streams, select::of_streams),
             Select::OfClaim { nonce, topics: _, from } => {
@@ -158,20 +149,8 @@ impl Store for SqliteStore {
         }
     }
 
-    fn leases(&self, refs: Vec<LeaseRef>) -> Reply<'_, Vec<Result<Lease, Refused>>> {
-        self.writer.call(Sync::Lazy, refs.len(), refs, leases::leases)
-    }
-
     fn get(&self, keys: Vec<JobKey>, full: bool) -> Reply<'_, Vec<Option<Job>>> {
         self.read(get::Get { keys, full }, get::get)
-    }
-
-    fn detach(&self, leases: Vec<Tied>) -> Reply<'_, u64> {
-        self.writer.call(Sync::Lazy, leases.len(), leases, leases::detach)
-    }
-
-    fn adopt(&self, adopt: Adopt) -> Reply<'_, Vec<bool>> {
-        self.writer.call(Sync::Lazy, adopt.items.len(), adopt, leases::adopt)
     }
 
     fn prune(&self, limit: usize) -> Reply<'_, Pruned> {
@@ -213,10 +192,6 @@ impl Store for SqliteStore {
 
     fn events(&self, about: About) -> broadcast::Receiver<Event> {
         self.events.about(about)
-    }
-
-    fn is_shared(&self) -> bool {
-        false
     }
 
     fn beat(&self, beat: Beat) -> Reply<'_, Census> {

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::watch;
+
 use crate::clock::Clock;
-use crate::domain::ShardName;
-use crate::store::Events;
+use crate::domain::{Durability, ShardName};
+use crate::store::{Condition, Events, Identity, Reach};
 
 use super::reader::Readers;
 use super::reserve::Reserve;
@@ -122,9 +124,13 @@ impl SqliteStore {
         };
         let (writer, _thread) = Writer::spawn(connection, clock.clone(), state, reserve)
             .map_err(|error| OpenError::Io { path: path.to_owned(), error })?;
+        let (address, plain) = match &database {
+            Database::File(path) => (format!("sqlite:{}", path.display()), Durability::Fsynced),
+            Database::Memory => ("sqlite::memory:".to_owned(), Durability::Memory),
+        };
         Ok(SqliteStore {
-            name,
-            database,
+            identity: Identity { name, address, is_shared: false },
+            condition: watch::Sender::new(Condition::good(Reach { plain, most: plain })),
             clock,
             writer,
             readers,

@@ -43,7 +43,7 @@ pub(super) fn overdue(session: &mut Session<'_>, limit: &usize) -> Done<Selected
     session.reaped_until(next);
     let away = Some(session.away());
     let leases = leases(session, rows)?;
-    Ok(Selected { now: session.now, leases, next, away, rest: None })
+    Ok(Selected { now: session.now, leases, next, away, ..Selected::default() })
 }
 
 fn leases(session: &Session<'_>, rows: Vec<Row>) -> Done<Vec<Lease>> {

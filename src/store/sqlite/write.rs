@@ -3,8 +3,8 @@
 use rusqlite::params;
 
 use crate::domain::engine::{
-    Change, Decision, Effects, Finish, Moment, PartChange, Parts, PayloadChange, Phase, Place,
-    Placement, Record, placement,
+    Change, Decision, Effects, Finish, Lease, Moment, PartChange, Parts, PayloadChange, Phase,
+    Place, Placement, Record, placement,
 };
 use crate::domain::{JobKey, Payload, Spec, TopicName};
 use crate::store::codec;
@@ -19,6 +19,7 @@ use super::sql::statement;
 
 const FILE: &str = include_str!("write.sql");
 const UPDATE: &str = statement(FILE, "update");
+const HOLDER: &str = statement(FILE, "holder");
 const ATTEMPTS: &str = statement(FILE, "attempts");
 const UPDATE_SPEC: &str = statement(FILE, "update_spec");
 const UPDATE_PAYLOAD: &str = statement(FILE, "update_payload");
@@ -233,6 +234,11 @@ fn update(session: &mut Session<'_>, row: &Row, record: &Record, parts: &Parts) 
         result,
         record.life.checkpoint > 0,
     ])?;
+    if let Some(lease) = lease.filter(|lease| row.record.lease_of(lease.token) != Some(lease)) {
+        let Lease { owner, stream, grace, .. } = lease;
+        let holder = params![row.key, owner, stream, grace.map(micros)];
+        session.prepare(HOLDER)?.execute(holder)?;
+    }
     update_checkpoint(session, row, &parts.checkpoint)?;
     if (Spec { lease: None, ..record.spec.clone() })
         != (Spec { lease: None, ..row.record.spec.clone() })

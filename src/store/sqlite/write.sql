@@ -6,6 +6,9 @@ UPDATE jobs SET phase = ?2, rank = ?3, due = ?4, failed = ?5, created = ?6, alar
        life = ?17, attempts = CASE WHEN ?18 THEN ?19 ELSE attempts END,
        result = CASE WHEN ?20 THEN ?21 ELSE result END, checkpoint = ?22
 WHERE key = ?1;
+-- :holder
+-- The stream that answers for the lease, and how long after its end the lease is given back.
+UPDATE jobs SET owner = ?2, stream = ?3, grace = ?4 WHERE key = ?1;
 -- :attempts
 -- The attempts that stay behind new ones.
 SELECT substr(attempts, 1, ?2) FROM jobs WHERE key = ?1;

@@ -11,7 +11,7 @@ use crate::domain::{JobKey, Payload, StreamId, Time, Token};
 use super::Request;
 
 /// Names one lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseRef {
     /// The job.
     pub key: JobKey,
@@ -146,7 +146,7 @@ impl Lease {
     }
 }
 
-// === impl Settle, Extend ===
+// === impl Settle, Extend, Tied, Adopt, LeaseRef ===
 
 impl From<Settle> for Request {
     fn from(settle: Settle) -> Request {
@@ -163,6 +163,23 @@ impl From<Extend> for Request {
         let command =
             Command::Extend(engine::Extend { token, duration, progress, checkpoint, lapsed });
         Request { until, ..Request::new(key, command) }
+    }
+}
+
+impl From<Tied> for Request {
+    /// Detaches the lease.
+    fn from(Tied { lease: LeaseRef { key, token }, stream }: Tied) -> Request {
+        Request::new(key, Command::Detach { token, stream })
+    }
+}
+
+impl From<Adopt> for Vec<Request> {
+    fn from(Adopt { to, grace, items }: Adopt) -> Vec<Request> {
+        let request = |Adoptee { tied, since }| {
+            let Tied { lease: LeaseRef { key, token }, stream: from } = tied;
+            Request::new(key, Command::Adopt(engine::Adopt { token, from, to, grace, since }))
+        };
+        items.into_iter().map(request).collect()
     }
 }
 

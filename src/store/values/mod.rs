@@ -17,5 +17,5 @@ pub use manage::{Delete, Redrive, Redriven, Reschedule, Rescheduled};
 pub use read::{Cursor, Ids, List, Listed, Page, Stats, Topic};
 pub use replica::{Beat, Census, Sign};
 pub use request::{Applied, Request};
-pub use shard::{Content, Info, Reach, Trouble};
+pub use shard::{Condition, Content, Identity, Info, Reach, Trouble};
 pub use upkeep::{Pruned, Select, Selected, Tidied};

@@ -3,14 +3,39 @@
 use std::fmt;
 
 use crate::domain::ring::ShardState;
-use crate::domain::{Durability, Time};
+use crate::domain::{Durability, ShardName, Time};
 
-/// What keeps a shard from working, and what to do.
+/// Which shard a store is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The name of the shard, as written on it.
+    pub name: ShardName,
+    /// Address without credentials.
+    pub address: String,
+    /// Whether other servers may use the shard too. A server learns of their changes by hints, and hints can be lost:
+    /// it has to poll as well.
+    pub is_shared: bool,
+}
+
+/// What a store knows of the state of its shard without asking it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// What keeps the shard from working.
+    pub trouble: Option<Trouble>,
+    /// Durability of writes; `None`: not known yet, and nothing is promised.
+    pub reach: Option<Reach>,
+    /// Whether jobs do not outlive the process or the machine that holds them: there is no file.
+    pub is_volatile: bool,
+}
+
+/// What keeps a shard from working. Each text says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It was not reached yet, or must not be used as it is.
-    Down(String),
-    /// Jobs would not be safe on it: it takes no new ones, and goes on with those that it has.
+    /// Not reached since the server started; connecting is retried.
+    Unreached(String),
+    /// Misconfigured, and out of use until that is fixed.
+    Unusable(String),
+    /// New jobs would not be safe and are refused; the jobs on it are delivered and settled.
     NoJobs(String),
 }
 
@@ -61,7 +86,34 @@ pub struct Content {
     pub latest_forget: Option<Time>,
 }
 
+// === impl Condition ===
+
+impl Condition {
+    /// Of a shard that works.
+    #[must_use]
+    pub fn good(reach: Reach) -> Condition {
+        Condition { reach: Some(reach), ..Condition::default() }
+    }
+
+    /// Whether the shard cannot be used at all.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self.trouble, Some(Trouble::Unreached(_) | Trouble::Unusable(_)))
+    }
+
+    /// Durability of writes, as far as it is known.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        self.reach.unwrap_or(Reach::MEMORY)
+    }
+}
+
 // === impl Reach ===
+
+impl Reach {
+    /// Nothing but memory, whatever is asked.
+    pub const MEMORY: Reach = Reach { plain: Durability::Memory, most: Durability::Memory };
+}
 
 impl fmt::Display for Reach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::domain::engine::{Record, Refused};
 use crate::domain::{Away, StreamId, Time, TopicName};
 
-use super::Lease;
+use super::{Lease, LeaseRef};
 
 /// Which running leases to read.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub enum Select {
     },
     /// Those that these streams answer for, or did when they were detached.
     OfStreams(Vec<StreamId>),
+    /// These, if they run.
+    Named(Vec<LeaseRef>),
     /// Those of one claim, a part of all that run at a time, beside other claims.
     OfClaim {
         /// The claim.
@@ -41,12 +44,30 @@ pub struct Selected {
     pub now: Time,
     /// The leases.
     pub leases: Vec<Lease>,
+    /// Of [`Select::Named`]: those whose job is gone, too; its lease alone is gone where it is in neither list.
+    pub gone: Vec<LeaseRef>,
     /// Of [`Select::Overdue`]: when the next deadline passes that is not among them; now or earlier: there are more.
     pub next: Option<Time>,
     /// Of [`Select::Overdue`]: when no server served the shard last.
     pub away: Option<Away>,
     /// Of [`Select::OfClaim`]: where the next part begins; `None` at the end.
     pub rest: Option<String>,
+}
+
+// === impl Selected ===
+
+impl Selected {
+    /// Of [`Select::Named`]: adds what was found of a lease in the record of its job, if there is one.
+    pub fn add(&mut self, lease: &LeaseRef, record: Option<&Record>) {
+        let held = record.filter(|record| record.lease_of(lease.token).is_some());
+        match held.and_then(|record| Lease::of(lease.key.clone(), record, self.now)) {
+            Some(lease) => self.leases.push(lease),
+            None if Refused::of(record, self.now) == Refused::NotFound => {
+                self.gone.push(lease.clone());
+            }
+            None => {}
+        }
+    }
 }
 
 /// What a prune did.

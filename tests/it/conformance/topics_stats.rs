@@ -175,7 +175,7 @@ pub(crate) async fn the_oldest_ready_job_is_the_one_that_became_due_first(q: Fix
 pub(crate) async fn a_shard_tells_what_it_is(q: Fixture) {
     let before = q.store.info().await.unwrap();
     assert_eq!((before.kind, before.jobs), (q.backend.kind(), 0));
-    assert!(!q.store.address().is_empty());
+    assert!(!q.store.identity().address.is_empty());
     q.put_ids(&["a", "b"]).await;
     q.put(job_in("u", "a")).await;
     let after = q.store.info().await.unwrap();
