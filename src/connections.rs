@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::log_limiter::LogLimiter;
 use crate::pauses::Pauses;
-use crate::said::Said;
 
 /// First pause after a failed accept.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -39,7 +39,7 @@ pub(crate) struct Connections {
     max: usize,
     peer_max: usize,
     open: Mutex<Open>,
-    log: Said,
+    log: LogLimiter,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +75,7 @@ enum Full {
 impl Connections {
     /// At most `max` connections of the port called `port`, and `peer_max` of them from one address.
     pub(crate) fn new(port: &'static str, max: usize, peer_max: usize) -> Arc<Connections> {
-        let (open, log) = (Mutex::default(), Said::new(LOG_EVERY));
+        let (open, log) = (Mutex::default(), LogLimiter::new(LOG_EVERY));
         Arc::new(Connections { port, max, peer_max: peer_max.min(max), open, log })
     }
 
@@ -167,8 +167,8 @@ impl Connections {
             Full::Port => (self.max, "too many connections"),
             Full::Peer => (self.peer_max, "too many connections from one address"),
         };
-        if let Some(news) = self.log.news(&[why]) {
-            let (port, suppressed) = (self.port, news.suppressed());
+        if let Some(passed) = self.log.pass(&[why]) {
+            let (port, suppressed) = (self.port, passed.suppressed());
             tracing::warn!(port, %peer, max, suppressed, "connection refused: {why}");
         }
     }

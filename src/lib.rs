@@ -26,11 +26,11 @@ pub mod grpc;
 #[cfg(feature = "server")]
 pub mod http;
 #[cfg(feature = "server")]
+mod log_limiter;
+#[cfg(feature = "server")]
 pub mod metrics;
 mod pauses;
 pub mod pb;
-#[cfg(feature = "server")]
-mod said;
 #[cfg(feature = "server")]
 pub mod scheduler;
 #[cfg(feature = "server")]

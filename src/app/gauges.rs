@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared, join_all};
+use futures::future::{BoxFuture, Shared};
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatcher;
@@ -12,10 +12,6 @@ use crate::domain::TopicName;
 use crate::http::Refresh;
 use crate::metrics::{TOPICS_MAX, TopicGauges};
 use crate::scheduler::{Scheduler, TopicRow};
-use crate::shards::Shard;
-
-/// How long a scrape waits for shards to say that they are up.
-const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// Gauges are as old as that at most when a scrape shows them: more scrapes read them no more often.
 const FRESH: Duration = Duration::from_secs(1);
@@ -39,15 +35,8 @@ async fn read(scheduler: &Scheduler, dispatcher: &Dispatcher) {
     let metrics = scheduler.metrics();
     metrics.set_streams(dispatcher.streams_count());
     metrics.set_credit_waiting(dispatcher.credit_waiting());
-    let look = async |shard: &Shard| {
-        shard.metrics().set_refuses_jobs(shard.refuses_jobs().is_some());
-        shard.metrics().set_up(shard.answers().await);
-    };
-    let looks = join_all(scheduler.shards().all().iter().map(look));
-    // One that takes longer counts as down when its call has failed.
-    let looks = tokio::time::timeout(LOOK_MAX, looks);
     let known = metrics.topics().iter().map(|name| TopicName::stored(name)).collect();
-    let missing = match tokio::join!(looks, scheduler.numbers(known, TOPICS_MAX)).1 {
+    let missing = match scheduler.numbers(known, TOPICS_MAX).await {
         Ok((rows, missing)) => {
             set_topics(scheduler, &rows);
             Some(missing)

@@ -87,6 +87,8 @@ metrics! {
         "How often calls of the shard began to fail at once because it did not answer";
     REFUSES_JOBS: Gauge "ringq_shard_refuses_jobs" ["shard"] in Count,
         "1 while the shard takes no new jobs because they would not be safe on it, else 0";
+    REFUSES_READS: Gauge "ringq_shard_refuses_reads" ["shard"] in Count,
+        "1 while reads by users are refused because the shard does not answer them, else 0";
     CLOCK_SKEW: Gauge "ringq_shard_clock_skew_seconds" ["shard"] in Seconds,
         "Seconds that the clock of the shard is ahead of this server's, below 0 behind; fences of a job stay in order over a failover while clocks differ by less than the time between its deliveries";
     BUILD: Gauge "ringq_build_info" ["version"] in Count,

@@ -7,8 +7,8 @@ use metrics::{Counter, Gauge, Histogram};
 
 use super::cache::Cache;
 use super::definitions::{
-    BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, SHARD_UP, STORE_ERRORS,
-    STORE_OP,
+    BREAKER_OPEN, BREAKER_OPENED, CLOCK_SKEW, COUNTED, REFUSES_JOBS, REFUSES_READS, SHARD_UP,
+    STORE_ERRORS, STORE_OP,
 };
 use super::registry::Registry;
 
@@ -28,6 +28,7 @@ struct Inner {
     breaker_open: Gauge,
     breaker_opened: Counter,
     refuses_jobs: Gauge,
+    refuses_reads: Gauge,
     clock_skew: Gauge,
 }
 
@@ -44,6 +45,7 @@ impl ShardMetrics {
             breaker_open: registry.gauge(&BREAKER_OPEN, &[name]),
             breaker_opened: registry.counter(&BREAKER_OPENED, &[name]),
             refuses_jobs: registry.gauge(&REFUSES_JOBS, &[name]),
+            refuses_reads: registry.gauge(&REFUSES_READS, &[name]),
             clock_skew: registry.gauge(&CLOCK_SKEW, &[name]),
             registry: registry.clone(),
         }))
@@ -61,18 +63,18 @@ impl ShardMetrics {
         self.0.errors.get_or((op, reason), make).increment(1);
     }
 
-    /// Whether calls of the shard fail at once from now on.
-    pub fn set_breaker_open(&self, open: bool) {
-        self.0.breaker_open.set(f64::from(u8::from(open)));
-        if open {
-            self.0.breaker_opened.increment(1);
-            self.set_up(false);
-        }
+    /// Health of the shard: whether all calls are refused, new jobs, and reads by users.
+    pub fn set_health(&self, is_down: bool, refuses_jobs: bool, refuses_reads: bool) {
+        let gauge = |gauge: &Gauge, on| gauge.set(f64::from(u8::from(on)));
+        gauge(&self.0.up, !is_down);
+        gauge(&self.0.breaker_open, is_down);
+        gauge(&self.0.refuses_jobs, refuses_jobs);
+        gauge(&self.0.refuses_reads, refuses_reads);
     }
 
-    /// Whether the shard takes no new jobs though it answers.
-    pub fn set_refuses_jobs(&self, refuses: bool) {
-        self.0.refuses_jobs.set(f64::from(u8::from(refuses)));
+    /// All calls are refused from now on.
+    pub fn breaker_opened(&self) {
+        self.0.breaker_opened.increment(1);
     }
 
     /// The clock of the shard is so many seconds ahead of this server's.
@@ -83,10 +85,5 @@ impl ShardMetrics {
     /// Whether the gauges of topics include the jobs of the shard.
     pub fn set_counted(&self, counted: bool) {
         self.0.counted.set(f64::from(u8::from(counted)));
-    }
-
-    /// Whether the shard can be used.
-    pub fn set_up(&self, up: bool) {
-        self.0.up.set(f64::from(u8::from(up)));
     }
 }

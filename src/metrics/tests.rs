@@ -18,7 +18,7 @@ fn used() -> Metrics {
     let shard = metrics.shard("s0");
     shard.op("claim", Duration::from_micros(200));
     shard.error("claim", "unavailable");
-    shard.set_up(true);
+    shard.set_health(false, false, false);
     shard.set_counted(true);
     shard.set_clock_skew(-1.5);
     metrics

@@ -36,8 +36,8 @@ pub struct ShardInfo {
     pub weight: u32,
     /// Whether it takes new jobs, also while it does not answer.
     pub state: ShardState,
-    /// Why it takes none though it answers, if that is so.
-    pub refuses_jobs: Option<String>,
+    /// What it refuses though it answers, and why.
+    pub refusal: Option<String>,
     /// Whether jobs are looked for there by ids that clients chose.
     pub is_on_ring: bool,
     /// What it says of itself, or why it does not answer.
@@ -234,7 +234,7 @@ impl Scheduler {
             address: shard.address().to_owned(),
             weight: shard.weight(),
             state: said.unwrap_or(state),
-            refuses_jobs: shard.refuses_jobs(),
+            refusal: shard.health().refusal(),
             is_on_ring: self.inner.shards.is_on_ring(shard.name()),
             info,
         }

@@ -6,24 +6,24 @@ use std::time::Duration;
 use crate::domain::engine::Record;
 use crate::domain::lifecycle::Cause;
 use crate::domain::{JobKey, State};
-use crate::said::Said;
+use crate::log_limiter::LogLimiter;
 use crate::shards::Shard;
 use crate::store::Lease;
 
 use super::Scheduler;
 
 /// How often such a line is logged for one topic at most.
-const SAY_EVERY: Duration = Duration::from_secs(10);
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// What was logged lately, by topic.
 #[derive(Debug)]
-pub(super) struct Notices(Said);
+pub(super) struct Notices(LogLimiter);
 
 // === impl Notices ===
 
 impl Notices {
     pub(super) fn new() -> Notices {
-        Notices(Said::new(SAY_EVERY))
+        Notices(LogLimiter::new(LOG_EVERY))
     }
 }
 
@@ -33,7 +33,7 @@ impl Scheduler {
     /// The worker of this lease neither settled nor extended it in time.
     pub(super) fn notice_lapse(&self, shard: &Shard, lease: &Lease) {
         let topic = lease.key.topic.as_str();
-        let Some(news) = self.inner.notices.0.news(&["lapse", topic]) else { return };
+        let Some(passed) = self.inner.notices.0.pass(&["lapse", topic]) else { return };
         tracing::warn!(
             shard = %shard.name(),
             topic,
@@ -41,7 +41,7 @@ impl Scheduler {
             worker = lease.worker,
             credit = self.credit_of(lease),
             age_s = lease.now.since(lease.start_time).as_secs_f64(),
-            suppressed = news.suppressed(),
+            suppressed = passed.suppressed(),
             "a lease expired before its job was settled: the worker must extend it in time, or ask for less credit \
              (max_in_flight), as jobs that wait in a worker use up their leases"
         );
@@ -56,7 +56,7 @@ impl Scheduler {
             Cause::Expired => "LEASE_EXPIRED",
             Cause::Released { .. } | Cause::Broken | Cause::Unserved => "RELEASED",
         };
-        let Some(news) = self.inner.notices.0.news(&["death", topic, cause]) else { return };
+        let Some(passed) = self.inner.notices.0.pass(&["death", topic, cause]) else { return };
         tracing::warn!(
             topic,
             job = %key.id,
@@ -64,7 +64,7 @@ impl Scheduler {
             deliveries = life.deliveries,
             cause,
             worker = life.worker,
-            suppressed = news.suppressed(),
+            suppressed = passed.suppressed(),
             state = State::Dead.name(),
             "a job became a dead letter: it does not run again unless it is redriven"
         );

@@ -184,7 +184,8 @@ impl Scheduler {
         let refs = handing.iter().map(|&index| lease_ref(&items[index].receipt)).collect();
         let leases = shard.leases(refs).await?;
         let (mut named, mut moving) = (Vec::new(), Vec::new());
-        let elsewhere = shard.state() == ShardState::Draining || shard.refuses_jobs().is_some();
+        let elsewhere =
+            shard.state() == ShardState::Draining || shard.health().jobs_refused.is_some();
         for (index, lease) in handing.into_iter().zip(leases) {
             let drafts = std::mem::take(&mut items[index].follow_ups);
             if lease.is_ok() {

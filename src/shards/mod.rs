@@ -4,7 +4,9 @@
 //! - `placement`: where ids that the server makes go
 //! - `shard`, `batcher`: one store, and the calls of many callers as one
 //! - `verbs`, `op`: what a store is asked, and the verbs by name
-//! - `guard`, `breaker`: a store that does not answer costs its own callers a moment, and others nothing
+//! - `health`: whether a shard can be used, and why not; one that does not answer costs its own callers a moment, and
+//!   others nothing
+//! - `guard`: what every call of a store goes through
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
 //! - `flight`: one read for all callers that wait for it
@@ -12,13 +14,13 @@
 //! - `council`, `dissent`: what one of them knows of that, which ring it serves, and whether they agree
 
 mod batcher;
-mod breaker;
 mod census;
 mod council;
 mod dissent;
 mod error;
 mod flight;
 mod guard;
+mod health;
 mod op;
 mod placement;
 mod shard;
@@ -41,6 +43,7 @@ use placement::Placement;
 pub use census::Agreement;
 pub use error::{Result, ShardError};
 pub use guard::Patience;
+pub use health::Health;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
 pub use spread::{Partial, Spread};
@@ -164,7 +167,7 @@ impl Shards {
         let members = &self.inner.members;
         let place =
             |eligible: &dyn Fn(&Shard) -> bool| self.inner.placement.next(members, jobs, eligible);
-        let works = |shard: &Shard| !shard.is_down() && shard.refuses_jobs().is_none();
+        let works = |shard: &Shard| shard.health().takes_jobs();
         place(&|shard| fresh(shard) && works(shard)).or_else(|| place(&fresh))
     }
 

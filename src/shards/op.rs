@@ -1,6 +1,17 @@
-//! The verbs of a store by name, for metrics, logs and the breaker.
+//! The verbs of a store by name, for metrics, logs and health.
 
-use super::breaker::Access;
+/// What a call asks of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// A read by a user: long, or one of many.
+    Read,
+    /// A read that delivery, settles or upkeep depend on, or one with a time limit of its own. Never refused while reads
+    /// are; its failures alone refuse nothing.
+    Look,
+    Write,
+    /// Whether the shard answers. Says nothing about other calls.
+    Probe,
+}
 
 macro_rules! ops {
     ($($op:ident = $name:literal, $access:ident;)*) => {

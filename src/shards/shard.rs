@@ -1,7 +1,6 @@
 //! One shard as the rest of the server sees it.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,13 +12,14 @@ use crate::domain::ring::ShardState;
 use crate::domain::{Durability, ShardName, StreamId, Time, TopicName, limit};
 use crate::metrics::{Metrics, ShardMetrics};
 use crate::store::{
-    self, About, Applied, Census, Claim, Claims, Condition, Enqueue, Event, Extend, Info, Lease,
-    NewJob, Reach, Refused, Reply, Request, Settle, Stats, Store, Trouble,
+    self, About, Applied, Census, Claim, Claims, Enqueue, Event, Extend, Info, Lease, NewJob,
+    Reach, Refused, Reply, Request, Settle, Stats, Store,
 };
 
 use super::batcher::{Batcher, CALLS_MAX};
 use super::flight::Flight;
 use super::guard::{Guard, Patience};
+use super::health::{Health, Monitor};
 use super::op::Op;
 use super::{Member, ShardError};
 
@@ -27,12 +27,6 @@ use super::{Member, ShardError};
 const ORPHANS_MAX: Duration = Duration::from_secs(60);
 /// How long counting everything may take: it is done in small pieces, of which there may be many.
 const INFO_MAX: Duration = Duration::from_secs(60);
-
-/// Clocks of a shard and a server that differ by more are logged: fences are compared over a failover, and a second is
-/// about what an operator can keep all clocks within.
-const SKEW_LOGGED_S: f64 = 1.0;
-/// From here on they agree again: a difference that varies around the bound is logged once.
-const SKEW_AGREED_S: f64 = 0.5;
 
 /// Numbers of topics by name; `None` where there is no such topic.
 type Numbers = Arc<HashMap<TopicName, Option<Stats>>>;
@@ -45,7 +39,8 @@ pub struct Shard {
 
 struct Inner {
     store: Arc<dyn Store>,
-    condition: watch::Receiver<Condition>,
+    patience: Patience,
+    health: Arc<Monitor>,
     index: usize,
     weight: u32,
     /// As the shard itself says, for all replicas; until it does, as configured.
@@ -54,8 +49,6 @@ struct Inner {
     census: watch::Sender<Option<Arc<Census>>>,
     others: Mutex<Others>,
     nudge: Notify,
-    /// Whether its clock differs from this server's, as was logged last.
-    is_skewed: AtomicBool,
     metrics: ShardMetrics,
     guard: Arc<Guard>,
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
@@ -84,20 +77,11 @@ impl Shard {
         metrics: &Metrics,
     ) -> Shard {
         let Member { store, weight, state } = member;
-        let condition = store.condition();
         let metrics = metrics.shard(store.name().as_str());
-        let guard = Arc::new(Guard::new(
-            Arc::clone(&store),
-            metrics.clone(),
-            patience.clone(),
-            down.clone(),
-        ));
-        guard.listen(store.events(About::Shard));
-        if let Some(Trouble::Unreached(error) | Trouble::Unusable(error)) =
-            &condition.borrow().trouble
-        {
-            guard.begin_down(error);
-        }
+        let health =
+            Monitor::start(Arc::clone(&store), metrics.clone(), patience.clone(), down.clone());
+        let guard = Guard::new(Arc::clone(&store), metrics.clone(), Arc::clone(&health));
+        let guard = Arc::new(guard);
         let batcher = |op, calls| {
             let (guard, answer) = (Arc::clone(&guard), patience.answer);
             Batcher::spawn(calls, Request::bytes, move |mut requests: Vec<Request>| {
@@ -117,14 +101,14 @@ impl Shard {
         let census = watch::Sender::new(None);
         let inner = Inner {
             store,
-            condition,
+            patience: patience.clone(),
+            health,
             index,
             weight,
             state,
             census,
             others,
             nudge,
-            is_skewed: AtomicBool::new(false),
             metrics,
             guard,
             enqueue,
@@ -165,25 +149,16 @@ impl Shard {
         self.inner.store.is_shared()
     }
 
-    /// Whether it does not answer, so that its calls fail at once.
+    /// Its health.
+    #[must_use]
+    pub fn health(&self) -> watch::Ref<'_, Health> {
+        self.inner.health.now()
+    }
+
+    /// Whether all its calls are refused.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        self.inner.guard.breaker().is_open()
-    }
-
-    /// Why it does not answer, if that is so: what it said last.
-    #[must_use]
-    pub fn last_error(&self) -> Option<String> {
-        self.is_down().then(|| self.inner.guard.breaker().error())
-    }
-
-    /// Why it takes no new jobs though it answers, if that is so.
-    #[must_use]
-    pub fn refuses_jobs(&self) -> Option<String> {
-        match self.inner.condition.borrow().trouble.as_ref()? {
-            Trouble::NoJobs(why) => Some(why.clone()),
-            Trouble::Unreached(_) | Trouble::Unusable(_) => None,
-        }
+        self.inner.health.is_down()
     }
 
     /// Its address without credentials.
@@ -201,13 +176,13 @@ impl Shard {
     /// Durability of its writes, as far as it is known.
     #[must_use]
     pub fn reach(&self) -> Reach {
-        self.inner.condition.borrow().reach()
+        self.inner.health.known().reach()
     }
 
     /// Durability of its writes, if it is known.
     #[must_use]
     pub fn known_reach(&self) -> Option<Reach> {
-        self.inner.condition.borrow().reach
+        self.inner.health.known().reach
     }
 
     /// [`Store::events`].
@@ -219,14 +194,11 @@ impl Shard {
     /// Writes jobs, together with whatever else waits and asks for the same durability. Each answer is its own.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueue, ShardError>> {
         // Before it waits with others. When their turn comes the guard asks again.
-        let mut admitted = self.inner.guard.admit(Op::Enqueue);
-        // Known before: its settles must not be held up by a breaker that counts this as a failure.
-        if let Some(why) = self.refuses_jobs().filter(|_| admitted.is_ok()) {
-            let error = store::Error::Unavailable(why);
-            self.inner.metrics.error(Op::Enqueue.name(), error.reason());
-            admitted = Err(error);
-        }
+        let admitted = self.inner.health.admit(Op::Enqueue);
         let asked = jobs.iter().filter_map(|job| job.durability).max();
+        if let Some(asked) = asked {
+            self.inner.health.asked(asked);
+        }
         let batcher = &self.inner.enqueue[self.queue(asked)];
         self.batch(admitted, batcher, jobs, |applied| applied.enqueued()).await
     }
@@ -257,7 +229,7 @@ impl Shard {
     /// Ends leases, together with whatever else waits. Each answer is its own: a [`Applied::settled`].
     pub async fn settle(&self, items: Vec<Settle>) -> Vec<Result<Applied, ShardError>> {
         // As for an enqueue.
-        let admitted = self.inner.guard.admit(Op::Settle);
+        let admitted = self.inner.health.admit(Op::Settle);
         self.batch(admitted, &self.inner.settle, items, |applied| applied).await
     }
 
@@ -268,7 +240,7 @@ impl Shard {
     ) -> Vec<Result<Result<Time, Refused>, ShardError>> {
         let guard = &self.inner.guard;
         let requests = items.into_iter().map(Request::from).collect();
-        let extended = guard.call_each(Op::Extend, guard.patience().answer, requests).await;
+        let extended = guard.call_each(Op::Extend, self.inner.patience.answer, requests).await;
         let named = extended.into_iter().map(|answer| self.named(answer));
         named.map(|answer| answer.map(|applied| applied.extended())).collect()
     }
@@ -279,7 +251,7 @@ impl Shard {
     /// As the store's.
     pub async fn claim(&self, claim: Claim) -> Result<Claims, ShardError> {
         let Inner { store, guard, .. } = &*self.inner;
-        let limit = guard.patience().claim;
+        let limit = self.inner.patience.claim;
         self.named(guard.call(Op::Claim, limit, async { store.claim(claim).await }).await)
     }
 
@@ -299,7 +271,7 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn stats(&self, topics: Vec<TopicName>) -> Result<Vec<Option<Stats>>, ShardError> {
-        self.named(self.inner.guard.admit(Op::Stats))?;
+        self.named(self.inner.health.admit(Op::Stats))?;
         let shard = self.clone();
         let read = async move |names: BTreeSet<TopicName>| shard.read_stats(names).await;
         let names = topics.iter().cloned();
@@ -325,7 +297,7 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn info(&self) -> Result<Info, ShardError> {
-        self.named(self.inner.guard.admit(Op::Info))?;
+        self.named(self.inner.health.admit(Op::Info))?;
         let shard = self.clone();
         let read = async move |()| shard.read_info().await;
         let info = self.inner.info.ask(|()| {}, read).await;
@@ -361,7 +333,7 @@ impl Shard {
         let Inner { store, guard, .. } = &*self.inner;
         // Within a block of its own, so that a call that is not admitted is not begun either.
         let call = async { call(&**store).await };
-        self.named(guard.call(op, guard.patience().answer, call).await)
+        self.named(guard.call(op, self.inner.patience.answer, call).await)
     }
 
     /// Says of a failure where it was.
@@ -369,18 +341,13 @@ impl Shard {
         result.map_err(|error| ShardError::new(self.name(), error))
     }
 
-    /// Whether it answers: a read of one row, cheap enough for whoever asks all the time.
-    pub async fn answers(&self) -> bool {
-        self.topics(String::new(), None, 1).await.is_ok()
-    }
-
-    /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is left
-    /// alone; but no longer than until it answers again.
+    /// Waits before a failed call of a loop is repeated: `pause`, and as long as the shard is down; but no longer than
+    /// until it recovers.
     pub async fn wait_out(&self, pause: Duration) {
-        let breaker = self.inner.guard.breaker();
+        let health = &self.inner.health;
         tokio::select! {
-            () = tokio::time::sleep(pause) => breaker.closed().await,
-            () = breaker.closes() => {}
+            () = tokio::time::sleep(pause) => health.usable().await,
+            () = health.recovers() => {}
         }
     }
 
@@ -410,25 +377,9 @@ impl Shard {
         self.inner.census.send_replace(Some(Arc::new(census)));
     }
 
-    /// Its clock was compared with this server's: shows by how much they differ, and logs it when that begins or ends
-    /// to be much.
+    /// Its clock was compared with this server's.
     pub(super) fn compare_clocks(&self, skew: Skew) {
-        let (shard, ahead_s) = (self.name(), skew.seconds());
-        self.inner.metrics.set_clock_skew(ahead_s);
-        let was_skewed = self.inner.is_skewed.load(Ordering::Relaxed);
-        let bound = if was_skewed { SKEW_AGREED_S } else { SKEW_LOGGED_S };
-        let is_skewed = ahead_s.abs() > bound;
-        self.inner.is_skewed.store(is_skewed, Ordering::Relaxed);
-        if is_skewed && !was_skewed {
-            tracing::warn!(
-                %shard,
-                ahead_s,
-                "the clock of the shard and this server's differ by more than a second; synchronize both: over a \
-                 failover fences keep their order only while clocks differ by less than the time between deliveries"
-            );
-        } else if was_skewed && !is_skewed {
-            tracing::info!(%shard, ahead_s, "the clock of the shard and this server's agree again");
-        }
+        self.inner.health.compare_clocks(skew);
     }
 
     pub(super) fn set_state(&self, state: ShardState) {
@@ -454,7 +405,7 @@ impl Shard {
     }
 
     pub(super) async fn close(&self) {
-        self.inner.guard.close();
+        self.inner.health.close();
         self.inner.store.close().await;
     }
 }

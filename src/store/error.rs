@@ -50,6 +50,19 @@ impl Error {
         }
     }
 
+    /// What the shard itself answered, without the class of the error.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Error::Full(text)
+            | Error::Unavailable(text)
+            | Error::Late(text)
+            | Error::Unknown(text)
+            | Error::Contention(text)
+            | Error::Corrupt(text) => text,
+        }
+    }
+
     /// Stable name, as in metrics and error details.
     #[must_use]
     pub fn reason(&self) -> &'static str {

@@ -17,6 +17,7 @@ use crate::store::sqlite::{Config, Database, SqliteStore};
 use crate::store::{
     About, Applied, Beat, Census, Claim, Claims, Condition, Error, Event, Events, Identity, Ids,
     Info, List, Page, Pruned, Reply, Request, Select, Selected, Sign, Stats, Store, Tidied, Topic,
+    Trouble,
 };
 
 /// How a shard is.
@@ -124,6 +125,11 @@ impl FaultStore {
     /// From now on it is so.
     pub(crate) fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
+    }
+
+    /// From now on its store knows this of it.
+    pub(crate) fn set_trouble(&self, trouble: Option<Trouble>) {
+        self.condition.send_modify(|condition| condition.trouble = trouble);
     }
 
     /// Calls that reached it, in whatever state it was.

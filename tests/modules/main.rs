@@ -14,8 +14,8 @@ use imports::{Import, Module};
 const LAYERS: [(&str, &[&str]); 20] = [
     // Beside all layers: each does one thing, for whoever wants it.
     ("pauses", &[]),
-    ("said", &[]),
-    ("connections", &["pauses", "said"]),
+    ("log_limiter", &[]),
+    ("connections", &["pauses", "log_limiter"]),
     ("metrics", &[]),
     ("pb", &[]),
     ("shutdown", &[]),
@@ -25,12 +25,24 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("clock", &["domain"]),
     // The layers, from below.
     ("store", &["clock", "domain", "pauses"]),
-    ("shards", &["clock", "domain", "metrics", "pauses", "said", "store"]),
-    ("scheduler", &["clock", "domain", "metrics", "pauses", "said", "shards", "store"]),
+    ("shards", &["clock", "domain", "metrics", "pauses", "log_limiter", "store"]),
+    ("scheduler", &["clock", "domain", "metrics", "pauses", "log_limiter", "shards", "store"]),
     ("dispatch", &["clock", "domain", "metrics", "pauses", "scheduler", "shards", "store"]),
     ("timer", &["clock", "domain", "pauses", "scheduler", "shards", "store"]),
     // At the edge: they see no shard, and what is generated from the contract stays here.
-    ("grpc", &["connections", "dispatch", "domain", "metrics", "pb", "said", "scheduler", "store"]),
+    (
+        "grpc",
+        &[
+            "connections",
+            "dispatch",
+            "domain",
+            "metrics",
+            "pb",
+            "log_limiter",
+            "scheduler",
+            "store",
+        ],
+    ),
     ("http", &["connections", "metrics"]),
     ("config", &["domain", "store", "telemetry"]),
     (

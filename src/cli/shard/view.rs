@@ -23,7 +23,7 @@ pub(super) fn state(shard: &Shard) -> String {
 }
 
 /// What is wrong with it, in full: its end says what to do. A shard that answers has a last error as long
-/// as it takes no new jobs.
+/// as it refuses new jobs or reads.
 pub(super) fn trouble(shard: &Shard) -> Option<&str> {
     Some(&*shard.last_error).filter(|why| !why.is_empty())
 }

@@ -33,10 +33,9 @@ pub(in crate::grpc) fn to_shard(shard: ShardInfo) -> pb::Shard {
         ..pb::Shard::default()
     };
     match shard.info {
-        Ok(info) => pb::Shard {
-            last_error: shard.refuses_jobs.unwrap_or_default(),
-            ..answering(known, info)
-        },
+        Ok(info) => {
+            pb::Shard { last_error: shard.refusal.unwrap_or_default(), ..answering(known, info) }
+        }
         Err(error) => pb::Shard {
             state: pb::ShardState::Unreachable.into(),
             last_error: error.to_string(),
@@ -76,7 +75,7 @@ mod tests {
             address: "redis://h:6379".into(),
             weight: 3,
             state: ShardState::Draining,
-            refuses_jobs: None,
+            refusal: None,
             is_on_ring: true,
             info,
         }

@@ -9,7 +9,7 @@ use tonic_types::StatusExt as _;
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
-use crate::said::News;
+use crate::log_limiter::Passed;
 
 use super::super::reason::{Reason, code_name};
 use super::Shared;
@@ -94,9 +94,9 @@ impl Call {
             Code::Internal | Code::Unknown | Code::DataLoss => {
                 tracing::error!(method, request_id, code = name, ?took, error, "call failed");
             }
-            _ => match self.news(name, failure) {
-                Some(news) => {
-                    let suppressed = news.suppressed();
+            _ => match self.passes(name, failure) {
+                Some(passed) => {
+                    let suppressed = passed.suppressed();
                     tracing::info!(
                         method,
                         request_id,
@@ -113,13 +113,13 @@ impl Call {
     }
 
     /// Whether a refusal is not like one of a moment ago: for another reason, or of another shard.
-    fn news(&self, code: &str, failure: Option<&Status>) -> Option<News> {
+    fn passes(&self, code: &str, failure: Option<&Status>) -> Option<Passed> {
         let cause = failure.and_then(Status::get_details_error_info);
         let reason = cause.as_ref().map_or("", |cause| &cause.reason);
         let of_a_shard = cause.as_ref().filter(|cause| Reason::is_of_a_shard(&cause.reason));
         let shard = of_a_shard.and_then(|cause| cause.metadata.get("shard"));
         let shard = shard.map_or("", String::as_str);
-        self.shared.said.news(&[self.method.name, code, reason, shard])
+        self.shared.log.pass(&[self.method.name, code, reason, shard])
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         let lines = |failure: fn(ShardName) -> Failure| {
             let names = ["a", "b", "c"].map(|name| ShardName::try_new(name).unwrap());
             let refused = names.map(|name| Status::from(failure(name)));
-            refused.iter().filter(|status| call.news("X", Some(status)).is_some()).count()
+            refused.iter().filter(|status| call.passes("X", Some(status)).is_some()).count()
         };
         assert_eq!(lines(|name| ShardError::unavailable(&name, "").into()), 3);
         assert_eq!(lines(|name| ShardError::unknown(&name, "").into()), 3);

@@ -41,8 +41,8 @@ use tonic::body::Body;
 use tower::Service;
 
 use crate::domain::limit;
+use crate::log_limiter::LogLimiter;
 use crate::metrics::Metrics;
-use crate::said::Said;
 
 use super::status::Failure;
 
@@ -77,8 +77,8 @@ pub(super) struct Limits {
     request_timeout: Duration,
 }
 
-/// A method's refusals for the same reason are said so often at most, with the number of the others.
-const SAY_EVERY: Duration = Duration::from_secs(1);
+/// How often a method's refusals for the same reason are logged at most, with the number of the others.
+const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// What all calls share.
 struct Shared {
@@ -86,7 +86,7 @@ struct Shared {
     bounds: Arc<Bounds>,
     request_timeout: Duration,
     /// Refusals, by method, code, reason and shard.
-    said: Said,
+    log: LogLimiter,
 }
 
 // === impl CallLayer ===
@@ -96,8 +96,8 @@ impl CallLayer {
     pub(super) fn new(metrics: Metrics, limits: Limits) -> CallLayer {
         let Limits { requests_max, bytes_max, request_timeout } = limits;
         let bounds = Arc::new(Bounds::new(requests_max, bytes_max));
-        let said = Said::new(SAY_EVERY);
-        CallLayer { shared: Arc::new(Shared { metrics, bounds, request_timeout, said }) }
+        let log = LogLimiter::new(LOG_EVERY);
+        CallLayer { shared: Arc::new(Shared { metrics, bounds, request_timeout, log }) }
     }
 
     /// The services as a new connection sees them.

@@ -332,7 +332,16 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
     tokio::join!(reads, writes);
     let written = written.into_inner();
     assert!(written > 20, "{written}");
-    assert!(!ring.scheduler.shards().all()[0].is_down());
+    let shard = &ring.scheduler.shards().all()[0];
+    let refuses_reads = || {
+        let gauge = |value| format!("ringq_shard_refuses_reads{{shard=\"s0\"}} {value}");
+        let metrics = ring.scheduler.metrics().render();
+        let is_shown = [gauge(0), gauge(1)].map(|gauge| metrics.contains(&gauge));
+        let refusal = shard.health().refusal();
+        assert_eq!(is_shown, [refusal.is_none(), refusal.is_some()], "{refusal:?}");
+        refusal.is_some_and(|refusal| refusal.starts_with("reads are refused: no answer within"))
+    };
+    assert!(!shard.is_down() && refuses_reads() && shard.health().takes_jobs());
     let acks = receipts(&ring, 0, "t").await.into_iter().map(super::ack).collect();
     assert!(ring.scheduler.ack(acks).await.iter().all(Result::is_ok), "its jobs can be settled");
     ring.stores[0].set(Fault::None);
@@ -340,4 +349,5 @@ async fn reads_that_hang_are_refused_alone_and_writes_go_on() {
         ring.scheduler.get(key("t", "n0"), false).await.ok().flatten()
     })
     .await;
+    assert!(!refuses_reads());
 }

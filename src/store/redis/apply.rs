@@ -5,8 +5,8 @@ use crate::domain::engine::{Command, Prior};
 use crate::domain::limit;
 use crate::store::{Applied, Error, Request, Result};
 
-use super::durability::Wait;
 use super::link::Connection;
+use super::wait::Wait;
 use super::{RedisStore, fault};
 
 /// How a command is carried out.
@@ -85,7 +85,7 @@ impl RedisStore {
     pub(super) async fn apply(&self, requests: Vec<Request>) -> Vec<Result<Applied>> {
         let requests: Vec<&Request> = requests.iter().collect();
         let asked = requests.iter().filter_map(|request| request.durability).max();
-        match asked.and_then(|asked| self.shard.durability.wait_for(asked)) {
+        match asked.and_then(|asked| self.shard.condition.wait_for(asked)) {
             None => self.apply_by(None, &requests).await,
             Some(wait) => match self.apply_and_wait(&requests, wait).await {
                 Ok(answers) => answers,
@@ -104,7 +104,7 @@ impl RedisStore {
         let mut connection = self.shard.own_connection().await?;
         // Another process may answer there than the one whose settings `wait` was made for.
         let still = requests.iter().filter_map(|request| request.durability).max();
-        if still.and_then(|asked| self.shard.durability.wait_for(asked)) != Some(wait) {
+        if still.and_then(|asked| self.shard.condition.wait_for(asked)) != Some(wait) {
             let text = "redis was replaced or set anew, what a write reaches is looked at";
             return Err(Error::Unavailable(text.to_owned()));
         }
@@ -147,7 +147,7 @@ impl RedisStore {
             }
             let way = Way::of(part[0]);
             let admitted = match way {
-                Way::Enqueue | Way::EnqueueAgain => self.shard.contact.admit_jobs(),
+                Way::Enqueue | Way::EnqueueAgain => self.shard.condition.admit_jobs(),
                 Way::Settle | Way::Extend | Way::Tie | Way::Engine => Ok(()),
             };
             answers.add(match (admitted, way) {

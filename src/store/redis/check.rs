@@ -6,7 +6,7 @@ use super::fault;
 use super::url::SENTINEL_PORT;
 
 /// The oldest Redis that has everything scripts use.
-const VERSION_MIN: (u32, u32) = (6, 2);
+const VERSION_MIN: [u32; 3] = [6, 2, 0];
 /// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
 /// build cannot read.
 pub(super) const FORMAT: i64 = 1;
@@ -151,10 +151,10 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// The version that INFO names: major and minor.
-pub(super) fn version(info: &str) -> (u32, u32) {
+pub(super) fn version(info: &str) -> [u32; 3] {
     let version = field(info, "redis_version").unwrap_or("0");
     let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
 /// Whether a Redis that says this of itself can be a shard; its major version.
@@ -162,15 +162,15 @@ pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
     if is_sentinel(info) {
         return Err(OpenError::Sentinel);
     }
-    let (major, minor) = version(info);
-    if (major, minor) < VERSION_MIN {
+    let version = version(info);
+    if version < VERSION_MIN {
         let found = field(info, "redis_version").unwrap_or("0");
         return Err(OpenError::TooOld(fault::plain(found)));
     }
     if is_replica(info) {
         return Err(OpenError::Replica);
     }
-    Ok(major)
+    Ok(version[0])
 }
 
 /// Whether it only watches over others.

@@ -161,7 +161,7 @@ impl RedisStore {
         };
         let now = reply.time()?;
         self.hints.prune_at(reply.maybe_time()?);
-        let durability = self.shard.durability.reach().plain;
+        let durability = self.shard.condition.reach().plain;
         let mut answers: Vec<_> =
             jobs.iter().map(|job| Ok(created(job.new, now, durability))).collect();
         let mut places = Vec::new();

@@ -1,8 +1,8 @@
 //! What a Redis says of itself, and what a write reaches by that:
 //!
 //! - `appendfsync always` syncs before it answers: FSYNCED, and nothing has to be asked.
-//! - `everysec` answers first. WAITAOF (since Redis 7.2) waits for the sync, if it is to be believed: Redis
-//!   before 7.4.3, and Valkey 9.1 still, confirm what is not synced yet. So it is tried before it is used.
+//! - `everysec` answers first. WAITAOF (since Redis 7.2) waits for the sync; but Redis before 7.4.3, and Valkey 9.1 still,
+//!   which gives its version as Redis 7.2.4, confirm what is not synced yet.
 //! - A replica confirms what it has received to WAIT, which all versions know.
 
 use crate::domain::Durability;
@@ -10,8 +10,10 @@ use crate::store::Reach;
 
 use super::check::{field, version};
 
-/// The first version with WAITAOF.
-const WAITAOF_SINCE: (u32, u32) = (7, 2);
+/// The first version whose WAITAOF confirms only what is synced.
+const WAITAOF_SINCE: [u32; 3] = [7, 4, 3];
+/// The first version that has WAITAOF.
+const WAITAOF_EXISTS_SINCE: [u32; 3] = [7, 2, 0];
 /// A replica that was not heard of for longer does not count.
 const LAG_MAX: u64 = 10;
 
@@ -27,7 +29,8 @@ enum Policy {
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    pub(super) run: String,
+    /// Which process this is.
+    pub(super) process: String,
     /// There is to be an append-only file.
     pub(super) keeps: bool,
     /// There is one, and it can be written.
@@ -35,7 +38,7 @@ pub(super) struct Facts {
     /// It is being written anew, or that has failed: the first time it is not whole before.
     pub(super) rewriting: bool,
     policy: Policy,
-    has_waitaof: bool,
+    version: [u32; 3],
     /// A replica is connected and up to date.
     replicated: bool,
 }
@@ -54,27 +57,29 @@ impl Facts {
             _ => Policy::Sometimes,
         };
         Facts {
-            run: field(info, "run_id").unwrap_or_default().to_owned(),
+            process: field(info, "run_id").unwrap_or_default().to_owned(),
             keeps: is("aof_enabled", "1"),
             aof: is("aof_enabled", "1") && is("aof_last_write_status", "ok") && is("loading", "0"),
             rewriting: !is("aof_rewrite_in_progress", "0")
                 || !is("aof_rewrite_scheduled", "0")
                 || !is("aof_last_bgrewrite_status", "ok"),
             policy,
-            has_waitaof: version(info) >= WAITAOF_SINCE,
+            version: version(info),
             replicated: (0..).map_while(|n| field(info, &format!("slave{n}"))).any(is_up_to_date),
         }
     }
 
-    /// Whether a write is only known to be on disk when WAITAOF says so.
-    pub(super) fn needs_waitaof(&self) -> bool {
-        self.policy == Policy::Sometimes && self.has_waitaof
+    /// Whether it has a WAITAOF that confirms what is not synced yet, and a sync would have to be waited for.
+    pub(super) fn confirms_too_early(&self) -> bool {
+        let is_early = (WAITAOF_EXISTS_SINCE..WAITAOF_SINCE).contains(&self.version);
+        self.aof && self.policy == Policy::Sometimes && is_early
     }
 
-    /// What a write reaches, given that the file is seen to be `complete` and WAITAOF was found to be true.
-    pub(super) fn reach(&self, complete: bool, believed: bool) -> Reach {
+    /// What a write reaches, given that the file is seen to be `complete`.
+    pub(super) fn reach(&self, complete: bool) -> Reach {
         let always = complete && self.policy == Policy::Always;
-        let confirmed = complete && self.needs_waitaof() && believed;
+        let confirmed =
+            complete && self.policy == Policy::Sometimes && self.version >= WAITAOF_SINCE;
         let plain = if always { Durability::Fsynced } else { Durability::Memory };
         let most = match always || confirmed {
             true if self.replicated => Durability::Replicated,
@@ -102,12 +107,10 @@ mod tests {
         aof_last_write_status:ok\r\n\
         slave0:ip=127.0.0.1,port=1,state=online,offset=14,lag=0\r\n";
 
-    /// What a write reaches where WAITAOF is true: `plain` and `most`, by their first letters.
+    /// What a write reaches: `plain` and `most`, by their first letters.
     fn reach(info: &str, settings: &[(&str, &str)]) -> String {
-        let settings: Vec<_> =
-            settings.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect();
-        let facts = Facts::read(info, &settings);
-        let Reach { plain, most } = facts.reach(facts.aof && !facts.rewriting, true);
+        let facts = Facts::read(info, &owned(settings));
+        let Reach { plain, most } = facts.reach(facts.aof && !facts.rewriting);
         format!("{:.1}{:.1}", format!("{plain:?}"), format!("{most:?}"))
     }
 
@@ -155,12 +158,31 @@ mod tests {
     }
 
     #[test]
-    fn a_confirmation_that_is_not_true_is_worth_nothing() {
-        let settings = synced("everysec", "no").map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let facts = Facts::read(INFO, &settings);
-        assert_eq!(facts.reach(true, false).most, Durability::Memory);
-        let settings = synced("always", "no").map(|(n, v)| (n.to_owned(), v.to_owned()));
-        let facts = Facts::read(INFO, &settings);
-        assert_eq!(facts.reach(true, false).most, Durability::Replicated, "it is not needed");
+    fn a_version_that_confirms_too_early_reaches_memory() {
+        for (version, reached, is_early) in [
+            ("7.0.15", "MM", false),
+            ("7.2.4", "MM", true),
+            ("7.4.2", "MM", true),
+            ("7.4.3", "MR", false),
+            ("8.0.0", "MR", false),
+        ] {
+            let info = INFO.replace("7.4.3", version);
+            assert_eq!(reach(&info, &synced("everysec", "no")), reached, "{version}");
+            let facts = |policy| Facts::read(&info, &owned(&synced(policy, "no")));
+            assert_eq!(facts("everysec").confirms_too_early(), is_early, "{version}");
+            assert!(!facts("always").confirms_too_early(), "{version}");
+        }
+    }
+
+    fn owned(settings: &[(&str, &str)]) -> Vec<(String, String)> {
+        settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+    }
+
+    impl Facts {
+        /// Of a Redis that syncs by this policy, with a replica or without.
+        pub(in crate::store::redis) fn example(policy: &str, is_replicated: bool) -> Facts {
+            let info = if is_replicated { INFO } else { INFO.split("slave0").next().unwrap() };
+            Facts::read(info, &owned(&synced(policy, "no")))
+        }
     }
 }

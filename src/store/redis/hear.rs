@@ -61,7 +61,7 @@ struct Silence {
 pub(super) async fn listen(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle<()> {
     let mut left = shard.link.left();
     let mut silence = Silence::begins(Loss::New);
-    let mut subscription = match shard.contact.is_known() {
+    let mut subscription = match shard.condition.is_known() {
         true => silence.ended(&shard, join(&shard).await),
         false => None,
     };

@@ -79,7 +79,7 @@ impl RedisStore {
         let mut reply = self.run(Lane::Write, &call).await?;
         let now = reply.time()?;
         self.hints.reap_at(reply.maybe_time()?);
-        let durability = self.shard.durability.reach().plain;
+        let durability = self.shard.condition.reach().plain;
         let applied = |deadline: Time| {
             let answer = Answer::Extended(Ok(Moment::fixed(deadline)));
             Applied { answer, record: None, now, durability }
@@ -107,7 +107,7 @@ impl RedisStore {
         }
         let mut reply = self.run(Lane::Write, &call).await?;
         let now = reply.time()?;
-        let durability = self.shard.durability.reach().plain;
+        let durability = self.shard.condition.reach().plain;
         let applied =
             |is_done| Applied { answer: Answer::Done(is_done), record: None, now, durability };
         requests.iter().map(|_| Ok(applied(reply.number()? == 1))).collect()

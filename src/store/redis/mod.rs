@@ -41,8 +41,7 @@ mod book;
 mod check;
 mod claim;
 mod commit;
-mod contact;
-mod durability;
+mod condition;
 mod enqueue;
 mod entry;
 mod facts;
@@ -73,6 +72,7 @@ mod turns;
 mod upkeep;
 mod url;
 mod version;
+mod wait;
 mod window;
 
 use std::sync::Arc;

@@ -49,7 +49,6 @@ impl RedisStore {
             Err(_awaited) => {}
             Ok(()) => observe::look(&shard).await,
         }
-        shard.contact.opened();
         let hints = Arc::new(Hints::new());
         let mut tasks = vec![
             hear::listen(Arc::clone(&shard), Arc::clone(&hints)).await,

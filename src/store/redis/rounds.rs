@@ -93,7 +93,7 @@ impl RedisStore {
 
     /// What a command has come to that was decided at `decided` and is written at `now`.
     fn applied(&self, answer: Answer, decided: Time, now: Time) -> Applied {
-        let durability = self.shard.durability.reach().plain;
+        let durability = self.shard.condition.reach().plain;
         let answer = answer.committed(decided, now);
         if let Answer::Extended(Ok(deadline)) = answer {
             self.hints.reap_at(Some(deadline.at));

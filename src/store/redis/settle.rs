@@ -51,7 +51,7 @@ impl RedisStore {
     /// Ends leases: plain acks go the fast path; all else is left to the engine, and what that path leaves.
     pub(super) async fn settle(&self, requests: &[&Request]) -> Vec<Result<Applied>> {
         let (plain, mut others) = split(requests);
-        let durability = self.shard.durability.reach().plain;
+        let durability = self.shard.condition.reach().plain;
         // A plain ack does not ask for the time of Redis.
         let now = self.shard.clock.now();
         let acknowledged = Applied { answer: ACKNOWLEDGED, record: None, now, durability };

@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Cmd, FromRedisValue, RedisError, Value};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::{ShardName, Time, TopicName, limit};
-use crate::store::{Condition, Error, Result, Topic};
+use crate::store::{Error, Result, Topic};
 
 use super::check::{self, FORMAT, FORMAT_MIN, OpenError};
-use super::contact::Contact;
-use super::durability::Observed;
+use super::condition::Condition;
 use super::link::{Connection, Lane, Link};
 use super::reply::Reply;
 use super::script::{Call, RunAt, Scripts, Verb, commands};
@@ -30,9 +28,7 @@ const STEP_LOGGED: Duration = Duration::from_millis(100);
 /// One Redis. No call reaches it before it has been checked.
 pub(super) struct Shard {
     pub(super) link: Link,
-    pub(super) contact: Contact,
-    pub(super) durability: Observed,
-    pub(super) condition: watch::Sender<Condition>,
+    pub(super) condition: Condition,
     /// Whether the clock went back since jobs were last put right for that.
     behind: AtomicBool,
     scripts: Scripts,
@@ -48,13 +44,9 @@ pub(super) struct Shard {
 impl Shard {
     /// Nothing is connected yet.
     pub(super) fn new(name: ShardName, owner: u32, link: Link, clock: Clock) -> Shard {
-        let condition = watch::Sender::new(Condition::default());
-        let address = link.route().address.to_string();
         Shard {
-            contact: Contact::new(name.clone(), address, condition.clone()),
             link,
-            durability: Observed::new(condition.clone()),
-            condition,
+            condition: Condition::new(),
             behind: AtomicBool::new(false),
             scripts: Scripts::new(keys::prefix(&name), keys::caller(&name, owner)),
             name,
@@ -226,7 +218,7 @@ impl Shard {
         let examine = async |connection: &mut Connection| self.examine(connection).await;
         let connected = self.link.get(lane, examine).await;
         if let Err(error) = &connected {
-            self.contact.failed(error);
+            self.condition.failed(error);
         }
         connected
     }
@@ -269,12 +261,11 @@ impl Shard {
         self.examine_login(connection).await?;
         match check::evicts(&info) {
             // One that was safe once has jobs that can still be finished.
-            Some(policy) if !self.contact.is_known() => return Err(OpenError::Evicts(policy)),
-            policy => self.contact.evicts(policy),
+            Some(policy) if !self.condition.is_known() => return Err(OpenError::Evicts(policy)),
+            policy => self.condition.evicts(policy),
         }
         self.ask_name(connection, true).await?;
-        self.durability.meet(&info);
-        self.contact.made();
+        self.condition.connected(&info);
         Ok(())
     }
 
@@ -285,7 +276,7 @@ impl Shard {
         connection: &mut Connection,
     ) -> std::result::Result<(), OpenError> {
         let login = &self.link.route().address.login;
-        let is_asked = login.username() == Some(DEFAULT_USER) && !self.contact.is_known();
+        let is_asked = login.username() == Some(DEFAULT_USER) && !self.condition.is_known();
         let Some(password) = login.password().filter(|_| is_asked) else { return Ok(()) };
         // Without the name, which is what makes it an error.
         match redis::cmd("AUTH").arg(password).query_async::<()>(connection).await {

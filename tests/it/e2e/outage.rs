@@ -126,7 +126,7 @@ async fn what_had_to_be_mended_is_told_as_over_also_when_redis_ended_in_between(
     works(&server).await;
     let log = server.log();
     let (_, after) = log.split_once(&told).unwrap();
-    assert_eq!(after.matches("the redis is reached and is the right one").count(), 1, "{log}");
+    assert_eq!(after.matches("the shard is reached and can be used").count(), 1, "{log}");
     assert!(!after.contains(" ERROR "), "{log}");
 }
 

@@ -119,7 +119,7 @@ async fn a_mistake_that_is_found_after_the_start_keeps_one_shard_out() {
     let lines = about(&server, "s1");
     let last = lines.last().unwrap();
     assert!(
-        last.contains("ERROR") && last.contains("cannot be used until that is mended"),
+        last.contains("ERROR") && last.contains("misconfigured and out of use until that is fixed"),
         "{last}"
     );
     assert!(last.contains(&format!("address=\"{}/99\"", redis.url())), "{last}");
@@ -152,7 +152,7 @@ async fn a_redis_that_is_down_is_told_once_and_once_more_when_it_is_there() {
     })
     .await;
     let lines = about(&server, "s1");
-    assert!(lines[1].contains("INFO") && lines[1].contains("the redis is reached"), "{}", lines[1]);
+    assert!(lines[1].contains("INFO") && lines[1].contains("the shard is reached"), "{}", lines[1]);
     assert!(lines[2].contains("INFO") && lines[2].contains("durability=FSYNCED"), "{}", lines[2]);
     assert_eq!(lines.len(), 3, "{lines:?}");
 }

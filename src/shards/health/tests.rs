@@ -1,28 +1,29 @@
-//! What the log tells of a shard, and when it is asked.
+//! What is logged of a shard, and when it is probed.
 
 use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
 use std::sync::Once;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
+use crate::domain::{JobId, JobKey, TopicName};
 use crate::metrics::Metrics;
 use crate::store::faulty::{Fault, FaultStore};
-use crate::store::{About, Event, Events};
+use crate::store::{self, Delete, Error, Event, Request};
 
-use crate::domain::{JobId, JobKey, TopicName};
-use crate::store::Delete;
-
+use super::super::guard::Guard;
+use super::log::REPEAT_EVERY;
 use super::*;
 
 const LATE_ENOUGH: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(1);
 
 thread_local! {
-    /// What this thread has logged, by level, message and fields; None: nobody asks.
+    /// Lines that this thread has logged, by level, message and fields; None: not recorded.
     static LOG: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
@@ -56,37 +57,48 @@ fn lines() -> Vec<String> {
     LOG.with_borrow(|log| log.clone().unwrap())
 }
 
-fn guard(store: &Arc<FaultStore>, patience: Patience) -> Arc<Guard> {
-    let (shard, down) = (Arc::clone(store), watch::Sender::new(0));
-    Arc::new(Guard::new(shard, Metrics::new().shard("s0"), patience, down))
+fn guard(store: &Arc<FaultStore>, patience: Patience) -> Guard {
+    let store: Arc<dyn Store> = Arc::clone(store) as _;
+    let (metrics, down) = (Metrics::new().shard("s0"), watch::Sender::new(0));
+    let health = Monitor::start(Arc::clone(&store), metrics.clone(), patience, down);
+    Guard::new(store, metrics, health)
 }
 
 fn hasty() -> Patience {
     Patience { probes: (10 * SOON, 10 * SOON), ..Patience::default() }
 }
 
-async fn call(guard: &Arc<Guard>, store: &FaultStore) -> bool {
+async fn call(guard: &Guard, store: &FaultStore) -> bool {
     guard.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
-/// Waits until nobody asks any more whether the shard answers.
-async fn sure(guard: &Guard) {
-    while !guard.doubt.is_none() {
+/// Waits until no probe is due or under way, unless the shard is down.
+async fn settled(guard: &Guard) {
+    while guard.health().is_being_probed() {
         tokio::time::sleep(SOON).await;
     }
 }
 
+async fn down(guard: &Guard) {
+    let down = async {
+        while !guard.health().is_down() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LATE_ENOUGH, down).await.expect("the shard is down");
+}
+
 #[tokio::test]
-async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
+async fn one_call_that_fails_is_enough_to_find_out_that_the_shard_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
     store.set(Fault::Refuses);
     assert!(!call(&guard, &store).await);
-    sure(&guard).await;
-    assert!(guard.breaker().is_open());
+    settled(&guard).await;
+    assert!(guard.health().is_down());
     store.set(Fault::None);
-    guard.breaker().closed().await;
+    guard.health().usable().await;
     assert!(call(&guard, &store).await);
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -95,7 +107,7 @@ async fn one_call_that_fails_is_enough_to_find_out_that_nobody_answers() {
 }
 
 #[tokio::test]
-async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number_and_end() {
+async fn calls_that_fail_while_the_shard_answers_are_logged_once_with_their_number() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
@@ -103,8 +115,8 @@ async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number
         let failed = async { Err::<(), _>(Error::Unavailable("lost".into())) };
         assert!(guard.call(Op::Info, LATE_ENOUGH, failed).await.is_err());
     }
-    sure(&guard).await;
-    assert!(!guard.breaker().is_open() && call(&guard, &store).await);
+    settled(&guard).await;
+    assert!(!guard.health().is_down() && call(&guard, &store).await);
     let lines = lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in ["WARN store calls failed; the shard answers now", "failed=3 first_op=\"info\""] {
@@ -113,20 +125,55 @@ async fn calls_that_fail_while_the_shard_answers_are_told_once_with_their_number
 }
 
 #[tokio::test]
-async fn failures_of_a_shard_that_is_known_not_to_answer_are_told_no_more() {
+async fn what_the_store_knows_of_its_shard_is_logged_once_and_its_calls_are_refused_from_the_start()
+{
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
     begin_log();
-    guard.doubt.cast(Some((Op::Info, &Error::Unavailable("lost".into()))));
-    guard.begin_down("told elsewhere");
-    guard.breaker().closed().await;
-    // Who asks has slept over all that.
-    Arc::clone(&guard).make_sure().await;
-    assert_eq!(lines(), Vec::<String>::new());
+    store.set(Fault::Refuses);
+    store.set_trouble(Some(Trouble::Unreached("nothing listens there".into())));
+    let guard = guard(&store, hasty());
+    assert!(guard.health().is_down() && !call(&guard, &store).await);
+    store.set_trouble(Some(Trouble::Unusable("it is a replica".into())));
+    while lines().len() < 3 {
+        tokio::time::sleep(SOON).await;
+    }
+    store.set(Fault::None);
+    store.set_trouble(None);
+    guard.health().usable().await;
+    let lines = lines();
+    for (line, part) in lines.iter().zip([
+        "WARN the shard is not reached yet",
+        "INFO durability of writes",
+        "ERROR the shard is misconfigured",
+        "INFO the shard is reached",
+    ]) {
+        assert!(line.contains(part), "{part}: {lines:?}");
+    }
+    assert_eq!(lines.len(), 4, "{lines:?}");
 }
 
 #[tokio::test]
-async fn an_outage_that_ends_at_once_is_told_by_its_two_lines() {
+async fn new_jobs_are_refused_while_they_would_not_be_safe_and_nothing_else_is() {
+    let store = FaultStore::new("s0", &Clock::system());
+    let guard = guard(&store, hasty());
+    let refuses = async |expected: bool| {
+        while guard.health().now().takes_jobs() == expected {
+            tokio::time::sleep(SOON).await;
+        }
+    };
+    store.set_trouble(Some(Trouble::NoJobs("it evicts".into())));
+    refuses(true).await;
+    let refused = Err(Error::Unavailable("it evicts".into()));
+    assert_eq!(guard.health().admit(Op::Enqueue), refused);
+    assert_eq!(guard.health().now().refusal(), Some("it evicts".to_owned()));
+    assert!(call(&guard, &store).await && !guard.health().is_down());
+    store.set_trouble(None);
+    refuses(false).await;
+    assert_eq!(guard.health().admit(Op::Enqueue), Ok(()));
+}
+
+#[tokio::test]
+async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     begin_log();
@@ -140,20 +187,18 @@ async fn an_outage_that_ends_at_once_is_told_by_its_two_lines() {
     assert!(futures::poll!(held.as_mut()).is_pending());
     store.set(Fault::Refuses);
     assert!(!call(&guard, &store).await);
-    while !guard.breaker().is_open() {
-        tokio::task::yield_now().await;
-    }
+    down(&guard).await;
     store.set(Fault::None);
-    guard.breaker().closed().await;
+    guard.health().usable().await;
     drop(late);
     assert!(held.await.is_err());
-    sure(&guard).await;
+    settled(&guard).await;
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shard_that_answers_probes_and_nothing_else_is_left_alone() {
+async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     for is_open in [false, true] {
@@ -162,48 +207,44 @@ async fn a_shard_that_answers_probes_and_nothing_else_is_left_alone() {
             Err::<(), _>(Error::Unknown("no answer".into()))
         };
         assert!(guard.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
-        assert_eq!(guard.breaker().is_open(), is_open);
+        assert_eq!(guard.health().is_down(), is_open);
         // Which takes a thread of the store, and no time.
         tokio::time::resume();
-        sure(&guard).await;
+        settled(&guard).await;
         tokio::time::pause();
     }
 }
 
 #[tokio::test]
-async fn a_shard_of_which_nothing_is_heard_any_more_is_asked_without_any_call() {
-    let (store, events) = (FaultStore::new("s0", &Clock::system()), Events::new());
+async fn a_lost_subscription_has_the_shard_probed_without_any_call() {
+    let store = FaultStore::new("s0", &Clock::system());
+    store.share_unheard();
     let guard = guard(&store, hasty());
-    guard.listen(events.about(About::Shard));
     store.set(Fault::Refuses);
-    events.send(Event::Configured);
     tokio::task::yield_now().await;
-    assert!(guard.doubt.is_none() && store.calls() == 0);
-    events.send(Event::Lost);
-    let open = async {
-        while !guard.breaker().is_open() {
-            tokio::task::yield_now().await;
-        }
-    };
-    assert!(tokio::time::timeout(LATE_ENOUGH, open).await.is_ok());
+    store.hints.send(Event::Configured);
+    tokio::task::yield_now().await;
+    assert!(!guard.health().is_being_probed() && store.calls() == 0);
+    store.hints.send(Event::Lost);
+    down(&guard).await;
 }
 
 #[tokio::test]
-async fn an_idle_shard_of_which_nothing_is_heard_is_asked_at_once() {
+async fn an_idle_shard_that_is_suspected_is_probed_at_once() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     for (fault, is_open) in [(Fault::None, false), (Fault::Refuses, true)] {
         store.set(fault);
         let calls = store.calls();
-        guard.doubt(None);
-        sure(&guard).await;
+        guard.health().suspect();
+        settled(&guard).await;
         assert!(store.calls() > calls, "{fault:?}");
-        assert_eq!(guard.breaker().is_open(), is_open, "{fault:?}");
+        assert_eq!(guard.health().is_down(), is_open, "{fault:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
+async fn refusals_of_a_full_shard_are_logged_with_the_number_of_those_that_were_not() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience::default());
     begin_log();
@@ -214,7 +255,7 @@ async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
     for _ in 0..5 {
         refuse().await;
     }
-    tokio::time::sleep(SAY_EVERY).await;
+    tokio::time::sleep(REPEAT_EVERY).await;
     refuse().await;
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
@@ -222,22 +263,22 @@ async fn what_a_full_shard_refuses_is_told_with_the_number_of_what_was_not() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_heard_of_is_asked_at_once() {
+async fn a_shard_that_shows_life_is_probed_at_once() {
     let late = LATE_ENOUGH;
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience { probes: (late, late), ..Patience::default() });
     store.set(Fault::Refuses);
-    while !guard.breaker().is_open() {
+    while !guard.health().is_down() {
         assert!(!call(&guard, &store).await);
     }
     store.set(Fault::None);
     store.inner().set_state(ShardState::Active, None).await.unwrap();
-    let closed = tokio::time::timeout(late / 3, guard.breaker().closed()).await;
+    let closed = tokio::time::timeout(late / 3, guard.health().usable()).await;
     assert!(closed.is_ok(), "the pause went by");
 }
 
 #[tokio::test]
-async fn a_long_call_that_takes_longer_than_others_may_opens_nothing() {
+async fn a_long_call_that_takes_longer_than_others_may_is_no_failure() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, Patience { answer: SOON, ..hasty() });
     let many_steps = async {
@@ -249,19 +290,19 @@ async fn a_long_call_that_takes_longer_than_others_may_opens_nothing() {
         let endless = std::future::pending::<store::Result<()>>();
         assert!(guard.long_call(Op::Info, SOON, endless).await.is_err());
     }
-    sure(&guard).await;
-    assert!(!guard.breaker().is_open() && !guard.breaker().is_open_for_reads());
+    settled(&guard).await;
+    assert_eq!(*guard.health().now(), Health::default());
 }
 
 #[tokio::test]
-async fn a_long_call_ends_when_its_shard_is_found_not_to_answer() {
+async fn a_long_call_ends_when_its_shard_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     let endless = std::future::pending::<store::Result<()>>();
     let mut long = pin!(guard.long_call(Op::Info, LATE_ENOUGH, endless));
     assert!(futures::poll!(long.as_mut()).is_pending());
     store.set(Fault::Refuses);
-    while !guard.breaker().is_open() {
+    while !guard.health().is_down() {
         call(&guard, &store).await;
     }
     let ended = tokio::time::timeout(LATE_ENOUGH / 3, long).await.expect("it ends");
@@ -270,7 +311,7 @@ async fn a_long_call_ends_when_its_shard_is_found_not_to_answer() {
 
 /// A healthy shard may have callers that wait for less time than it takes: the others hear nothing of that.
 #[tokio::test]
-async fn callers_that_came_too_late_open_no_breaker() {
+async fn callers_that_came_too_late_take_no_shard_down() {
     let store = FaultStore::new("s0", &Clock::system());
     let guard = guard(&store, hasty());
     let delete = |until: Instant| {
@@ -283,5 +324,5 @@ async fn callers_that_came_too_late_open_no_breaker() {
         let answers = guard.call_each(Op::Delete, LATE_ENOUGH, requests).await;
         assert!(matches!(answers[..], [Err(Error::Late(_)), Ok(_)]), "{n}: {answers:?}");
     }
-    assert!(!guard.breaker().is_open());
+    assert!(!guard.health().is_down());
 }

@@ -1,0 +1,296 @@
+//! Health of one shard: whether it can be used, and why not. Routing, readiness, the dispatcher, `shard list`, metrics and
+//! the log all read the one [`Health`] that is kept here.
+//!
+//! ```text
+//!         ┌─────────────────────────── a probe by a write succeeds ───────────────────────────┐
+//!         ▼                                                                                   │
+//!        UP ── 5 writes or probes fail in a row (2 without an answer), or ──────────────▶   DOWN   all calls are refused;
+//!        ▲ │     the store has not reached the shard when the server starts                   ▲    probed after 100 ms … 5 s,
+//!        │ │                                                                                  │    and when the shard shows life
+//!        │ ├─ 5 reads by users fail in a row (2 without an answer) ──▶ DEGRADED, such reads ──┤
+//!        │ │                                                            are refused           │
+//!        │ └─ the store finds that new jobs would not be safe ───────▶ DEGRADED, new jobs ────┘
+//!        │                                                              are refused
+//!        └── a probe by a read succeeds; the store finds new jobs safe again
+//! ```
+//!
+//! A call that fails makes the shard suspect, and so does a lost subscription or a change for the worse that its store
+//! finds: it is probed at once and every 100 ms until it answers or is down. A probe writes, because a shard that can be
+//! read but not written is no use; failures of reads never refuse writes. Idea and name of refusing calls after failures in
+//! a row: circuit breaker, M. Nygard, "Release It!"; linkerd2-proxy's `consecutive_failures`.
+//!
+//! - `state`: the state machine, pure
+//! - `probe`: asks shards that are suspected or down
+//! - `log`: what is logged of all that
+
+mod log;
+mod probe;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Skew;
+use crate::domain::Durability;
+use crate::metrics::ShardMetrics;
+use crate::store::{About, Condition, Error, Store, Trouble};
+
+use super::Patience;
+use super::op::{Access, Op};
+use log::Log;
+use state::{Change, State};
+
+pub(super) use state::Kind;
+
+/// A failure that took so long counts like no answer at all.
+pub(super) const LATE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Health of a shard; nothing: it is up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Why all calls are refused: the shard is down.
+    pub down: Option<String>,
+    /// Why reads by users are refused.
+    pub reads_refused: Option<String>,
+    /// Why new jobs are refused.
+    pub jobs_refused: Option<String>,
+}
+
+/// Keeps the health of one shard.
+pub(super) struct Monitor {
+    store: Arc<dyn Store>,
+    metrics: ShardMetrics,
+    patience: Patience,
+    state: Mutex<State>,
+    condition: watch::Receiver<Condition>,
+    health: watch::Sender<Health>,
+    /// Shards of this server that are down.
+    down: watch::Sender<usize>,
+    /// The prober has something to do.
+    wake: Arc<Notify>,
+    closing: CancellationToken,
+    log: Log,
+}
+
+// === impl Health ===
+
+impl Health {
+    /// Why calls of this kind are refused, if they are.
+    fn refuses(&self, access: Access) -> Option<&str> {
+        let reads = self.reads_refused.as_ref().filter(|_| access == Access::Read);
+        self.down.as_ref().or(reads).map(String::as_str)
+    }
+
+    /// Whether new jobs may be placed on the shard.
+    #[must_use]
+    pub fn takes_jobs(&self) -> bool {
+        self.down.is_none() && self.jobs_refused.is_none()
+    }
+
+    /// What a shard that answers refuses, and why.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let reads = || self.reads_refused.as_ref().map(|why| format!("reads are refused: {why}"));
+        self.jobs_refused.clone().or_else(reads)
+    }
+}
+
+// === impl Monitor ===
+
+impl Monitor {
+    /// Of a shard that is down if its store knows that, and else up. Probes run from now on.
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        metrics: ShardMetrics,
+        patience: Patience,
+        down: watch::Sender<usize>,
+    ) -> Arc<Monitor> {
+        let (condition, events) = (store.condition(), store.events(About::Shard));
+        let monitor = Arc::new(Monitor {
+            state: Mutex::new(State::new(patience.probes)),
+            condition: condition.clone(),
+            health: watch::Sender::new(Health::default()),
+            down,
+            wake: Arc::default(),
+            closing: CancellationToken::new(),
+            log: Log::new(store.identity().clone()),
+            store,
+            metrics,
+            patience,
+        });
+        let known = condition.borrow().clone();
+        if let Some(Trouble::Unreached(error) | Trouble::Unusable(error)) = &known.trouble {
+            monitor.state().take_down(error);
+        }
+        monitor.log.condition(&known);
+        monitor.publish();
+        tokio::spawn(probe::listen(Arc::downgrade(&monitor), condition, events));
+        tokio::spawn(probe::run(&monitor));
+        monitor
+    }
+
+    /// The health now.
+    pub(super) fn now(&self) -> watch::Ref<'_, Health> {
+        self.health.borrow()
+    }
+
+    /// The health now and whenever it changes.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    pub(super) fn is_down(&self) -> bool {
+        self.now().down.is_some()
+    }
+
+    /// Refuses a call of `op` while the shard is down, or reads are refused.
+    pub(super) fn admit(&self, op: Op) -> Result<(), Error> {
+        let health = self.now();
+        let Some(error) = health.refuses(op.access()) else {
+            return self.admit_jobs(op, &health);
+        };
+        self.metrics.error(op.name(), "BREAKER_OPEN");
+        let what = if health.down.is_some() { "" } else { " for reads" };
+        Err(Error::Unavailable(format!("circuit breaker open{what}; last error: {error}")))
+    }
+
+    /// Refuses new jobs before they reach the store: there they would count as failures of writes, and settles be refused
+    /// with them.
+    fn admit_jobs(&self, op: Op, health: &Health) -> Result<(), Error> {
+        let Some(why) = health.jobs_refused.as_ref().filter(|_| op == Op::Enqueue) else {
+            return Ok(());
+        };
+        let error = Error::Unavailable(why.clone());
+        self.metrics.error(op.name(), error.reason());
+        Err(error)
+    }
+
+    /// A call asks for this durability.
+    pub(super) fn asked(&self, durability: Durability) {
+        self.log.asked(durability);
+    }
+
+    /// A call of `op` was answered.
+    pub(super) fn succeeded(&self, op: Op) {
+        self.state().succeeded(op.access());
+    }
+
+    /// A call of `op` was refused by a shard that answers.
+    pub(super) fn refused(&self, op: Op, error: &Error) {
+        self.state().succeeded(op.access());
+        self.log.refused(op, error);
+    }
+
+    /// A call of `op` that began at `begin` failed.
+    pub(super) fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error, begin: Instant) {
+        let change = self.state().failed(op, kind, error.text(), begin);
+        self.follow(change, error.text());
+        self.wake.notify_one();
+    }
+
+    /// The shard may be down, for another reason than a failed call.
+    pub(super) fn suspect(&self) {
+        self.state().suspect();
+        self.wake.notify_one();
+    }
+
+    /// A shard that is down shows life.
+    fn hint(&self) {
+        self.state().hint();
+        self.wake.notify_one();
+    }
+
+    /// Shows by how much the clock of the shard and this server's differ.
+    pub(super) fn compare_clocks(&self, skew: Skew) {
+        self.metrics.set_clock_skew(skew.seconds());
+        self.log.skew(skew);
+    }
+
+    /// Waits until the shard is not down.
+    pub(super) async fn usable(&self) {
+        // Fails only without a sender, and this is one.
+        let _ = self.subscribe().wait_for(|health| health.down.is_none()).await;
+    }
+
+    /// Waits for the next time that the shard is not down any more.
+    pub(super) async fn recovers(&self) {
+        let mut health = self.subscribe();
+        if health.wait_for(|health| health.down.is_some()).await.is_ok() {
+            let _ = health.wait_for(|health| health.down.is_none()).await;
+        }
+    }
+
+    /// Waits until the shard is down, and answers why.
+    pub(super) async fn fails(&self) -> String {
+        let mut health = self.subscribe();
+        let down = health.wait_for(|health| health.down.is_some()).await;
+        down.ok().and_then(|health| health.down.clone()).unwrap_or_default()
+    }
+
+    /// Whether a probe is due or under way though the shard is in use.
+    #[cfg(test)]
+    fn is_being_probed(&self) -> bool {
+        self.state().is_being_probed()
+    }
+
+    /// Ends the prober.
+    pub(super) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// What the store knows of the shard.
+    pub(super) fn known(&self) -> watch::Ref<'_, Condition> {
+        self.condition.borrow()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What follows from a change of the state.
+    fn follow(self: &Arc<Self>, change: Change, error: &str) {
+        match change {
+            // The reason may have changed: nothing listened, then something else does.
+            Change::None if self.is_down() => {}
+            Change::None => return,
+            // What the store has found is logged already, with what to do.
+            Change::Down if self.known().is_down() => {}
+            Change::Down => self.log.down(error),
+            Change::ReadsRefused => self.log.reads_refused(error),
+        }
+        self.publish();
+        if change == Change::ReadsRefused {
+            tokio::spawn(probe::reads(self));
+        }
+    }
+
+    /// Brings the published health and its metrics up to date.
+    fn publish(&self) {
+        let state = self.state();
+        let condition = self.known();
+        let health = Health {
+            down: state.down().map(str::to_owned),
+            reads_refused: state.reads_refused().map(str::to_owned),
+            jobs_refused: match &condition.trouble {
+                Some(Trouble::NoJobs(error)) => Some(error.clone()),
+                _ => None,
+            },
+        };
+        // Under the lock of the state, so that the latest one is published last.
+        let before = self.health.send_replace(health.clone());
+        if before.down.is_some() != health.down.is_some() {
+            let is_down = health.down.is_some();
+            if is_down {
+                self.metrics.breaker_opened();
+            }
+            self.down.send_modify(|down| *down = if is_down { *down + 1 } else { *down - 1 });
+        }
+        let (jobs, reads) = (health.jobs_refused.is_some(), health.reads_refused.is_some());
+        self.metrics.set_health(health.down.is_some(), jobs, reads);
+    }
+}

@@ -1,0 +1,417 @@
+//! The state machine of a shard's health, without input or output.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::pauses::Pauses;
+
+use super::super::op::{Access, Op};
+
+/// Failures in a row that take a shard out of use: more than one lost connection fails.
+const FAILURES_MAX: u32 = 5;
+/// Failures for which a call counts that is not answered, or answered late: each has cost its callers a second and more,
+/// so two of them are enough.
+const LATE_COUNTS: u32 = 3;
+/// A shard that fails again so soon after its recovery keeps the pauses between probes of the last time: it answers
+/// probes and nothing else.
+const RELAPSE: Duration = Duration::from_secs(10);
+
+/// How a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shards) enum Kind {
+    /// At once.
+    Fast,
+    /// Late, or without an answer.
+    Late,
+}
+
+/// What a failure changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    None,
+    /// Reads are refused from now on.
+    ReadsRefused,
+    /// All calls are refused from now on.
+    Down,
+}
+
+/// What a probe showed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Probed {
+    /// A shard that was down is in use again.
+    Recovered,
+    /// A shard in use answers.
+    Answered(Failed),
+    /// The shard does not answer.
+    Failed(Change),
+}
+
+/// Calls that failed since a shard in use last answered a probe.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Failed {
+    /// How many.
+    pub(super) count: u64,
+    /// The first of them.
+    pub(super) first: Option<(Op, String)>,
+    /// A probe failed too.
+    pub(super) probe_failed: bool,
+}
+
+/// See [`super`] for the diagram.
+pub(super) struct State {
+    /// Failures in a row, by [`Access`]: a shard that can be read but not written answers every other call, and one that
+    /// receives only small messages answers every probe.
+    failures: [u32; 4],
+    /// Why all calls are refused, if they are.
+    down: Option<String>,
+    /// Why reads are refused, if they are.
+    reads_refused: Option<String>,
+    /// When the shard last became usable again.
+    recovered: Option<Instant>,
+    /// When a read was last answered.
+    read: Option<Instant>,
+    /// Calls that failed since the last answered probe.
+    failed: Failed,
+    pauses: Pauses,
+    pause_min: Duration,
+    /// When to probe next; `None`: no probe is due.
+    next: Option<Instant>,
+    /// When the last probe ended.
+    probed: Option<Instant>,
+    /// A probe is under way that began while the shard was down.
+    probing: Option<bool>,
+}
+
+// === impl State ===
+
+impl State {
+    /// Of a shard in use; `pauses` between two probes once it is down: the first and the longest.
+    pub(super) fn new(pauses: (Duration, Duration)) -> State {
+        State {
+            failures: [0; 4],
+            down: None,
+            reads_refused: None,
+            recovered: None,
+            read: None,
+            failed: Failed::default(),
+            pauses: Pauses::new(pauses.0, pauses.1),
+            pause_min: pauses.0,
+            next: None,
+            probed: None,
+            probing: None,
+        }
+    }
+
+    pub(super) fn down(&self) -> Option<&str> {
+        self.down.as_deref()
+    }
+
+    pub(super) fn reads_refused(&self) -> Option<&str> {
+        self.reads_refused.as_deref()
+    }
+
+    /// A call was answered.
+    pub(super) fn succeeded(&mut self, access: Access) {
+        // What began before the shard was taken out of use says nothing about now; a probe does.
+        if self.down.is_some() {
+            return;
+        }
+        self.failures[access as usize] = 0;
+        if access == Access::Read {
+            self.read = Some(Instant::now());
+        }
+    }
+
+    /// A call that began at `begin` failed. The next one may be seconds away: the shard is probed.
+    pub(super) fn failed(&mut self, op: Op, kind: Kind, error: &str, begin: Instant) -> Change {
+        let change = self.count(op.access(), kind, error, begin);
+        if self.recovered.is_none_or(|recovered| recovered < begin) && self.down.is_none() {
+            self.suspect();
+            self.failed.count += 1;
+            self.failed.first.get_or_insert_with(|| (op, error.to_owned()));
+        }
+        change
+    }
+
+    fn count(&mut self, access: Access, kind: Kind, error: &str, begin: Instant) -> Change {
+        // A read that is late while others are answered has waited behind them: the shard works.
+        let is_queued = access == Access::Read
+            && kind == Kind::Late
+            && self.read.is_some_and(|read| read >= begin);
+        if is_queued {
+            return Change::None;
+        }
+        if let Some(down) = &mut self.down {
+            if access != Access::Read {
+                error.clone_into(down);
+            }
+            return Change::None;
+        }
+        self.failures[access as usize] += if kind == Kind::Late { LATE_COUNTS } else { 1 };
+        let [reads, _, writes, probes] = self.failures;
+        match access {
+            Access::Read if reads >= FAILURES_MAX && self.reads_refused.is_none() => {
+                self.reads_refused = Some(error.to_owned());
+                Change::ReadsRefused
+            }
+            Access::Write if writes >= FAILURES_MAX => self.take_down(error),
+            // A failed probe confirms what writes have met; where only reads fail it takes more of them.
+            Access::Probe if probes + writes >= FAILURES_MAX => self.take_down(error),
+            _ => Change::None,
+        }
+    }
+
+    /// Refuses all calls.
+    pub(super) fn take_down(&mut self, error: &str) -> Change {
+        if self.recovered.is_none_or(|recovered| recovered.elapsed() > RELAPSE) {
+            self.pauses.reset();
+        }
+        self.down = Some(error.to_owned());
+        self.failed = Failed::default();
+        self.next = Some(Instant::now() + self.pauses.pause());
+        Change::Down
+    }
+
+    /// Has a shard in use probed. Also after an answer there is a pause: where one call in two fails, probes would follow
+    /// each other for ever.
+    pub(super) fn suspect(&mut self) {
+        if self.down.is_none() {
+            let soon = self.probed.map_or_else(Instant::now, |probed| probed + self.pause_min);
+            self.next.get_or_insert(soon);
+        }
+    }
+
+    /// Has a shard that is down probed at once: it shows life.
+    pub(super) fn hint(&mut self) {
+        if self.down.is_some() {
+            self.next = Some(Instant::now());
+        }
+    }
+
+    /// When to probe next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// A probe begins. Reasons for another one count from now on.
+    pub(super) fn begin_probe(&mut self) {
+        (self.next, self.probing) = (None, Some(self.down.is_some()));
+    }
+
+    /// The probe that began at `begin` has ended; of a failure how, by which error, and whether the shard gave it.
+    pub(super) fn end_probe(
+        &mut self,
+        answer: Result<(), (Kind, &str, bool)>,
+        begin: Instant,
+    ) -> Probed {
+        let was_down = self.probing.take().unwrap_or_default();
+        let is_down = self.down.is_some();
+        self.probed = Some(Instant::now());
+        if answer.is_ok() && is_down && was_down {
+            self.recover();
+            return Probed::Recovered;
+        }
+        if is_down && self.next.is_none() {
+            self.next = Some(Instant::now() + self.pauses.pause());
+        } else if !is_down && self.next.is_some() {
+            self.next = Some(Instant::now() + self.pause_min);
+        }
+        match answer {
+            // Calls have taken it down meanwhile: the next probe shows whether it still is.
+            Ok(()) if is_down => Probed::Failed(Change::None),
+            Ok(()) => {
+                self.succeeded(Access::Probe);
+                Probed::Answered(std::mem::take(&mut self.failed))
+            }
+            // A probe without an answer says less than the call that had none.
+            Err((.., false)) if is_down => Probed::Failed(Change::None),
+            Err((kind, error, _)) => {
+                self.failed.probe_failed = true;
+                let change = self.count(Access::Probe, kind, error, begin);
+                self.suspect();
+                Probed::Failed(change)
+            }
+        }
+    }
+
+    /// Whether a probe is due or under way though the shard is in use.
+    #[cfg(test)]
+    pub(super) fn is_being_probed(&self) -> bool {
+        self.down.is_none() && (self.next.is_some() || self.probing.is_some())
+    }
+
+    /// A probe by a read was answered.
+    pub(super) fn accept_reads(&mut self) {
+        self.failures[Access::Read as usize] = 0;
+        self.reads_refused = None;
+    }
+
+    /// Whether it can be read is found out by the next reads.
+    fn recover(&mut self) {
+        self.failures = [0; 4];
+        self.recovered = Some(Instant::now());
+        (self.down, self.reads_refused, self.next) = (None, None, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const CALLS: [Op; 3] = [Op::Get, Op::Topics, Op::Claim];
+
+    fn state() -> State {
+        State::new((100 * MS, 1_600 * MS))
+    }
+
+    /// What so many failures of calls, or without `op` of probes, change.
+    fn fail(state: &mut State, op: Option<Op>, kind: Kind, times: u32) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for _ in 0..times {
+            changes.push(match op {
+                Some(op) => state.failed(op, kind, "no", Instant::now()),
+                None => state.count(Access::Probe, kind, "no", Instant::now()),
+            });
+        }
+        changes.retain(|change| *change != Change::None);
+        changes
+    }
+
+    fn probe(state: &mut State, answer: Result<(), (Kind, &str, bool)>) -> Probed {
+        state.begin_probe();
+        state.end_probe(answer, Instant::now())
+    }
+
+    fn refuses(state: &State, op: Op) -> bool {
+        state.down().is_some() || op.access() == Access::Read && state.reads_refused().is_some()
+    }
+
+    #[test]
+    fn failures_in_a_row_take_it_down_once_and_a_success_between_them_counts_anew() {
+        let (mut state, claim) = (state(), Some(Op::Claim));
+        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
+        state.succeeded(Access::Write);
+        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
+        state.succeeded(Access::Read);
+        assert_eq!(fail(&mut state, claim, Kind::Fast, 9), [Change::Down]);
+        state.succeeded(Access::Write);
+        assert!(state.down().is_some(), "a late answer proves nothing");
+        assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
+        assert_eq!(fail(&mut state, claim, Kind::Fast, FAILURES_MAX - 1), []);
+    }
+
+    #[test]
+    fn failures_of_one_access_refuse_calls_by_what_they_ask_for() {
+        for kind in [Kind::Fast, Kind::Late] {
+            for (failing, changes, refused) in [
+                (Some(Op::Get), vec![Change::ReadsRefused], &[Op::Get][..]),
+                (Some(Op::Topics), vec![], &[]),
+                (Some(Op::Claim), vec![Change::Down], &CALLS),
+                (None, vec![Change::Down], &CALLS),
+            ] {
+                let mut state = state();
+                assert_eq!(fail(&mut state, failing, kind, 2 * FAILURES_MAX), changes);
+                // An answer of another kind neither makes up for what failed nor takes it back.
+                for other in CALLS.into_iter().filter(|other| Some(*other) != failing) {
+                    state.succeeded(other.access());
+                }
+                for asked in CALLS {
+                    let is_refused = refuses(&state, asked);
+                    assert_eq!(is_refused, refused.contains(&asked), "{failing:?} {asked:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_calls_without_an_answer_take_it_down() {
+        let mut state = state();
+        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), []);
+        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), [Change::Down]);
+        assert_eq!(state.down(), Some("no"));
+    }
+
+    #[test]
+    fn reads_that_are_late_while_others_are_answered_refuse_nothing() {
+        let (mut state, begin) = (state(), Instant::now());
+        state.succeeded(Access::Read);
+        for _ in 0..99 {
+            assert_eq!(state.failed(Op::Get, Kind::Late, "late", begin), Change::None);
+        }
+        assert_eq!(fail(&mut state, Some(Op::Get), Kind::Late, 2), [Change::ReadsRefused]);
+        state.accept_reads();
+        assert_eq!(state.reads_refused(), None);
+        assert_eq!(fail(&mut state, Some(Op::Get), Kind::Late, 1), []);
+    }
+
+    #[test]
+    fn reads_that_fail_and_one_slow_probe_refuse_no_write() {
+        for op in [Op::Get, Op::Topics] {
+            let mut state = state();
+            fail(&mut state, Some(op), Kind::Late, 9);
+            assert_eq!(fail(&mut state, None, Kind::Late, 1), [], "{op:?}");
+            assert_eq!(fail(&mut state, None, Kind::Late, 1), [Change::Down]);
+        }
+    }
+
+    #[test]
+    fn a_probe_confirms_what_calls_have_met_and_takes_nothing_of_it_back() {
+        let mut state = state();
+        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 1), []);
+        assert!(matches!(probe(&mut state, Ok(())), Probed::Answered(_)));
+        let late = probe(&mut state, Err((Kind::Late, "late", false)));
+        assert_eq!(late, Probed::Failed(Change::Down), "one that had no answer either");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspected_shard_is_probed_until_there_is_no_new_reason() {
+        let mut state = state();
+        let is_due = |state: &State| state.next().map(|next| next <= Instant::now());
+        assert_eq!(is_due(&state), None);
+        state.suspect();
+        assert_eq!(is_due(&state), Some(true), "at once");
+        state.begin_probe();
+        fail(&mut state, Some(Op::Beat), Kind::Fast, 1);
+        fail(&mut state, Some(Op::Claim), Kind::Fast, 1);
+        state.end_probe(Err((Kind::Fast, "no", true)), Instant::now());
+        tokio::time::advance(100 * MS).await;
+        assert_eq!(is_due(&state), Some(true));
+        let first = Some((Op::Beat, "no".to_owned()));
+        let failed = Failed { count: 2, first, probe_failed: true };
+        assert_eq!(probe(&mut state, Ok(())), Probed::Answered(failed));
+        assert_eq!(is_due(&state), None);
+        fail(&mut state, Some(Op::Beat), Kind::Fast, 1);
+        assert_eq!(is_due(&state), Some(false), "after a pause");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shard_that_is_down_is_probed_with_pauses_and_when_it_shows_life() {
+        let mut state = state();
+        // A relapse goes on with the pauses of last time.
+        for (between, longest) in [(MS, 100), (MS, 200), (RELAPSE + MS, 100)] {
+            probe(&mut state, Ok(()));
+            tokio::time::advance(between).await;
+            fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
+            let pause = state.next().unwrap().duration_since(Instant::now());
+            assert!((MS * longest / 2..=MS * longest).contains(&pause), "{pause:?}");
+        }
+        state.hint();
+        assert_eq!(state.next(), Some(Instant::now()));
+        let told = probe(&mut state, Err((Kind::Fast, "it loads", true)));
+        assert_eq!((told, state.down()), (Probed::Failed(Change::None), Some("it loads")));
+        let silent = probe(&mut state, Err((Kind::Late, "no answer", false)));
+        assert_eq!((silent, state.down()), (Probed::Failed(Change::None), Some("it loads")));
+        assert!(state.next().is_some_and(|next| next > Instant::now()));
+    }
+
+    #[test]
+    fn an_answer_to_a_probe_that_began_before_it_went_down_does_not_bring_it_back() {
+        let mut state = state();
+        state.begin_probe();
+        fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
+        let probed = state.end_probe(Ok(()), Instant::now());
+        assert_eq!((probed, state.down()), (Probed::Failed(Change::None), Some("no")));
+    }
+}
