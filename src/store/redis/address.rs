@@ -1,4 +1,4 @@
-//! Where a Redis is and who asks it. What is shown of it holds no credentials.
+//! The address of a Redis. Its text has no credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use deadpool_redis::redis::RedisConnectionInfo;
 
 use super::url::{self, Endpoint, InvalidAddress};
 
-/// Where a Redis is and who asks it, checked.
+/// The address of a Redis, and the login there.
 #[derive(Clone)]
 pub struct Address {
     pub(super) endpoint: Endpoint,
@@ -16,6 +16,8 @@ pub struct Address {
     pub(super) tls: Tls,
     /// User, password and database.
     pub(super) login: RedisConnectionInfo,
+    /// User and password at the sentinels.
+    pub(super) sentinel_login: RedisConnectionInfo,
 }
 
 /// The files that `rediss` connections use.
@@ -36,9 +38,9 @@ impl Address {
     /// # Errors
     /// [`InvalidAddress`].
     pub fn try_new(url: &str) -> Result<Address, InvalidAddress> {
-        let (endpoint, login) = url::read(url)?;
+        let (endpoint, login, sentinel_login) = url::parse(url)?;
         let secure = url.starts_with("rediss");
-        Ok(Address { endpoint, secure, tls: Tls::default(), login })
+        Ok(Address { endpoint, secure, tls: Tls::default(), login, sentinel_login })
     }
 
     /// The same with these files, if it is one of the `rediss` schemes.
@@ -51,10 +53,7 @@ impl Address {
     /// Whether it holds a user or a password, of which nothing is shown.
     #[must_use]
     pub fn has_credentials(&self) -> bool {
-        let has =
-            |login: &RedisConnectionInfo| login.username().is_some() || login.password().is_some();
-        let sentinels = matches!(&self.endpoint, Endpoint::Sentinel { login, .. } if has(login));
-        sentinels || has(&self.login)
+        self.credentials().iter().any(Option::is_some)
     }
 
     /// Whether its connections are encrypted.
@@ -63,20 +62,23 @@ impl Address {
         self.secure
     }
 
-    /// Whether both are one database of one Redis, whoever asks it and how. Host names are compared as
-    /// they are written; what hides behind them, the shard's name on the Redis tells at start.
+    /// Whether both are one database of one Redis, by whatever login or encryption. Host names are compared as
+    /// they are written; aliases are found at start by the shard's name on the Redis.
     #[must_use]
     pub fn is_same_place(&self, other: &Address) -> bool {
         let is_same = match (&self.endpoint, &other.endpoint) {
-            (Endpoint::Host(a), Endpoint::Host(b)) => a == b,
-            (Endpoint::Socket(a), Endpoint::Socket(b)) => a == b,
             (
-                Endpoint::Sentinel { sentinels: a, primary: p, .. },
-                Endpoint::Sentinel { sentinels: b, primary: q, .. },
+                Endpoint::Sentinel { sentinels: a, primary: p },
+                Endpoint::Sentinel { sentinels: b, primary: q },
             ) => p == q && a.iter().any(|host| b.contains(host)),
-            _ => false,
+            (a, b) => a == b,
         };
         is_same && self.login.db() == other.login.db()
+    }
+
+    fn credentials(&self) -> [Option<&str>; 4] {
+        let Address { login, sentinel_login, .. } = self;
+        [login.username(), login.password(), sentinel_login.username(), sentinel_login.password()]
     }
 }
 
@@ -107,15 +109,9 @@ impl fmt::Debug for Address {
 
 impl PartialEq for Address {
     fn eq(&self, other: &Address) -> bool {
-        let login = |login: &RedisConnectionInfo| {
-            (login.username().map(str::to_owned), login.password().map(str::to_owned))
-        };
-        let of_sentinels = |endpoint: &Endpoint| match endpoint {
-            Endpoint::Sentinel { login: of, .. } => Some(login(of)),
-            _ => None,
-        };
-        let parts = |a: &Address| (a.to_string(), login(&a.login), of_sentinels(&a.endpoint));
-        parts(self) == parts(other) && self.tls == other.tls
+        self.to_string() == other.to_string()
+            && self.credentials() == other.credentials()
+            && self.tls == other.tls
     }
 }
 
@@ -166,12 +162,8 @@ mod tests {
             );
         }
         let url = "redis+sentinel://h/main?sentinel_user=s&sentinel_password=a%26b";
-        match address(url).endpoint {
-            Endpoint::Sentinel { login, .. } => {
-                assert_eq!((login.username(), login.password()), (Some("s"), Some("a&b")));
-            }
-            _ => panic!("no sentinel"),
-        }
+        let login = address(url).sentinel_login;
+        assert_eq!((login.username(), login.password()), (Some("s"), Some("a&b")));
     }
 
     #[test]

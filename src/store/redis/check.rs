@@ -1,4 +1,5 @@
-//! Before a Redis is used: whether it is the right one, and a safe one.
+//! The check of a Redis before it is used: whether it is the right one, and a safe one. redis-rs checks the login only; a
+//! replica, an evicting Redis and that of another shard accept it and lose or misroute jobs.
 
 use crate::store::Error;
 
@@ -7,95 +8,88 @@ use super::url::SENTINEL_PORT;
 
 /// The oldest Redis that has everything scripts use.
 const VERSION_MIN: [u32; 3] = [6, 2, 0];
-/// What is written on a shard about the form of everything else on it. Raised by a change that an earlier
-/// build cannot read.
+/// The format of everything on a shard, as written there. Raised by a change that an earlier build cannot
+/// read.
 pub(super) const FORMAT: i64 = 1;
-/// The oldest form that this build reads as well; a shard that is found in it is marked with the newest.
+/// The oldest format that this build reads as well; a shard that has it is marked with the newest.
 pub(super) const FORMAT_MIN: i64 = 1;
 
-/// Why a store could not be opened. Each says what to do.
+/// Why a store could not be opened, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Nobody answers, or not yet.
+    /// There is no answer, or not yet.
     #[error("{0}")]
     Unreachable(String),
-    /// Something else listens there.
+    /// The answer is none of a Redis.
     #[error(
         "what answers there does not speak the protocol of redis; check host and port, and write rediss:// \
          for a port with TLS"
     )]
     NotRedis,
-    /// It has no TLS.
+    /// The port has no TLS.
     #[error(
         "what answers there has no TLS; write redis in place of rediss, or give the port that it has for TLS"
     )]
     NoTls,
-    /// It only watches one.
+    /// A sentinel, where the url has a Redis.
     #[error(
         "it is a sentinel and no redis; write redis+sentinel://host:port/PRIMARY with the name of the primary that \
          it watches, or give that redis"
     )]
     Sentinel,
-    /// It watches none.
+    /// A Redis, where the url has a sentinel.
     #[error(
         "{0} is a redis and no sentinel; give its sentinels, which listen on {SENTINEL_PORT} as a rule, or write redis://{0}"
     )]
     NoSentinel(String),
-    /// It does not know this user by this password.
+    /// User and password are refused.
     #[error(
         "it does not accept the user and password of the url, or that user is disabled; correct them there, \
          percent-encoded"
     )]
     Login,
-    /// It lets in nobody without a password.
-    #[error(
-        "it asks for a password and the url has none; write redis://:password@host, or redis://user:password@host for a user of its own"
-    )]
+    /// A password is missing.
+    #[error("it asks for a password and the url has none; write redis://[user]:password@host")]
     NoPassword,
-    /// It lets in everybody, whatever the password is.
+    /// Any password is accepted.
     #[error(
         "the url has a password and this redis asks for none; set requirepass there, or leave the password out \
          of the url"
     )]
     NeedlessPassword,
-    /// It lets in nobody from elsewhere.
+    /// Connections from other machines are refused.
     #[error(
-        "its protected mode lets in nobody from other machines; set a password there and give it in the url, or \
-         turn protected-mode off where nobody else reaches it"
+        "its protected mode refuses other machines; set a password there and give it in the url, or turn \
+         protected-mode off in a closed network"
     )]
     Protected,
-    /// It does not give us this database.
+    /// The database is refused: its number, and the reason of Redis.
     #[error(
-        "it refuses database {number} ({said}); choose another one in the url, or raise its setting databases"
+        "it refuses database {0}; choose another one in the url, or raise its setting databases"
     )]
-    Database {
-        /// The number in the url.
-        number: i64,
-        /// What it said.
-        said: String,
-    },
-    /// Its certificates cannot be used.
+    Database(String),
+    /// The certificates cannot be used.
     #[error("the certificates cannot be used: {0}; check redis_ca, redis_cert and redis_key")]
     Tls(String),
-    /// It lacks what scripts use.
+    /// The version lacks commands that scripts use.
     #[error("redis {0} is too old; use 6.2 or newer")]
     TooOld(String),
-    /// It throws jobs away when it is full.
+    /// The eviction policy drops jobs when Redis is full.
     #[error(
         "its maxmemory-policy is {0}, which drops jobs when memory runs out; \
          set maxmemory-policy to noeviction"
     )]
     Evicts(String),
-    /// It cannot be written to.
+    /// A replica takes no writes.
     #[error("it is a read-only replica; give the address of its primary")]
     Replica,
-    /// Its login may not do what scripts do.
+    /// The user lacks rights that scripts need.
     #[error(
         "its user may not use {0} on keys and channels that begin with ringq:; \
          grant that, the README has the whole command"
     )]
     Rights(String),
-    /// It belongs to another shard.
+    /// Another shard is there.
     #[error(
         "it is shard {found}, not {asked}; a shard keeps its name for ever: \
          configure it as {found} or choose another redis or database"
@@ -106,7 +100,7 @@ pub enum OpenError {
         /// The configured one.
         asked: String,
     },
-    /// It was written by a build from before the first release.
+    /// A build from before the first release wrote it.
     #[error(
         "what is stored has format {found}, this build reads {FORMAT_MIN} and newer ones; let the build that wrote it run it \
          empty, then remove the field format of ringq:shard"
@@ -115,7 +109,7 @@ pub enum OpenError {
         /// On the shard.
         found: i64,
     },
-    /// It was written by a newer version.
+    /// A newer build wrote it.
     #[error("what is stored has format {found}, this build knows {FORMAT}; use a newer build")]
     Newer {
         /// On the shard.
@@ -126,15 +120,15 @@ pub enum OpenError {
 // === impl OpenError ===
 
 impl OpenError {
-    /// Whether it stays so until somebody changes a setting. Else it may pass by itself: a Redis that
+    /// Whether it lasts until a setting is changed. Else it may pass by itself: a Redis that
     /// is not there yet, or that is loading.
     #[must_use]
     pub fn is_certain(&self) -> bool {
         !matches!(self, OpenError::Unreachable(_))
     }
 
-    /// Which of two failures counts where one way of several is enough: the one that may pass.
-    pub(super) fn likelier(first: Option<OpenError>, other: OpenError) -> OpenError {
+    /// Of the failures of several endpoints the one that counts: one that may pass.
+    pub(super) fn passing(first: Option<OpenError>, other: OpenError) -> OpenError {
         first.filter(|first| !first.is_certain()).unwrap_or(other)
     }
 }
@@ -157,7 +151,7 @@ pub(super) fn version(info: &str) -> [u32; 3] {
     std::array::from_fn(|_| numbers.next().unwrap_or(0))
 }
 
-/// Whether a Redis that says this of itself can be a shard; its major version.
+/// Checks the INFO of a Redis; its major version.
 pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
     if is_sentinel(info) {
         return Err(OpenError::Sentinel);
@@ -173,17 +167,17 @@ pub(super) fn check(info: &str) -> std::result::Result<u32, OpenError> {
     Ok(version[0])
 }
 
-/// Whether it only watches over others.
+/// Whether the INFO is of a sentinel.
 pub(super) fn is_sentinel(info: &str) -> bool {
     field(info, "redis_mode") == Some("sentinel")
 }
 
-/// Whether it only copies another one.
+/// Whether the INFO is of a replica.
 pub(super) fn is_replica(info: &str) -> bool {
     field(info, "role") == Some("slave")
 }
 
-/// The policy by which it would throw jobs away, if it has one.
+/// The eviction policy, if it drops jobs.
 pub(super) fn evicts(info: &str) -> Option<String> {
     let policy = field(info, "maxmemory_policy").filter(|&policy| policy != "noeviction");
     policy.map(fault::plain)
@@ -196,7 +190,7 @@ mod tests {
     const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
 
     #[test]
-    fn a_good_server_is_taken_and_others_are_told_what_to_do() {
+    fn a_good_server_is_accepted_and_others_are_refused_with_advice() {
         assert_eq!(check(GOOD).unwrap(), 7);
         for (good, bad, want) in [
             ("7.0.15", "6.0.20", "use 6.2 or newer"),

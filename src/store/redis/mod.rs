@@ -47,7 +47,6 @@ mod entry;
 mod facts;
 mod fault;
 mod get;
-mod hear;
 mod hints;
 mod info;
 mod keys;
@@ -66,6 +65,7 @@ mod select;
 mod sentinel;
 mod settle;
 mod shard;
+mod subscription;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -73,6 +73,7 @@ mod upkeep;
 mod url;
 mod version;
 mod wait;
+mod wake_ups;
 mod window;
 
 use std::sync::Arc;
@@ -235,7 +236,7 @@ impl Store for RedisStore {
             }
             self.calls.close();
             self.with_tasks(Vec::clear);
-            self.shard.link.close();
+            self.shard.link.disconnect();
         })
     }
 }

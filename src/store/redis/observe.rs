@@ -47,9 +47,9 @@ pub(super) fn observe(shard: Arc<Shard>, hints: Arc<Hints>) -> AbortOnDropHandle
 
 /// One look.
 pub(super) async fn look(shard: &Shard) {
-    if shard.link.is_astray().await {
+    if shard.link.is_outdated().await {
         tracing::warn!(shard = %shard.name, "sentinel names another primary");
-        shard.link.leave();
+        shard.link.disconnect();
     }
     // Notes the time, too, so that a clock that goes back is seen.
     if let Err(error) = shard.identify().await {
@@ -73,7 +73,7 @@ pub(super) async fn look(shard: &Shard) {
     shard.condition.evicts(evicts(&info));
     if is_replica(&info) {
         tracing::error!(shard = %shard.name, "redis has become a read-only replica; its primary is looked for");
-        shard.link.leave();
+        shard.link.disconnect();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which Redis a store is on, and how it is opened: it is looked at, and its listeners begin.
+//! Opens a store: the Redis is checked, and the subscriptions begin.
 
 use std::sync::Arc;
 
@@ -14,32 +14,31 @@ use super::link::Link;
 use super::route::Route;
 use super::shard::Shard;
 use super::turns::Turns;
-use super::{CALLS_MAX, RedisStore, hear, observe};
+use super::{CALLS_MAX, RedisStore, observe, wake_ups};
 
 pub use super::check::OpenError;
 
-/// How to open a store.
+/// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The shard's name; a Redis that carries another one is refused.
     pub name: ShardName,
-    /// Where it is.
+    /// The address of its Redis.
     pub address: Address,
-    /// Anything but the system's clock is a test's, and goes before the clock of Redis.
+    /// A clock of a test takes precedence over the clock of Redis; the system's does not.
     pub clock: Clock,
-    /// Nonce of this replica, as in its claims: what others make of its leases is heard.
+    /// Nonce of this replica, as in its claims, for the events of its leases.
     pub owner: u32,
 }
 
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Connects, makes sure that this is the right Redis and a safe one, and begins to listen. A Redis that
-    /// does not answer, or not yet, is no reason to fail: its calls do until it is there, see
-    /// [`Store::condition`](crate::store::Store::condition).
+    /// Connects, checks that this is the right Redis and a safe one, and subscribes. A Redis that does not answer
+    /// yet is no error: calls fail until it does, see [`Store::condition`](crate::store::Store::condition).
     ///
     /// # Errors
-    /// [`OpenError`], when it is not a matter of time; at most the shard's name has been written then.
+    /// [`OpenError`], when it does not pass by itself; at most the shard's name has been written then.
     pub async fn open(config: Config) -> std::result::Result<RedisStore, OpenError> {
         let Config { name, address, clock, owner } = config;
         let route = Route::try_new(address.clone())?;
@@ -51,11 +50,11 @@ impl RedisStore {
         }
         let hints = Arc::new(Hints::new());
         let mut tasks = vec![
-            hear::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
+            wake_ups::listen(Arc::clone(&shard), Arc::clone(&hints)).await,
             observe::observe(Arc::clone(&shard), Arc::clone(&hints)),
         ];
         let sentinels = 0..shard.link.route().sentinels();
-        tasks.extend(sentinels.map(|nth| hear::follow(Arc::clone(&shard), nth)));
+        tasks.extend(sentinels.map(|nth| wake_ups::follow(Arc::clone(&shard), nth)));
         Ok(RedisStore {
             identity: Identity { name, address: address.to_string(), is_shared: true },
             owner,

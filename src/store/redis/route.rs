@@ -1,15 +1,19 @@
-//! From an address to the connections that may lead there. Behind Sentinel that is asked anew for every
-//! connection: whoever was the primary a moment ago may be none any more.
+//! From an address to the endpoints where its Redis may be, and why one of them refuses a connection. Behind Sentinel the
+//! endpoints are asked for before every new connection: the primary may have changed.
+//!
+//! Sockets, TLS and logins are redis-rs's. Ours are two questions on a connection of their own: redis-rs reports
+//! a time-out for a Redis without TLS, and a refused database or login for a sentinel.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use deadpool_redis::PoolError;
 use deadpool_redis::redis::io::tcp::TcpSettings;
 use deadpool_redis::redis::{
-    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _,
-    RedisConnectionInfo, RedisError, TlsCertificates,
+    self, AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo,
+    FromRedisValue, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, TlsCertificates,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -17,26 +21,28 @@ use tokio::time::Instant;
 
 use super::address::{Address, Tls};
 use super::url::{Endpoint, Host};
-use super::{OpenError, fault};
+use super::{OpenError, check, fault};
 
 /// Data that is not acknowledged for so long breaks the connection.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long a Redis without TLS may take to show itself.
+/// Time limit of the question whether a Redis has no TLS.
 const PLAIN_MAX: Duration = Duration::from_millis(500);
+/// Time limits of a single question: to connect, and to be answered.
+pub(super) const QUESTION_MAX: Duration = Duration::from_secs(1);
 
-/// How to reach one Redis.
+/// An address with what its connections need.
 pub(super) struct Route {
     pub(super) address: Address,
-    /// With TLS: what connections are like, but for the host.
+    /// With TLS: an address without a host that has the certificates.
     sample: Option<ConnectionAddr>,
-    /// Who was the primary until a sentinel said otherwise, and when.
+    /// The former primary, and the time at which a sentinel reported its end.
     pub(super) demoted: Mutex<Option<(Host, Instant)>>,
 }
 
 // === impl Route ===
 
 impl Route {
-    /// A route to an address; its certificates are read.
+    /// The route to an address; its certificates are read.
     ///
     /// # Errors
     /// [`OpenError::Tls`].
@@ -45,29 +51,25 @@ impl Route {
         Ok(Route { address, sample, demoted: Mutex::default() })
     }
 
-    /// Whether sentinels know the way.
-    pub(super) fn asks_sentinels(&self) -> bool {
-        self.sentinels() > 0
-    }
-
-    /// Where the Redis may be, the likeliest first.
+    /// The endpoints where the Redis may be, the likeliest first; at least one.
     ///
     /// # Errors
-    /// [`OpenError`], when no sentinel knows.
-    pub(super) async fn ways(&self) -> Result<Vec<ConnectionInfo>, OpenError> {
-        let places = match &self.address.endpoint {
-            Endpoint::Host(host) => vec![self.to_host(host)],
+    /// [`OpenError`], when no sentinel names a primary.
+    pub(super) async fn endpoints(&self) -> Result<Vec<ConnectionInfo>, OpenError> {
+        let addrs = match &self.address.endpoint {
+            Endpoint::Host(host) => vec![self.addr(host)],
             Endpoint::Socket(path) => vec![ConnectionAddr::Unix(path.clone())],
-            Endpoint::Sentinel { sentinels, primary, login } => {
-                let hosts = self.ask(sentinels, primary, login).await?;
-                hosts.iter().map(|host| self.to_host(host)).collect()
+            Endpoint::Sentinel { sentinels, primary } => {
+                let hosts = self.ask(sentinels, primary).await?;
+                hosts.iter().map(|host| self.addr(host)).collect()
             }
         };
-        let ways = places.into_iter().map(|place| self.way(place, &self.address.login));
-        ways.collect::<Result<_, _>>().map_err(unreachable)
+        let endpoints = addrs.into_iter().map(|addr| endpoint(addr, &self.address.login));
+        let endpoints = endpoints.collect::<Result<_, _>>();
+        endpoints.map_err(|error| fault::unreachable(&fault::text(&error)))
     }
 
-    /// How many sentinels there are.
+    /// The number of sentinels; 0 where the address names the Redis itself.
     pub(super) fn sentinels(&self) -> usize {
         match &self.address.endpoint {
             Endpoint::Sentinel { sentinels, .. } => sentinels.len(),
@@ -75,13 +77,8 @@ impl Route {
         }
     }
 
-    /// Whether that way leads to the host.
-    pub(super) fn is_at(&self, way: &ConnectionInfo, host: &Host) -> bool {
-        *way.addr() == self.to_host(host)
-    }
-
-    /// That host, reached as all of this address are.
-    pub(super) fn to_host(&self, host: &Host) -> ConnectionAddr {
+    /// The address of a host, with the TLS of this route.
+    pub(super) fn addr(&self, host: &Host) -> ConnectionAddr {
         let Host { name, port } = host.clone();
         match &self.sample {
             Some(ConnectionAddr::TcpTls { tls_params, .. }) => ConnectionAddr::TcpTls {
@@ -94,38 +91,81 @@ impl Route {
         }
     }
 
-    pub(super) fn way(
-        &self,
-        addr: ConnectionAddr,
-        login: &RedisConnectionInfo,
-    ) -> Result<ConnectionInfo, RedisError> {
-        let info = addr.into_connection_info()?;
-        Ok(info.set_redis_settings(login.clone()).set_tcp_settings(tcp_settings()))
+    /// A sentinel as an endpoint.
+    pub(super) fn sentinel(&self, host: &Host) -> Result<ConnectionInfo, RedisError> {
+        endpoint(self.addr(host), &self.address.sentinel_login)
     }
 }
 
-/// Whether TLS is expected there, and a Redis answers without. It takes the beginning of a handshake for that of a line
-/// as a rule, and waits for the end.
-pub(super) async fn answers_plainly(addr: &ConnectionAddr) -> bool {
+/// Small writes go out at once; a silent peer is noticed.
+fn endpoint(
+    addr: ConnectionAddr,
+    login: &RedisConnectionInfo,
+) -> Result<ConnectionInfo, RedisError> {
+    let settings = TcpSettings::default().set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(SILENCE_MAX);
+    let info = addr.into_connection_info()?;
+    Ok(info.set_redis_settings(login.clone()).set_tcp_settings(settings))
+}
+
+// === refusals ===
+
+/// Why the pool could not connect to an endpoint.
+pub(super) async fn refusal(error: &PoolError, endpoint: &ConnectionInfo) -> OpenError {
+    let PoolError::Backend(error) = error else {
+        return fault::unreachable(&error.to_string());
+    };
+    let refusal = fault::of_connecting(error, endpoint);
+    let may_be_sentinel = matches!(refusal, OpenError::Database(_) | OpenError::Login);
+    if has_no_tls(error, endpoint.addr()).await {
+        OpenError::NoTls
+    } else if may_be_sentinel && is_sentinel(endpoint).await {
+        OpenError::Sentinel
+    } else {
+        refusal
+    }
+}
+
+/// Whether a connection with TLS failed because the other side has none. A Redis without TLS takes the
+/// beginning of a handshake for that of a line and waits for its end: it is asked again in the clear.
+pub(super) async fn has_no_tls(error: &RedisError, addr: &ConnectionAddr) -> bool {
     let ConnectionAddr::TcpTls { host, port, .. } = addr else { return false };
+    if !error.is_timeout() {
+        return fault::is_plain(error);
+    }
     let ask = async {
         let mut socket = TcpStream::connect((host.as_str(), *port)).await?;
         socket.write_all(b"PING\r\n").await?;
         socket.read_u8().await
     };
-    // Said or refused, it is in the protocol of Redis.
+    // An answer or an error in the protocol of Redis.
     matches!(tokio::time::timeout(PLAIN_MAX, ask).await, Ok(Ok(b'+' | b'-')))
 }
 
-/// Small writes go out at once; a peer that has gone silent is noticed.
-fn tcp_settings() -> TcpSettings {
-    let settings = TcpSettings::default().set_nodelay(true);
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(SILENCE_MAX);
-    settings
+/// Whether a sentinel is at the endpoint: it has no databases, and users of its own.
+async fn is_sentinel(endpoint: &ConnectionInfo) -> bool {
+    let anonymous = endpoint.clone().set_redis_settings(RedisConnectionInfo::default());
+    let info = ask_once::<String>(anonymous, redis::cmd("INFO").arg("server")).await;
+    info.is_ok_and(|info| check::is_sentinel(&info))
 }
 
-/// A way to nowhere with the certificates of this address: redis takes them in no other form.
+/// Asks on a connection of its own.
+pub(super) async fn ask_once<T: FromRedisValue>(
+    endpoint: ConnectionInfo,
+    question: &Cmd,
+) -> Result<T, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(QUESTION_MAX))
+        .set_response_timeout(Some(QUESTION_MAX));
+    let client = Client::open(endpoint)?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+    question.query_async(&mut connection).await
+}
+
+// === certificates ===
+
+/// An address without a host that has these certificates: redis-rs takes them in no other form.
 fn with_certificates(tls: &Tls) -> Result<ConnectionAddr, OpenError> {
     let client_tls = match &tls.client {
         Some((cert, key)) => {
@@ -134,26 +174,36 @@ fn with_certificates(tls: &Tls) -> Result<ConnectionAddr, OpenError> {
         None => None,
     };
     let root_cert = tls.ca.as_deref().map(pem).transpose()?;
-    let nowhere =
+    let addr =
         ConnectionAddr::TcpTls { host: String::new(), port: 0, insecure: false, tls_params: None };
-    let built = Client::build_with_tls(nowhere, TlsCertificates { client_tls, root_cert });
-    match built {
-        Ok(client) => Ok(client.get_connection_info().addr().clone()),
-        Err(error) => Err(OpenError::Tls(error.to_string())),
-    }
+    let client = Client::build_with_tls(addr, TlsCertificates { client_tls, root_cert });
+    let client = client.map_err(|error| OpenError::Tls(error.to_string()))?;
+    Ok(client.get_connection_info().addr().clone())
 }
 
-/// A file that holds something in PEM: without, nobody would be trusted and nothing say why.
+/// A file that holds something in PEM. redis-rs takes one that does not for an empty list of authorities.
 fn pem(path: &Path) -> Result<Vec<u8>, OpenError> {
     let wrong = |why: String| OpenError::Tls(format!("{}: {why}", path.display()));
     let bytes =
         fs::read(path).map_err(|error| wrong(format!("it cannot be read: {}", error.kind())))?;
-    match bytes.windows(10).any(|window| window == b"-----BEGIN") {
-        true => Ok(bytes),
-        false => Err(wrong("it holds nothing in PEM".to_owned())),
+    if !bytes.windows(10).any(|window| window == b"-----BEGIN") {
+        return Err(wrong("it holds nothing in PEM".to_owned()));
     }
+    Ok(bytes)
 }
 
-fn unreachable(error: RedisError) -> OpenError {
-    OpenError::Unreachable(fault::in_words(&error))
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_none_of_tls_shows_that_there_is_no_tls() {
+        let text = "received corrupt message of type InvalidContentType";
+        let error = RedisError::from(io::Error::new(io::ErrorKind::InvalidData, text));
+        let addr = |url: &str| url.into_connection_info().unwrap().addr().clone();
+        assert!(has_no_tls(&error, &addr("rediss://h")).await);
+        assert!(!has_no_tls(&error, &addr("redis://h")).await);
+    }
 }

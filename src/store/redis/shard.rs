@@ -201,7 +201,7 @@ impl Shard {
     pub(super) async fn own_connection(&self) -> Result<deadpool_redis::Connection> {
         // Each time: what waiting for it means depends on the process that answers.
         let examine = async |connection: &mut Connection| self.examine(connection).await;
-        let own = self.link.own(examine).await;
+        let own = self.link.connect(None, examine).await;
         own.map_err(|error| Error::Unavailable(error.to_string()))
     }
 
@@ -251,7 +251,7 @@ impl Shard {
         let info = told.map_err(|error| fault::of_info(&error))?;
         match check::check(&info) {
             // Sentinel names a new primary a moment before that one knows.
-            Err(OpenError::Replica) if self.link.route().asks_sentinels() => {
+            Err(OpenError::Replica) if self.link.route().sentinels() > 0 => {
                 let text = "the primary that sentinel names is a replica, a failover is under way";
                 return Err(OpenError::Unreachable(text.to_owned()));
             }

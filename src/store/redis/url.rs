@@ -1,25 +1,29 @@
-//! Takes the url of a Redis apart. What is wrong with one is told by the part, and nothing of it is quoted.
+//! Parses the URL of a Redis. The url parser of redis-rs decodes hosts, users and passwords. The split into parts is ours:
+//! redis-rs has no form for several sentinels, ignores an unknown query, takes `#insecure` as a request to check no
+//! certificate, and does not name the part that is wrong.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use deadpool_redis::redis::{
-    ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, parse_redis_url,
+    ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, parse_redis_url,
 };
 
-/// Who a client is that gives no name.
+/// The user of a client that gives no name.
 pub(super) const DEFAULT_USER: &str = "default";
-/// Where Sentinel listens unless told otherwise.
+/// The default port of Redis.
+const REDIS_PORT: u16 = 6_379;
+/// The default port of Sentinel.
 pub(super) const SENTINEL_PORT: u16 = 26_379;
 
-/// How the urls of each scheme are written.
+/// The form of the urls of each scheme.
 const PLAIN: &str = "redis://[[user]:password@]host[:port][/database]";
 const TLS: &str = "rediss://[user:password@]host[:port][/database]";
 const SOCKET: &str = "redis+unix:///path[?db=database&user=user&pass=password]";
 const SENTINEL: &str = "redis+sentinel://[user:password@]host[:port],host[:port]/primary[/database]\
                         [?sentinel_user=user&sentinel_password=password]";
 
-/// What may be wrong with a url.
+/// The mistakes in a url.
 const SLASHES: &str = "no // follows its scheme";
 const LOGIN: &str = "its user or password has a character that must be percent-encoded: \
                      % is %25, / is %2F, ? is %3F, # is %23";
@@ -33,20 +37,15 @@ const SOCKET_PATH: &str = "its path is missing, or a host stands in front of it"
 const PRIMARY: &str =
     "the name of its primary is missing, or has more than letters, digits, ., - and _";
 
-/// What ends the place within a url.
-const ENDS: [char; 3] = ['/', '?', '#'];
-
-/// The parts of a url that say where.
-#[derive(Clone)]
+/// The place that a url names.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Endpoint {
     Host(Host),
     Socket(PathBuf),
-    /// Whoever the sentinels say is the primary of that name.
+    /// The primary that the sentinels name.
     Sentinel {
         sentinels: Vec<Host>,
         primary: String,
-        /// The user and password of the sentinels themselves.
-        login: RedisConnectionInfo,
     },
 }
 
@@ -64,172 +63,150 @@ pub struct InvalidAddress {
     wrong: &'static str,
 }
 
+/// A parsed part, or the mistake in it.
+type Parsed<T> = Result<T, &'static str>;
+
 // === impl Host ===
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.contains(':') {
-            true => write!(f, "[{}]:{}", self.name, self.port),
-            false => write!(f, "{}:{}", self.name, self.port),
+        if self.name.contains(':') {
+            write!(f, "[{}]:{}", self.name, self.port)
+        } else {
+            write!(f, "{}:{}", self.name, self.port)
         }
     }
 }
 
-// === parts of urls ===
+// === urls ===
 
-/// What its result is, or the part that is wrong.
-type Parsed<T> = Result<T, &'static str>;
+/// The endpoint of a url, the login there, and the login at the sentinels.
+type Parts = (Endpoint, RedisConnectionInfo, RedisConnectionInfo);
 
-/// Where it leads, and who asks there.
-type Found = Parsed<(Endpoint, RedisConnectionInfo)>;
-
-/// Reads a url of any scheme.
-pub(super) fn read(url: &str) -> Result<(Endpoint, RedisConnectionInfo), InvalidAddress> {
-    let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
-    let (form, found) = match scheme {
-        "redis" => (PLAIN, host(url)),
-        "rediss" => (TLS, host(url)),
+/// Parses a url of any scheme.
+pub(super) fn parse(url: &str) -> Result<Parts, InvalidAddress> {
+    let (form, parts) = match url.split_once(':').map_or(url, |(scheme, _)| scheme) {
+        "redis" => (PLAIN, plain(url)),
+        "rediss" => (TLS, plain(url)),
         "redis+unix" => (SOCKET, socket(url)),
         _ => (SENTINEL, sentinels(url)),
     };
-    let (endpoint, login) = found.map_err(|wrong| {
-        let is_raw = scheme != "redis+unix" && has_raw_login(url);
-        InvalidAddress { form, wrong: if is_raw { LOGIN } else { wrong } }
-    })?;
-    Ok((endpoint, with_user(login)))
+    let (endpoint, mut login, of_sentinels) =
+        parts.map_err(|wrong| InvalidAddress { form, wrong })?;
+    // With the name every kind of connection checks the password in the same way: where the default user has none,
+    // AUTH without a name fails, and HELLO does not.
+    if login.username().is_none() && login.password().is_some() {
+        login = login.set_username(DEFAULT_USER);
+    }
+    Ok((endpoint, login, of_sentinels))
 }
 
-/// `redis://…` and `rediss://…`. A query or a fragment means something that would be ignored here, or
-/// asks for certificates to be ignored.
-fn host(url: &str) -> Found {
-    let parsed = parse_redis_url(url).filter(|parsed| !parsed.cannot_be_a_base());
-    let parsed = parsed.ok_or_else(|| unreadable(url))?;
-    if parsed.query().is_some() {
-        return Err(QUERY);
-    }
-    if parsed.fragment().is_some() {
-        return Err(FRAGMENT);
-    }
-    let info = parsed.into_connection_info().map_err(|error| of_parts(&error, HOST))?;
-    let endpoint = match info.addr() {
-        ConnectionAddr::Tcp(name, port)
-        | ConnectionAddr::TcpTls { host: name, port, insecure: false, .. } => {
-            Endpoint::Host(Host { name: name.clone(), port: *port })
-        }
-        _ => return Err(HOST),
-    };
-    Ok((endpoint, login(info.redis_settings())?))
+fn plain(url: &str) -> Parsed<Parts> {
+    let Split { user, hosts, path, query } = split(url, "://")?;
+    let endpoint = Endpoint::Host(host(hosts, REDIS_PORT)?);
+    let [] = values(query, [])?;
+    Ok((endpoint, user_info(user)?.set_db(database(path)?), RedisConnectionInfo::default()))
 }
 
-fn socket(url: &str) -> Found {
+fn socket(url: &str) -> Parsed<Parts> {
     let parsed = parse_redis_url(url).ok_or(SOCKET_PATH)?;
-    let known = |(key, _): (_, _)| matches!(&key as &str, "db" | "user" | "pass");
     if parsed.fragment().is_some() {
         return Err(FRAGMENT);
     }
-    if !parsed.query_pairs().all(known) {
-        return Err(QUERY);
-    }
-    let info = parsed.into_connection_info().map_err(|error| of_parts(&error, SOCKET_PATH))?;
-    match info.addr() {
-        ConnectionAddr::Unix(path) if path.file_name().is_some() => {
-            Ok((Endpoint::Socket(path.clone()), login(info.redis_settings())?))
-        }
-        _ => Err(SOCKET_PATH),
-    }
+    let query = parsed.query().unwrap_or_default();
+    let [db, user, password] = values(query, ["db", "user", "pass"])?;
+    let path = parsed.to_file_path().ok().filter(|path| path.file_name().is_some());
+    let login = login(user, password)?.set_db(database(&db.unwrap_or_default())?);
+    Ok((Endpoint::Socket(path.ok_or(SOCKET_PATH)?), login, RedisConnectionInfo::default()))
 }
 
-fn sentinels(url: &str) -> Found {
-    let (_, rest) = url.split_once("+sentinel://").ok_or(SLASHES)?;
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let (authority, path) = rest.split_once('/').ok_or(PRIMARY)?;
-    let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let (primary, database) = path.split_once('/').unwrap_or((path, ""));
-    if primary.is_empty() || !primary.bytes().all(is_of_a_name) {
+fn sentinels(url: &str) -> Parsed<Parts> {
+    let Split { user, hosts, path, query } = split(url, "+sentinel://")?;
+    let (primary, db) = path.split_once('/').unwrap_or((path, ""));
+    // The characters that Sentinel allows.
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if primary.is_empty() || !primary.bytes().all(is_allowed) {
         return Err(PRIMARY);
     }
-    let at = if user.is_empty() { "" } else { "@" };
-    let (_, login) = host(&format!("redis://{user}{at}host/{database}"))?;
-    let sentinels = hosts.split(',').map(sentinel).collect::<Result<Vec<_>, _>>()?;
-    let endpoint = Endpoint::Sentinel {
-        sentinels,
-        primary: primary.to_owned(),
-        login: sentinel_login(query)?,
-    };
-    Ok((endpoint, login))
+    let sentinels =
+        hosts.split(',').map(|text| host(text, SENTINEL_PORT)).collect::<Parsed<_>>()?;
+    let endpoint = Endpoint::Sentinel { sentinels, primary: primary.to_owned() };
+    let [sentinel_user, password] = values(query, ["sentinel_user", "sentinel_password"])?;
+    Ok((endpoint, user_info(user)?.set_db(database(db)?), login(sentinel_user, password)?))
 }
 
-/// What Sentinel allows in the name of a primary.
-fn is_of_a_name(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
+/// The parts of a url that begins with hosts.
+struct Split<'a> {
+    user: &'a str,
+    hosts: &'a str,
+    path: &'a str,
+    query: &'a str,
 }
 
-fn sentinel(text: &str) -> Parsed<Host> {
-    let url = format!("redis://{text}");
-    let port = parse_redis_url(&url).and_then(|parsed| parsed.port()).unwrap_or(SENTINEL_PORT);
-    match host(&url)? {
-        (Endpoint::Host(host), login) if login.password().is_none() => Ok(Host { port, ..host }),
+fn split<'a>(url: &'a str, mark: &str) -> Parsed<Split<'a>> {
+    let (_, rest) = url.split_once(mark).ok_or(SLASHES)?;
+    // One of these characters in a password that is not encoded leaves the @ behind it. Two urls in a row are
+    // another mistake.
+    let first = rest.split("?sentinel_").next().unwrap_or_default();
+    let is_raw = first.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@'));
+    if is_raw && !rest.contains("://") {
+        return Err(LOGIN);
+    }
+    if rest.contains('#') {
+        return Err(FRAGMENT);
+    }
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+    Ok(Split { user, hosts, path, query })
+}
+
+fn host(text: &str, default_port: u16) -> Parsed<Host> {
+    let url = parse_redis_url(&format!("redis://{text}"));
+    let port = url.as_ref().and_then(|url| url.port()).unwrap_or(default_port);
+    let info = url.and_then(|url| url.into_connection_info().ok());
+    if let Some(ConnectionAddr::Tcp(name, _)) = info.as_ref().map(ConnectionInfo::addr) {
+        return Ok(Host { name: name.clone(), port });
+    }
+    match text.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => Err(PORT),
         _ => Err(HOST),
     }
 }
 
-fn sentinel_login(query: &str) -> Parsed<RedisConnectionInfo> {
-    let parsed = parse_redis_url(&format!("redis://host/?{query}")).ok_or(QUERY)?;
-    if parsed.fragment().is_some() {
-        return Err(FRAGMENT);
-    }
-    let mut pairs = parsed.query_pairs();
-    let whole =
-        pairs.try_fold(RedisConnectionInfo::default(), |login, (key, value)| match &key as &str {
-            "sentinel_user" => Some(login.set_username(value)),
-            "sentinel_password" => Some(login.set_password(value)),
-            _ => None,
-        });
-    login(&whole.ok_or(QUERY)?)
+fn user_info(text: &str) -> Parsed<RedisConnectionInfo> {
+    let url = parse_redis_url(&format!("redis://{text}@host")).ok_or(LOGIN)?;
+    let info = url.into_connection_info().map_err(|_| LOGIN)?;
+    login(info.redis_settings().username(), info.redis_settings().password())
 }
 
-/// Which part of a url is wrong that has all of them; `place`: the one that says where.
-fn of_parts(error: &RedisError, place: &'static str) -> &'static str {
-    let text = error.to_string();
-    let parts = [("UTF-8", LOGIN), ("database", DATABASE)];
-    parts.into_iter().find(|(word, _)| text.contains(word)).map_or(place, |(_, part)| part)
-}
-
-/// Which part of a url is wrong that cannot be taken apart.
-fn unreadable(url: &str) -> &'static str {
-    let Some((_, rest)) = url.split_once("://") else { return SLASHES };
-    let authority = rest.split(ENDS).next().unwrap_or_default();
-    let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
-    match place.rsplit_once(':') {
-        Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => PORT,
-        _ => HOST,
+/// Redis would take a user without a password for the default one.
+fn login<T: AsRef<str>>(user: Option<T>, password: Option<T>) -> Parsed<RedisConnectionInfo> {
+    let login = RedisConnectionInfo::default();
+    match (user, password) {
+        (None, None) => Ok(login),
+        (None, Some(password)) => Ok(login.set_password(password)),
+        (Some(user), Some(password)) => Ok(login.set_username(user).set_password(password)),
+        (Some(_), None) => Err(NO_PASSWORD),
     }
 }
 
-/// Whether a password seems to go on behind what ends the place: one of these characters stands in it as it is.
-fn has_raw_login(url: &str) -> bool {
-    // Two urls in a row are another mistake.
-    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-    if rest.contains("://") {
-        return false;
+fn database(text: &str) -> Parsed<i64> {
+    match text.trim_matches('/') {
+        "" => Ok(0),
+        number => number.parse::<u32>().map(i64::from).map_err(|_| DATABASE),
     }
-    let before_sentinels = rest.split("?sentinel_").next().unwrap_or_default();
-    before_sentinels.split_once(ENDS).is_some_and(|(_, behind)| behind.contains('@'))
 }
 
-/// A password alone is the default user's. With the name it is checked in one way by whatever kind of connection:
-/// AUTH fails without it where that user has no password, and HELLO does not.
-fn with_user(login: RedisConnectionInfo) -> RedisConnectionInfo {
-    let is_bare = login.username().is_none() && login.password().is_some();
-    if is_bare { login.set_username(DEFAULT_USER) } else { login }
-}
-
-/// A user without a password is a slip: Redis would take it for the default one.
-fn login(info: &RedisConnectionInfo) -> Parsed<RedisConnectionInfo> {
-    if info.username().is_some() && info.password().is_none() {
-        return Err(NO_PASSWORD);
+/// The decoded values of a query that has no other keys.
+fn values<const N: usize>(query: &str, keys: [&str; N]) -> Parsed<[Option<String>; N]> {
+    let url = parse_redis_url(&format!("redis://host/?{query}")).ok_or(QUERY)?;
+    let mut values = [const { None }; N];
+    for (key, value) in url.query_pairs() {
+        let at = keys.iter().position(|known| *known == key).ok_or(QUERY)?;
+        values[at] = Some(value.into_owned());
     }
-    if info.db() < 0 { Err(DATABASE) } else { Ok(info.clone()) }
+    Ok(values)
 }
 
 #[cfg(test)]
@@ -280,7 +257,7 @@ mod tests {
             ("redis+sentinel://a/ma in", PRIMARY),
             ("h:6379", SLASHES),
         ] {
-            let error = read(url).err().unwrap();
+            let error = parse(url).err().unwrap();
             assert_eq!(error.wrong, part, "{url}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
