@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use ringq::domain::credit::Credit;
+use ringq::domain::credit::{Amount, Credit};
 use ringq::domain::lifecycle::{Cause, Standing, lease_end};
 use ringq::domain::{
     JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
@@ -93,17 +93,18 @@ fn receipt_decode() -> impl FnMut() {
     }
 }
 
-/// A delivery taken into the credit of a busy stream, and given back.
+/// Takes a job into the credit of a busy stream, and releases it.
 fn credit_grant_release() -> impl FnMut() {
-    let mut credit = Credit::new(2 * HELD, 64 << 20);
-    (0..HELD).for_each(|n| credit.grant(Token(1 << 32 | u64::from(n)), 100, ()));
+    let mut credit = Credit::new(Amount { jobs: 2 * HELD, bytes: 64 << 20 }, u64::MAX);
+    let cost = Amount::of_job(100);
+    (0..HELD).for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), cost, ()));
     let mut next = 0;
     move || {
         // Another one each time: hash tables have random seeds, so that no token costs the same twice.
         next += 1;
         let token = Token(2 << 32 | next);
-        credit.grant(black_box(token), 100, ());
-        black_box((credit.jobs_free(), credit.bytes_free()));
+        credit.hold(black_box(token), cost, ());
+        black_box(credit.free());
         black_box(credit.release(black_box(token)));
     }
 }

@@ -11,14 +11,15 @@ use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::domain::credit::{Amount, Counted};
 use crate::domain::{StreamId, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{Adopt, Adoptee, Lease, LeaseRef, Tied};
+use crate::store::{Adopt, Adoptee, Lease, Tied};
 
 use super::adoptions::{FirstLook, From, Search};
-use super::ledger::{Adopted, Held, Loose, Over};
+use super::ledger::{Adopted, Held, Over, ShardLease};
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{detach, orphans, watch};
@@ -107,8 +108,8 @@ impl Adopter<'_> {
                 let tokens: Vec<_> = moved.map(|(token, _)| token).collect();
                 let origin = from.stream_id();
                 let mut adopted = self.streams.hand_over(&from, &tokens);
-                for Adopted { held, .. } in &mut adopted {
-                    held.origin.get_or_insert(origin);
+                for Adopted { counted, .. } in &mut adopted {
+                    counted.lease.origin.get_or_insert(origin);
                 }
                 return self.take_in(&heir, adopted).await;
             }
@@ -126,8 +127,8 @@ impl Adopter<'_> {
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
         let spoken_for = ledger.broke.map(|at| skew.there(at.minus(limit::EXTEND_BEFORE_BREAK)));
-        let adoptee = |(loose, was_adopted): (Loose, bool)| Adoptee {
-            tied: Tied { lease: loose.lease, stream: from.stream_id() },
+        let adoptee = |(held, was_adopted): (ShardLease, bool)| Adoptee {
+            tied: Tied { lease: held.lease, stream: from.stream_id() },
             since: spoken_for.filter(|_| !(is_unheard && was_adopted)),
         };
         ledger.sent_on(self.shard.index()).into_iter().map(adoptee).collect()
@@ -191,9 +192,9 @@ impl Adopter<'_> {
                 let taken = taken.into_iter().map(|lease| {
                     let origin = Some(lease.stream_id());
                     let deadline = read.plus(lease.deadline.since(lease.now));
-                    let held =
-                        Held { key: lease.key, shard, since: None, deadline, sent: true, origin };
-                    Adopted { token: lease.token, bytes: Some(lease.bytes), held }
+                    let held = Held { key: lease.key, shard, since: None, deadline, origin };
+                    let counted = Counted::sent(Amount::of_job(lease.bytes), held);
+                    Adopted { token: lease.token, counted }
                 });
                 self.take_in(&heir, taken.collect()).await;
             } else {
@@ -221,15 +222,11 @@ impl Adopter<'_> {
             return;
         }
         let shard = self.shard.index();
-        let loose = |adopted: &Adopted| Loose {
-            shard,
-            lease: LeaseRef { key: adopted.held.key.clone(), token: adopted.token },
-            deadline: adopted.held.deadline,
-        };
-        let leases: Vec<Loose> = adopted.iter().map(loose).collect();
+        let lease = |adopted: &Adopted| adopted.counted.lease.lease(adopted.token);
+        let leases: Vec<ShardLease> = adopted.iter().map(lease).collect();
         let (stream, jobs) = (heir.name(), leases.len());
         tracing::debug!(shard = %self.shard.name(), stream, jobs, "a stream adopts leases");
-        let unsure = leases.iter().map(|loose| (heir.id(), loose.lease.clone())).collect();
+        let unsure = leases.iter().map(|held| (heir.id(), held.lease.clone())).collect();
         let over = self.streams.adopt(heir, adopted);
         let unsure = watch::Question::about(unsure);
         watch::ask(self.scheduler.clone(), Arc::clone(self.streams), shard, unsure).await;

@@ -1,12 +1,13 @@
-//! What a feed says to its shard.
+//! What a feed asks its shard for.
 
 use std::sync::Arc;
 
+use crate::domain::credit::Share;
 use crate::store::{Ask, Taker};
 
 use super::TopicPattern;
 use super::board::{Asked, Plan};
-use super::ledger::{Mode, Share};
+use super::ledger::Mode;
 use super::stream::Stream;
 
 /// Whether the stream means topics that it does not name.

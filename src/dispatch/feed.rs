@@ -264,7 +264,7 @@ impl Feed {
 
     fn finish(&self, outcome: Outcome) {
         self.streams.give_back(outcome.refused);
-        for (stream, feeds) in outcome.rouse {
+        for (stream, feeds) in outcome.wake_feeds {
             feeds.into_iter().for_each(|feed| self.streams.mailboxes[feed].post(&stream));
         }
         outcome.look_at.into_iter().for_each(|at| self.streams.alarm.by(at));

@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 
 use super::adoptions::{FIRST_LOOK_MAX, FirstLook, Search};
 use super::feed::Feed;
-use super::ledger::{Loose, Mode};
+use super::ledger::{Mode, ShardLease};
 use super::orphans::Broken;
 use super::stream::Stream;
 use super::streams::Streams;
@@ -202,10 +202,10 @@ impl Drop for Hub {
     }
 }
 
-fn by_shard(leases: Vec<Loose>) -> BTreeMap<usize, Vec<Loose>> {
-    let mut by_shard: BTreeMap<usize, Vec<Loose>> = BTreeMap::new();
-    for loose in leases {
-        by_shard.entry(loose.shard).or_default().push(loose);
+fn by_shard(leases: Vec<ShardLease>) -> BTreeMap<usize, Vec<ShardLease>> {
+    let mut by_shard: BTreeMap<usize, Vec<ShardLease>> = BTreeMap::new();
+    for lease in leases {
+        by_shard.entry(lease.shard).or_default().push(lease);
     }
     by_shard
 }

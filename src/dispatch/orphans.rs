@@ -16,7 +16,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{Lease, LeaseRef, Refused, Tied};
 
-use super::ledger::Loose;
+use super::ledger::ShardLease;
 use super::silent::Silence;
 
 /// First and longest pause after a failed call.
@@ -48,7 +48,7 @@ pub(super) struct Broken {
 pub(super) async fn of_stream(
     scheduler: Scheduler,
     shard: Shard,
-    sent: Vec<Loose>,
+    sent: Vec<ShardLease>,
     Broken { stream, at: broke, alive }: Broken,
     stop: CancellationToken,
 ) {
@@ -91,11 +91,11 @@ impl<'a> Orphans<'a> {
     }
 
     /// The leases among `sent` that still run.
-    async fn read(&self, sent: Vec<Loose>) -> Vec<Lease> {
+    async fn read(&self, sent: Vec<ShardLease>) -> Vec<Lease> {
         let mut found = Vec::with_capacity(sent.len());
         for part in sent.chunks(limit::PART_MAX) {
-            let refs: Vec<LeaseRef> = part.iter().map(|loose| loose.lease.clone()).collect();
-            let last = part.iter().map(|loose| loose.deadline).max().unwrap_or(Time::MAX);
+            let refs: Vec<LeaseRef> = part.iter().map(|held| held.lease.clone()).collect();
+            let last = part.iter().map(|held| held.deadline).max().unwrap_or(Time::MAX);
             let read = self.repeat(last, || self.shard.leases(refs.clone()));
             found.extend(read.await.unwrap_or_default().into_iter().flatten());
         }

@@ -79,8 +79,8 @@ impl Outbox {
         let now = self.hub.now();
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
-        if taken.rouse {
-            self.hub.streams.rouse(&self.stream);
+        if taken.wake_feeds {
+            self.hub.streams.wake_feeds(&self.stream);
         }
         if taken.jobs.is_empty() && taken.revocations.is_empty() && !taken.draining {
             return None;

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::domain::limit;
 
 use super::hub::Hub;
-use super::ledger::{Harvest, Loose, Mode, Unsent};
+use super::ledger::{Mode, PullProgress, ShardLease, Unsent};
 use super::stream::Stream;
 use super::{Delivery, OpenError, StreamOptions, TopicPattern};
 
@@ -47,7 +47,7 @@ pub struct PullOptions {
 pub struct Handover {
     hub: Arc<Hub>,
     stream: Arc<Stream>,
-    leases: Vec<Loose>,
+    leases: Vec<ShardLease>,
     done: AtomicBool,
     /// The place of the pull among streams and pulls: it is free when the answer was read or dropped.
     _place: Option<OwnedSemaphorePermit>,
@@ -73,19 +73,19 @@ pub(super) async fn pull(
     let mut gathering = pin!(None);
     let deliveries = poll_fn(|cx| {
         pull.stream.register(cx.waker());
-        // Asked before it is looked for: what was granted before the last answer must not be missed.
-        let harvest = pull.stream.ledger().harvest();
+        // Read before the time: what was granted before the last answer must not be missed.
+        let progress = pull.stream.ledger().progress();
         let mut over = patience.as_mut().poll(cx).is_ready();
-        over |= match harvest {
-            Harvest::Nothing => false,
-            Harvest::Exhausted => wait.is_zero(),
-            Harvest::Some => {
+        over |= match progress {
+            PullProgress::Nothing => false,
+            PullProgress::Exhausted => wait.is_zero(),
+            PullProgress::Some => {
                 if gathering.is_none() {
                     gathering.set(Some(tokio::time::sleep(GATHER_MAX)));
                 }
                 gathering.as_mut().as_pin_mut().is_some_and(|timer| timer.poll(cx).is_ready())
             }
-            Harvest::All => true,
+            PullProgress::All => true,
         };
         if over { Poll::Ready(pull.take()) } else { Poll::Pending }
     });
@@ -119,11 +119,11 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 
 impl Pull {
     /// What there is, and the leases of it.
-    fn take(&self) -> (Vec<Delivery>, Vec<Loose>) {
+    fn take(&self) -> (Vec<Delivery>, Vec<ShardLease>) {
         let now = self.hub.now();
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
-        let leases = taken.jobs.iter().map(Unsent::to_loose).collect();
+        let leases = taken.jobs.iter().map(Unsent::lease).collect();
         let deliveries = self.stream.batch(taken, now).deliveries;
         self.hub.count(&deliveries, "pull");
         (deliveries, leases)

@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
+use crate::domain::credit::Share;
 use crate::domain::{Receipt, ShardName, StreamId, Time, Token};
 use crate::metrics::Metrics;
 use crate::scheduler::Revoked;
 use crate::store::Leased;
 
 use super::ledger::{
-    Adopted, Granted, Held, Ledger, Look, Loose, Mode, Origin, Over, Phase, Remains, Revocation,
-    Share, Taken, Want,
+    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Revocation,
+    ShardLease, Taken,
 };
 use super::{Batch, Delivery, StreamOptions, Worker};
 
@@ -43,8 +44,8 @@ pub(super) struct Home {
 /// What follows from credit that came back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Freed {
-    /// The feeds must hear of it.
-    pub(super) rouse: bool,
+    /// Feeds that wait for credit are to be woken.
+    pub(super) wake_feeds: bool,
     /// The stream takes no more jobs, and no worker holds any of its leases.
     pub(super) done: bool,
 }
@@ -59,7 +60,7 @@ impl Stream {
         mode: Mode,
         opened: Time,
     ) -> Stream {
-        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len()).shared(home.shared));
+        let ledger = Mutex::new(Ledger::new(&options, mode, home.shards.len(), home.shared));
         Stream { id, home, options, mode, opened, ledger, transport: AtomicWaker::new() }
     }
 
@@ -148,7 +149,11 @@ impl Stream {
 
     // --- for the feeds
 
-    pub(super) fn reserve(&self, feed: usize, choose: impl FnOnce(Want) -> Share) -> Option<Share> {
+    pub(super) fn reserve(
+        &self,
+        feed: usize,
+        choose: impl FnOnce(Share) -> Share,
+    ) -> Option<Share> {
         self.ledger().reserve(feed, choose)
     }
 
@@ -163,9 +168,9 @@ impl Stream {
         granted
     }
 
-    /// See [`Ledger::doze`].
-    pub(super) fn doze(&self, feed: usize, share: Share, now: Time) -> Option<Time> {
-        self.ledger().doze(feed, share, now)
+    /// Makes a feed wait for credit: [`Ledger::wait_for_credit`].
+    pub(super) fn wait_for_credit(&self, feed: usize, share: Share, now: Time) -> Option<Time> {
+        self.ledger().wait_for_credit(feed, share, now)
     }
 
     /// Whether it is a pull, which is answered when there is nothing.
@@ -248,7 +253,7 @@ impl Stream {
     }
 
     /// See [`Ledger::drain`].
-    pub(super) fn drain(&self) -> Vec<Loose> {
+    pub(super) fn drain(&self) -> Vec<ShardLease> {
         let unsent = self.ledger().drain();
         self.transport.wake();
         unsent
@@ -306,6 +311,6 @@ impl Stream {
 impl Freed {
     fn of(ledger: &mut Ledger) -> Freed {
         let done = ledger.phase != Phase::Open && ledger.sent_in_flight() == 0;
-        Freed { rouse: ledger.rouse(), done }
+        Freed { wake_feeds: ledger.wake_feeds(), done }
     }
 }

@@ -93,11 +93,11 @@ async fn look(streams: &Streams, now: Time, shards: usize) -> Vec<Question> {
             tracing::info!(stream, jobs, "jobs go back from a stream that does not read");
         }
         streams.give_back(look.stale);
-        if look.starved {
+        if look.check_credit {
             questions.iter_mut().for_each(|question| question.streams.push(Arc::clone(&stream)));
         } else {
-            for loose in look.unsure {
-                questions[loose.shard].leases.push((stream.id(), loose.lease));
+            for unsure in look.unsure {
+                questions[unsure.shard].leases.push((stream.id(), unsure.lease));
             }
         }
         tokio::task::yield_now().await;

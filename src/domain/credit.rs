@@ -1,112 +1,643 @@
-//! How much a stream may hold: jobs and bytes handed to it and not yet settled.
+//! The credit of a stream: how many jobs, and how many of their bytes, it may hold.
+//!
+//! A job takes credit from the answer of the claim that leased it until its lease ends: one of the stream's jobs, and
+//! the bytes of its payload, headers and checkpoint. A claim reserves a [`Share`] before it asks its shard and returns
+//! it with the answer, so held and reserved credit together stay within both limits. Every end of a lease frees its
+//! credit, once: a settle, a revocation, a job that goes back unsent. There are two exceptions to the limits. A job
+//! larger than the bytes that are free comes alone, by an oversize share, while nothing is held or reserved. Adopted leases count in
+//! full, even beyond the limits; nothing is claimed until enough of them have ended. Two more bounds apply to claims:
+//! jobs that wait for the transport hold at most [`limit::PREFETCH_BYTES_MAX`], and a stream that ends after a number of jobs claims
+//! no more than that (a job that goes back unsent does not count). A lease that its worker settled while its
+//! shard was down is *owed*: it takes no credit and stays here until the shard knows; at most as many
+//! are owed as may be held.
+//!
+//! Free credit is divided by [`Share::split`] over the shards that may have jobs and the stream's awake topics on each: jobs rounded up, so
+//! that a small credit reaches a claim whole, bytes rounded down. [`Credit::reserve`] cuts each share to what is free by then, so the
+//! shares of all shards together never exceed it.
+//!
+//! Every job costs 1 of the jobs. Another cost would be counted here, in [`Amount::of_job`], and in the claim, which
+//! subtracts from its takers what each `Leased` costs.
 
 use std::collections::hash_map::Entry;
 
 use foldhash::{HashMap, HashMapExt as _};
 
+use super::limit;
 use super::receipt::Token;
 
-/// The credit of one stream. What is held never exceeds the limits, except that a single job larger
-/// than the whole byte limit is held alone.
+/// Jobs and bytes: a limit, or what leases or reservations take of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Jobs.
+    pub jobs: u32,
+    /// Bytes of payload, headers and checkpoint.
+    pub bytes: u64,
+}
+
+/// Credit that a claim reserves, or that is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Jobs at most.
+    pub jobs: u32,
+    /// Bytes of these jobs at most.
+    pub bytes: u64,
+    /// The first job may exceed `bytes`: nothing is held or reserved.
+    pub oversize: bool,
+}
+
+/// The credit of one stream, with the leases that take it.
 #[derive(Debug)]
 pub struct Credit<T> {
-    jobs_max: u32,
-    bytes_max: u64,
-    held: HashMap<Token, (u64, T)>,
-    bytes: u64,
+    max: Amount,
+    /// Jobs in the life of the stream.
+    total_max: u64,
+    leases: HashMap<Token, Counted<T>>,
+    reserved: Amount,
+    unsent: Amount,
+    sent: Amount,
+    owed: Amount,
+    /// Jobs sent so far, adopted ones not included.
+    delivered: u64,
+}
+
+/// A lease and what it takes of a credit.
+#[derive(Debug)]
+pub struct Counted<T> {
+    cost: Amount,
+    stage: Stage,
+    /// The lease.
+    pub lease: T,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Claimed; its job waits for the transport.
+    Unsent,
+    /// A worker has its job.
+    Sent,
+    /// Its worker has settled it, and its shard does not know. Takes no credit.
+    Owed,
+}
+
+/// One of `ways` equal parts of `jobs`, rounded up.
+#[must_use]
+pub fn part(jobs: u32, ways: usize) -> u32 {
+    jobs.div_ceil(u32::try_from(ways.max(1)).unwrap_or(u32::MAX))
+}
+
+// === impl Amount ===
+
+impl Amount {
+    /// The cost of a job with so many bytes.
+    #[must_use]
+    pub const fn of_job(bytes: u64) -> Amount {
+        Amount { jobs: 1, bytes }
+    }
+
+    fn plus(self, other: Amount) -> Amount {
+        Amount {
+            jobs: self.jobs.saturating_add(other.jobs),
+            bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    fn minus(self, other: Amount) -> Amount {
+        Amount {
+            jobs: self.jobs.saturating_sub(other.jobs),
+            bytes: self.bytes.saturating_sub(other.bytes),
+        }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    /// One of `ways` equal parts. No part but the whole is oversize.
+    #[must_use]
+    pub fn split(self, ways: usize) -> Share {
+        let ways = ways.max(1);
+        Share {
+            jobs: part(self.jobs, ways),
+            bytes: (self.bytes / ways as u64).max(1),
+            oversize: self.oversize && ways == 1,
+        }
+    }
+
+    /// Whether a job that did not fit `other` may fit this one.
+    #[must_use]
+    pub fn exceeds(self, other: Share) -> bool {
+        self.bytes > other.bytes || self.oversize && !other.oversize
+    }
+
+    /// The part that both have: what exceeds either exceeds it.
+    #[must_use]
+    pub fn least(self, other: Share) -> Share {
+        Share {
+            jobs: self.jobs.min(other.jobs),
+            bytes: self.bytes.min(other.bytes),
+            oversize: self.oversize && other.oversize,
+        }
+    }
+
+    fn amount(self) -> Amount {
+        Amount { jobs: self.jobs, bytes: self.bytes }
+    }
 }
 
 // === impl Credit ===
 
 impl<T> Credit<T> {
-    /// A credit of so many jobs and bytes, nothing held.
+    /// A credit of `max`, nothing held, for a stream of `total_max` jobs.
     #[must_use]
-    pub fn new(jobs_max: u32, bytes_max: u64) -> Credit<T> {
-        Credit { jobs_max, bytes_max, held: HashMap::new(), bytes: 0 }
+    pub fn new(max: Amount, total_max: u64) -> Credit<T> {
+        let none = Amount::default();
+        let (reserved, unsent, sent, owed) = (none, none, none, none);
+        let leases = HashMap::new();
+        Credit { max, total_max, leases, reserved, unsent, sent, owed, delivered: 0 }
     }
 
-    /// Jobs that may be asked for now.
+    /// What may be reserved now; `None` when no job may come.
     #[must_use]
-    pub fn jobs_free(&self) -> u32 {
-        self.jobs_max.saturating_sub(self.in_flight())
+    pub fn free(&self) -> Option<Share> {
+        let free = self.max.minus(self.held());
+        let room = limit::PREFETCH_BYTES_MAX.saturating_sub(self.unsent.bytes);
+        let free = Amount { bytes: free.bytes.min(room), ..free }.minus(self.reserved);
+        let claimed = self.delivered + u64::from(self.unsent.jobs) + u64::from(self.reserved.jobs);
+        let left = u32::try_from(self.total_max.saturating_sub(claimed)).unwrap_or(u32::MAX);
+        let oversize = self.held().jobs == 0 && self.reserved.jobs == 0;
+        let share = Share { jobs: free.jobs.min(left), bytes: free.bytes, oversize };
+        (share.jobs > 0 && (share.bytes > 0 || oversize)).then_some(share)
     }
 
-    /// Bytes that may be asked for now.
-    #[must_use]
-    pub fn bytes_free(&self) -> u64 {
-        self.bytes_max.saturating_sub(self.bytes)
+    /// Reserves as much of `share` as is free, until [`Credit::unreserve`].
+    pub fn reserve(&mut self, share: Share) -> Share {
+        let share = share.least(self.free().unwrap_or_default());
+        self.reserved = self.reserved.plus(share.amount());
+        share
     }
 
-    /// Jobs held.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        u32::try_from(self.held.len()).unwrap_or(u32::MAX)
+    /// Ends the reservation of a share whose claim was answered.
+    pub fn unreserve(&mut self, share: Share) {
+        self.reserved = self.reserved.minus(share.amount());
     }
 
-    /// Whether nothing is held: then one job larger than the byte limit may come alone.
+    /// Whether a claim is under way.
     #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.held.is_empty()
+    pub fn is_reserved(&self) -> bool {
+        self.reserved.jobs > 0
     }
 
-    /// Takes a delivery of `bytes` into the credit. A token that is held already changes nothing.
-    pub fn grant(&mut self, token: Token, bytes: u64, what: T) {
-        if let Entry::Vacant(slot) = self.held.entry(token) {
-            slot.insert((bytes, what));
-            self.bytes += bytes;
+    /// Takes in a claimed job that was not sent yet. A token that is held already changes nothing.
+    pub fn hold(&mut self, token: Token, cost: Amount, lease: T) {
+        self.insert(token, Counted { cost, stage: Stage::Unsent, lease });
+    }
+
+    /// Takes in a lease that a worker has, even beyond the limits.
+    pub fn adopt(&mut self, token: Token, lease: Counted<T>) {
+        self.insert(token, lease);
+    }
+
+    /// The job was handed to the transport.
+    pub fn send(&mut self, token: Token) {
+        if self.advance(token, Stage::Unsent, Stage::Sent) {
+            self.delivered += 1;
         }
     }
 
-    /// Gives back the credit of `token`, once; what was held with it, or `None` when it is not held.
-    pub fn release(&mut self, token: Token) -> Option<T> {
-        self.take(token).map(|(_, what)| what)
+    /// The worker has settled the lease, and its shard, which is down, does not know: frees its credit and keeps it. If
+    /// too many are owed, because the shard comes back and goes down again before the first ones are settled, it keeps its credit.
+    pub fn owe(&mut self, token: Token) {
+        if self.owed.jobs < self.max.jobs {
+            self.advance(token, Stage::Sent, Stage::Owed);
+        }
     }
 
-    /// As [`Credit::release`], with the bytes that it held.
-    pub fn take(&mut self, token: Token) -> Option<(u64, T)> {
-        let (bytes, what) = self.held.remove(&token)?;
-        self.bytes -= bytes;
-        Some((bytes, what))
+    /// Frees the credit of a lease and removes it; `None` when it is not held.
+    pub fn release(&mut self, token: Token) -> Option<Counted<T>> {
+        let lease = self.leases.remove(&token)?;
+        let sum = self.sum(lease.stage);
+        *sum = sum.minus(lease.cost);
+        Some(lease)
     }
 
-    /// What is held under `token`.
+    /// As [`Credit::release`], if a worker has the job.
+    pub fn release_sent(&mut self, token: Token) -> Option<Counted<T>> {
+        self.leases.get(&token).filter(|lease| lease.is_sent())?;
+        self.release(token)
+    }
+
+    /// The lease with this token.
     #[must_use]
     pub fn get(&self, token: Token) -> Option<&T> {
-        self.held.get(&token).map(|(_, what)| what)
+        self.leases.get(&token).map(|counted| &counted.lease)
     }
 
-    /// What is held under `token`, to be changed.
+    /// The lease with this token, to be changed.
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
-        self.held.get_mut(&token).map(|(_, what)| what)
+        self.leases.get_mut(&token).map(|counted| &mut counted.lease)
     }
 
-    /// Everything that is held, to be looked at.
-    pub fn iter(&self) -> impl Iterator<Item = (Token, &T)> {
-        self.held.iter().map(|(&token, (_, what))| (token, what))
+    /// The leases whose jobs a worker has or had.
+    pub fn sent(&self) -> impl Iterator<Item = (Token, &T)> {
+        let sent = self.leases.iter().filter(|(_, counted)| counted.is_sent());
+        sent.map(|(&token, counted)| (token, &counted.lease))
+    }
+
+    /// Jobs that take credit, sent or not.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.held().jobs
+    }
+
+    /// Jobs that take credit and that a worker has.
+    #[must_use]
+    pub fn sent_in_flight(&self) -> u32 {
+        self.sent.jobs
+    }
+
+    /// Jobs sent so far, adopted ones not included.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Whether the stream has got all jobs of its life.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.delivered >= self.total_max
+    }
+
+    /// Whether there is no lease, not even an owed one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    fn held(&self) -> Amount {
+        self.unsent.plus(self.sent)
+    }
+
+    fn insert(&mut self, token: Token, lease: Counted<T>) {
+        let (cost, stage) = (lease.cost, lease.stage);
+        if let Entry::Vacant(slot) = self.leases.entry(token) {
+            slot.insert(lease);
+            let sum = self.sum(stage);
+            *sum = sum.plus(cost);
+        }
+    }
+
+    /// Moves a lease from one stage to the next; whether it was there.
+    fn advance(&mut self, token: Token, from: Stage, to: Stage) -> bool {
+        let is_there = |lease: &&mut Counted<T>| lease.stage == from;
+        let Some(lease) = self.leases.get_mut(&token).filter(is_there) else { return false };
+        lease.stage = to;
+        let cost = lease.cost;
+        *self.sum(from) = self.sum(from).minus(cost);
+        *self.sum(to) = self.sum(to).plus(cost);
+        true
+    }
+
+    /// What all leases of a stage take.
+    fn sum(&mut self, stage: Stage) -> &mut Amount {
+        match stage {
+            Stage::Unsent => &mut self.unsent,
+            Stage::Sent => &mut self.sent,
+            Stage::Owed => &mut self.owed,
+        }
+    }
+}
+
+// === impl Counted ===
+
+impl<T> Counted<T> {
+    /// A lease that a worker has.
+    #[must_use]
+    pub fn sent(cost: Amount, lease: T) -> Counted<T> {
+        Counted { cost, stage: Stage::Sent, lease }
+    }
+
+    /// Whether a worker has, or had, the job.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.stage != Stage::Unsent
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::seq::{IndexedMutRandom as _, IndexedRandom as _};
+    use rand::{Rng as _, SeedableRng as _};
+
     use super::*;
+
+    const STEPS: usize = 400;
+
+    /// The naive model: all that was reserved or held, added up anew for each question.
+    struct Model {
+        max: Amount,
+        total_max: u64,
+        shares: Vec<Share>,
+        leases: Vec<Lease>,
+        delivered: u64,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Lease {
+        token: Token,
+        bytes: u64,
+        stage: Stage,
+        adopted: bool,
+    }
+
+    /// A credit beside its model, and what drives both.
+    struct Pair {
+        credit: Credit<u64>,
+        model: Model,
+        rng: StdRng,
+        tokens: u64,
+    }
+
+    // === impl Model ===
+
+    impl Model {
+        fn sum(&self, of: impl Fn(&Lease) -> bool) -> Amount {
+            let leases = self.leases.iter().filter(|lease| of(lease));
+            leases.fold(Amount::default(), |sum, lease| sum.plus(Amount::of_job(lease.bytes)))
+        }
+
+        fn reserved(&self) -> Amount {
+            self.shares.iter().fold(Amount::default(), |sum, share| sum.plus(share.amount()))
+        }
+
+        fn free(&self) -> Option<Share> {
+            let held = self.sum(|lease| lease.stage != Stage::Owed);
+            let unsent = self.sum(|lease| lease.stage == Stage::Unsent);
+            let used = held.plus(self.reserved());
+            let claimed = self.delivered + u64::from(unsent.jobs + self.reserved().jobs);
+            let left = self.total_max.saturating_sub(claimed);
+            let jobs = u64::from(self.max.jobs.saturating_sub(used.jobs)).min(left);
+            let bytes = self.max.bytes.saturating_sub(used.bytes);
+            let room = limit::PREFETCH_BYTES_MAX.saturating_sub(unsent.plus(self.reserved()).bytes);
+            let share = Share {
+                jobs: u32::try_from(jobs).unwrap(),
+                bytes: bytes.min(room),
+                oversize: used.jobs == 0,
+            };
+            (share.jobs > 0 && (share.bytes > 0 || share.oversize)).then_some(share)
+        }
+
+        /// What was claimed and what is reserved stay within the limits, but for one oversized job alone.
+        fn check_limits(&self, context: &str) {
+            let claimed = self.sum(|lease| lease.stage != Stage::Owed && !lease.adopted);
+            let unsent = self.sum(|lease| lease.stage == Stage::Unsent);
+            let used = claimed.plus(self.reserved());
+            let prefetched = unsent.bytes + self.reserved().bytes;
+            assert!(used.jobs <= self.max.jobs, "{context}: {used:?}");
+            assert!(
+                self.delivered + u64::from(unsent.jobs + self.reserved().jobs) <= self.total_max,
+                "{context}"
+            );
+            if used.bytes > self.max.bytes || prefetched > limit::PREFETCH_BYTES_MAX {
+                let with_bytes = |lease: &&Lease| {
+                    lease.stage != Stage::Owed && !lease.adopted && lease.bytes > 0
+                };
+                let large = self.leases.iter().filter(with_bytes).count();
+                assert_eq!((large, self.reserved().bytes), (1, 0), "{context}: {used:?}");
+            }
+        }
+    }
+
+    // === impl Pair ===
+
+    impl Pair {
+        fn new(max: Amount, total_max: u64, seed: u64) -> Pair {
+            let model =
+                Model { max, total_max, shares: Vec::new(), leases: Vec::new(), delivered: 0 };
+            let (credit, rng) = (Credit::new(max, total_max), StdRng::seed_from_u64(seed));
+            Pair { credit, model, rng, tokens: 0 }
+        }
+
+        fn step(&mut self) {
+            match self.rng.random_range(0..10) {
+                0..3 => self.reserve(),
+                3..5 => self.grant(),
+                5 => self.adopt(),
+                6 => self.advance(Stage::Unsent),
+                7 => self.advance(Stage::Sent),
+                _ => {
+                    let held = self.model.leases.choose(&mut self.rng).map(|lease| lease.token);
+                    self.release(held.unwrap_or(Token(u64::MAX)));
+                }
+            }
+        }
+
+        /// A claim of one shard reserves its part.
+        fn reserve(&mut self) {
+            let Some(free) = self.credit.free() else { return };
+            let share = self.credit.reserve(free.split(self.rng.random_range(1..=4)));
+            assert!(share.jobs > 0 && share.jobs <= free.jobs && share.bytes <= free.bytes);
+            self.model.shares.push(share);
+        }
+
+        /// A claim is answered with fewer jobs than it reserved, as many, or none, as a store counts them.
+        fn grant(&mut self) {
+            if self.model.shares.is_empty() {
+                return;
+            }
+            let at = self.rng.random_range(0..self.model.shares.len());
+            let mut left = self.model.shares.swap_remove(at);
+            self.credit.unreserve(left);
+            for _ in 0..self.rng.random_range(0..=left.jobs.min(20)) {
+                let bytes = self.size();
+                if bytes > left.bytes && !left.oversize {
+                    break;
+                }
+                left = Share { bytes: left.bytes.saturating_sub(bytes), oversize: false, ..left };
+                let lease = self.lease(bytes, Stage::Unsent, false);
+                self.credit.hold(lease.token, Amount::of_job(bytes), lease.token.0);
+                // A second time changes nothing.
+                self.credit.hold(lease.token, Amount::of_job(7), 0);
+            }
+        }
+
+        fn adopt(&mut self) {
+            if self.rng.random_ratio(1, 4) {
+                let bytes = self.size();
+                let lease = self.lease(bytes, Stage::Sent, true);
+                let counted = Counted::sent(Amount::of_job(bytes), lease.token.0);
+                self.credit.adopt(lease.token, counted);
+            }
+        }
+
+        fn size(&mut self) -> u64 {
+            let max = self.model.max.bytes;
+            *[0, 1, max / 3, max, max + 1, 3 * max].choose(&mut self.rng).unwrap()
+        }
+
+        fn lease(&mut self, bytes: u64, stage: Stage, adopted: bool) -> Lease {
+            self.tokens += 1;
+            let lease = Lease { token: Token(self.tokens), bytes, stage, adopted };
+            self.model.leases.push(lease);
+            lease
+        }
+
+        /// Sends a lease, or owes it, where that may be done.
+        fn advance(&mut self, from: Stage) {
+            let owed = self.model.sum(|lease| lease.stage == Stage::Owed).jobs;
+            let max = self.model.max.jobs;
+            let Some(lease) = self.model.leases.choose_mut(&mut self.rng) else { return };
+            if from == Stage::Unsent {
+                self.credit.send(lease.token);
+            } else {
+                self.credit.owe(lease.token);
+            }
+            if lease.stage != from {
+                return;
+            }
+            if from == Stage::Unsent {
+                lease.stage = Stage::Sent;
+                self.model.delivered += 1;
+            } else if owed < max {
+                lease.stage = Stage::Owed;
+            }
+        }
+
+        /// A token frees its credit once.
+        fn release(&mut self, token: Token) {
+            let place = self.model.leases.iter().position(|lease| lease.token == token);
+            let lease = place.map(|place| self.model.leases.swap_remove(place));
+            let is_sent = lease.is_some_and(|lease| lease.stage != Stage::Unsent);
+            assert_eq!(self.credit.release_sent(token).is_some(), is_sent);
+            let released = self.credit.release(token).map(|counted| counted.lease);
+            assert_eq!(released, lease.filter(|_| !is_sent).map(|lease| lease.token.0));
+            assert!(self.credit.release(token).is_none());
+        }
+
+        fn check(&self, context: &str) {
+            let Pair { credit, model, .. } = self;
+            assert_eq!(credit.free(), model.free(), "{context}");
+            let held = model.sum(|lease| lease.stage != Stage::Owed);
+            let sent = model.sum(|lease| lease.stage == Stage::Sent);
+            assert_eq!(
+                (credit.in_flight(), credit.sent_in_flight()),
+                (held.jobs, sent.jobs),
+                "{context}"
+            );
+            assert_eq!(credit.is_reserved(), !model.shares.is_empty(), "{context}");
+            assert_eq!(credit.is_empty(), model.leases.is_empty(), "{context}");
+            assert_eq!(credit.is_complete(), model.delivered >= model.total_max, "{context}");
+            let owed = model.sum(|lease| lease.stage == Stage::Owed).jobs;
+            assert!(owed <= model.max.jobs, "{context}");
+            model.check_limits(context);
+        }
+
+        /// Answers and releases all; the credit is whole again.
+        fn end(mut self, context: &str) {
+            for share in std::mem::take(&mut self.model.shares) {
+                self.credit.unreserve(share);
+            }
+            let tokens: Vec<Token> = self.model.leases.iter().map(|lease| lease.token).collect();
+            tokens.into_iter().for_each(|token| self.release(token));
+            self.check(context);
+            let left = self.model.total_max - self.model.delivered;
+            let whole = Share {
+                jobs: u32::try_from(left).unwrap_or(u32::MAX).min(self.model.max.jobs),
+                bytes: self.model.max.bytes.min(limit::PREFETCH_BYTES_MAX),
+                oversize: true,
+            };
+            assert_eq!(self.credit.free(), (left > 0).then_some(whole), "{context}");
+            assert!(self.credit.is_empty() && !self.credit.is_reserved(), "{context}");
+        }
+    }
+
+    #[test]
+    fn credit_counts_as_the_naive_model_does() {
+        let seed: u64 = rand::random();
+        eprintln!("seed {seed}");
+        let mut run = 0;
+        for jobs in [1, 2, 3, 13, 1_000] {
+            for bytes in [1, 100, 3 * limit::PREFETCH_BYTES_MAX] {
+                for total in [u64::MAX, 1, 50] {
+                    run += 1;
+                    let mut pair = Pair::new(Amount { jobs, bytes }, total, seed.wrapping_add(run));
+                    let context = |step| {
+                        format!("seed {seed}, {jobs} jobs, {bytes} bytes, total {total}: {step}")
+                    };
+                    for step in 0..STEPS {
+                        pair.step();
+                        pair.check(&context(step));
+                    }
+                    pair.end(&context(STEPS));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_shares_of_all_shards_and_topics_are_no_more_than_is_free_and_use_all_jobs() {
+        for jobs in [1, 2, 3, 13, 1_000] {
+            for ways in [1, 2, 3, 7, 64, 1_024, usize::MAX] {
+                let max = Amount { jobs, bytes: 100_000 };
+                let mut credit = Credit::<()>::new(max, u64::MAX);
+                let free = credit.free().unwrap();
+                let mut sum = Amount::default();
+                for _ in 0..ways.min(2 * 1_024) {
+                    sum = sum.plus(credit.reserve(free.split(ways)).amount());
+                }
+                assert_eq!(sum.jobs, jobs, "{ways} ways");
+                assert!(sum.bytes <= max.bytes, "{ways} ways");
+                assert_eq!(credit.free(), None, "{ways} ways");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_whole_share_is_oversize() {
+        let free = Share { jobs: 8, bytes: 100, oversize: true };
+        assert_eq!(free.split(1), free);
+        assert_eq!(free.split(3), Share { jobs: 3, bytes: 33, oversize: false });
+        assert_eq!(free.split(1_000), Share { jobs: 1, bytes: 1, oversize: false });
+    }
+
+    #[test]
+    fn what_exceeds_a_share_is_more_bytes_or_a_first_oversize() {
+        let share = Share { jobs: 2, bytes: 100, oversize: false };
+        let table = [
+            (share, false),
+            (Share { jobs: 9, ..share }, false),
+            (Share { bytes: 101, ..share }, true),
+            (Share { bytes: 1, oversize: true, ..share }, true),
+        ];
+        for (free, exceeds) in table {
+            assert_eq!(free.exceeds(share), exceeds, "{free:?}");
+        }
+        let whole = Share { oversize: true, ..share };
+        assert!(!whole.exceeds(whole));
+        assert_eq!(
+            whole.least(Share { jobs: 1, bytes: 200, oversize: false }),
+            Share { jobs: 1, ..share }
+        );
+    }
 
     #[test]
     fn held_jobs_and_bytes_come_back_exactly_once() {
-        let mut credit = Credit::new(2, 100);
-        credit.grant(Token(1), 60, ());
-        credit.grant(Token(1), 60, ());
-        assert_eq!((credit.jobs_free(), credit.bytes_free()), (1, 40));
-        assert_eq!(credit.release(Token(1)), Some(()));
-        assert_eq!(credit.release(Token(1)), None);
-        assert_eq!((credit.jobs_free(), credit.bytes_free()), (2, 100));
+        let mut credit = Credit::new(Amount { jobs: 2, bytes: 100 }, u64::MAX);
+        credit.hold(Token(1), Amount::of_job(60), ());
+        credit.hold(Token(1), Amount::of_job(60), ());
+        assert_eq!(credit.free(), Some(Share { jobs: 1, bytes: 40, oversize: false }));
+        assert!(credit.release(Token(1)).is_some());
+        assert!(credit.release(Token(1)).is_none());
+        assert_eq!(credit.free(), Some(Share { jobs: 2, bytes: 100, oversize: true }));
     }
 
     #[test]
     fn one_oversized_job_is_held_alone() {
-        let mut credit = Credit::new(8, 100);
-        assert!(credit.is_idle());
-        credit.grant(Token(1), 500, ());
-        assert_eq!(credit.bytes_free(), 0);
-        assert!(!credit.is_idle());
+        let mut credit = Credit::new(Amount { jobs: 8, bytes: 100 }, u64::MAX);
+        assert!(credit.free().unwrap().oversize);
+        credit.hold(Token(1), Amount::of_job(500), ());
+        assert_eq!(credit.free(), None);
+        credit.release(Token(1));
+        assert!(credit.free().unwrap().oversize);
     }
 }

@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use rand::seq::SliceRandom as _;
 
+use crate::domain::credit::Share;
 use crate::domain::{Time, TopicName};
 
 use super::TopicPattern;
@@ -130,9 +131,10 @@ struct Sub {
     unasked: HashSet<TopicName>,
     /// Of so many of its globs these are not all noted yet.
     gathering: usize,
-    /// The round in which `split` was computed: the share of each of its topics.
+    /// The round in which `split` was computed.
     round: u64,
-    split: (u32, u64),
+    /// The share of each of its topics.
+    split: Share,
 }
 
 // === impl Board ===
@@ -375,7 +377,7 @@ impl Sub {
             unasked: HashSet::new(),
             gathering: 0,
             round: 0,
-            split: (0, 0),
+            split: Share::default(),
         }
     }
 }

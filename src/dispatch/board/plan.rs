@@ -1,15 +1,16 @@
-//! Claims: what to ask for on behalf of whom, and what follows from the answer.
+//! Claims: which topics are asked for which streams, and what follows from the answer.
 //!
-//! A stream's free credit is split over its awake topics; what is asked for is set aside in its books
-//! until the answer is there, so the sum of all asks never exceeds its credit.
+//! A stream's free credit is split over its awake topics and the shards; each claim reserves its share until the answer
+//! is there: [`crate::domain::credit`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use crate::domain::credit::{Share, part};
 use crate::domain::{Time, TopicName, limit};
 use crate::store::{Claimed, Leased, Rest};
 
-use super::super::ledger::{Loose, Origin, Share};
+use super::super::ledger::{Origin, ShardLease};
 use super::super::stream::Stream;
 use super::chores::PIECE;
 use super::{ASKS_MAX, Board, Position, Status, Sub, Topic};
@@ -48,9 +49,9 @@ pub(in crate::dispatch) struct Asker {
 #[derive(Default)]
 pub(in crate::dispatch) struct Outcome {
     /// Leases for streams that are gone.
-    pub(in crate::dispatch) refused: Vec<Loose>,
-    /// Streams with credit that other feeds could use, and which feeds.
-    pub(in crate::dispatch) rouse: Vec<(Arc<Stream>, Vec<usize>)>,
+    pub(in crate::dispatch) refused: Vec<ShardLease>,
+    /// Streams with credit that other feeds wait for, and these feeds.
+    pub(in crate::dispatch) wake_feeds: Vec<(Arc<Stream>, Vec<usize>)>,
     /// When the first of them needs a look at what waits for its transport.
     pub(in crate::dispatch) look_at: Option<Time>,
 }
@@ -104,8 +105,7 @@ impl Board {
                 self.enter(name);
                 continue;
             }
-            let slice = budget.div_ceil(u32::try_from(topics.max(1)).unwrap_or(u32::MAX));
-            let (takers, alone) = self.takers(&name, slice);
+            let (takers, alone) = self.takers(&name, part(budget, topics));
             if takers.is_empty() {
                 match alone {
                     Some(alone) => later.wait(name, alone),
@@ -201,9 +201,8 @@ impl Board {
                     break;
                 }
                 let Some(id) = self.pop(group) else { break };
-                let others = width.min(waiting).saturating_sub(takers.len()).max(1);
-                let jobs_max = slice.div_ceil(u32::try_from(others).unwrap_or(u32::MAX));
-                match self.pick(id, group, name, jobs_max) {
+                let others = width.min(waiting).saturating_sub(takers.len());
+                match self.pick(id, group, name, part(slice, others)) {
                     Pick::Taker(taker) => {
                         slice -= taker.share.jobs.min(slice);
                         takers.push(taker);
@@ -241,14 +240,13 @@ impl Board {
         }
         let ways = if sub.solo.is_some() { 1 } else { ways };
         let (round, stream) = (self.round, Arc::clone(&sub.stream));
-        let reserved = stream.reserve(self.feed, |want| {
+        let reserved = stream.reserve(self.feed, |free| {
             if sub.round != round {
-                let jobs = want.jobs.div_ceil(u32::try_from(ways).unwrap_or(u32::MAX));
-                sub.split = (jobs, (want.bytes / ways as u64).max(1));
+                sub.split = free.split(ways);
                 sub.round = round;
             }
-            let bytes = if ways == 1 { want.bytes } else { sub.split.1 };
-            Share { jobs: sub.split.0.min(jobs_max), bytes, oversize: want.idle && ways == 1 }
+            let share = if ways == 1 { free } else { sub.split };
+            Share { jobs: sub.split.jobs.min(jobs_max), ..share }
         });
         match reserved {
             Some(share) => Pick::Taker(Asker { stream, group, share, full: ways == 1 }),
@@ -260,7 +258,7 @@ impl Board {
         }
     }
 
-    /// In how many ways the stream's credit is split: over its topics here, and over other shards.
+    /// Number of parts into which the stream's credit is split: its awake topics here, times the shards that may have jobs.
     fn ways(&self, sub: &Sub) -> usize {
         let awake = sub.groups.iter().filter_map(|id| self.groups.get(id)).map(|g| g.awake);
         // No claim asks for more topics, so a share is as large as those can use.
@@ -275,8 +273,8 @@ impl Board {
             outcome.look_at = Some(look_at);
         }
         outcome.refused.extend(granted.refused);
-        if !granted.rouse.is_empty() {
-            outcome.rouse.push((Arc::clone(&asker.stream), granted.rouse));
+        if !granted.wake_feeds.is_empty() {
+            outcome.wake_feeds.push((Arc::clone(&asker.stream), granted.wake_feeds));
         }
         if granted.hungry && self.subs.get(&asker.stream.id()).is_some_and(|sub| !sub.hungry) {
             self.feed_again(asker.stream.id());
@@ -301,7 +299,7 @@ impl Board {
         if nothing && !asker.full {
             sub.solo = Some(name.clone());
         } else if nothing && !progress {
-            let look_at = asker.stream.doze(self.feed, asker.share, now)?;
+            let look_at = asker.stream.wait_for_credit(self.feed, asker.share, now)?;
             sub.blocked.insert(name.clone());
             self.answered(asker.stream.id(), name);
             return Some(look_at);

@@ -1,16 +1,15 @@
-//! Leases that go from a stream that is over to the worker's next one.
+//! Leases that move from a closed stream to the worker's next one.
 
 use crate::domain::Token;
+use crate::domain::credit::Counted;
 
 use super::transport::OVERDUE;
 use super::{Held, Ledger, Phase, Revocation};
 
-/// A lease on its way from one stream to another.
+/// A lease that moves from one stream to another.
 pub(in crate::dispatch) struct Adopted {
     pub(in crate::dispatch) token: Token,
-    /// What it takes of the byte credit; `None`: its worker has settled it, and its shard was down.
-    pub(in crate::dispatch) bytes: Option<u64>,
-    pub(in crate::dispatch) held: Held,
+    pub(in crate::dispatch) counted: Counted<Held>,
 }
 
 /// How a stream has ended.
@@ -27,32 +26,23 @@ pub(in crate::dispatch) enum Over {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Takes in a lease that its worker has. It counts against the credit, also beyond it: then nothing new comes until
-    /// there is credit again.
+    /// Takes in a lease that its worker has.
     pub(in crate::dispatch) fn adopt(&mut self, adopted: Adopted) {
-        let Adopted { token, bytes, held } = adopted;
-        self.look_at = self.look_at.min(held.deadline.plus(OVERDUE));
-        match bytes {
-            Some(bytes) => self.credit.grant(token, bytes, held),
-            None => self.debts.insert(token, held),
-        }
+        let Adopted { token, counted } = adopted;
+        self.look_at = self.look_at.min(counted.lease.deadline.plus(OVERDUE));
+        self.credit.adopt(token, counted);
     }
 
-    /// Takes these leases out of the books, those that are in them and that a worker has.
+    /// Removes these leases, those that are held and that a worker has.
     pub(in crate::dispatch) fn hand_over(&mut self, tokens: &[Token]) -> Vec<Adopted> {
-        let mut handed = Vec::with_capacity(tokens.len());
-        for &token in tokens {
-            let is_sent = self.credit.get(token).is_some_and(|held| held.sent);
-            if is_sent && let Some((bytes, held)) = self.credit.take(token) {
-                handed.push(Adopted { token, bytes: Some(bytes), held });
-            } else if let Some(held) = self.debts.remove(token) {
-                handed.push(Adopted { token, bytes: None, held });
-            }
-        }
-        handed
+        let mut hand_over = |&token: &Token| {
+            let counted = self.credit.release_sent(token)?;
+            Some(Adopted { token, counted })
+        };
+        tokens.iter().filter_map(&mut hand_over).collect()
     }
 
-    /// What was revoked since the stream is over, and the heir that is to send it.
+    /// Revocations that were not sent before the stream closed, and the heir that sends them.
     pub(in crate::dispatch) fn bequests(&mut self) -> Option<(u32, Vec<Revocation>)> {
         let heir = self.heir.filter(|_| self.phase == Phase::Closed)?;
         Some((heir, std::mem::take(&mut self.revocations)))

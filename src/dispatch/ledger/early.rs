@@ -1,11 +1,11 @@
-//! Leases that were taken away before the answer to their claim was there: the store has leased them, and a delete or
-//! the end of a short lease came first. Their jobs are not delivered.
+//! Leases that were revoked before the answer to their claim arrived: the store has leased them, and a delete or the end
+//! of a short lease came first. Their jobs are not delivered.
 
 use crate::domain::{Token, limit};
 use crate::store::Leased;
 
-/// By feed.
-pub(super) struct Early(Box<[UnderWay]>);
+/// Revocations of leases that a claim under way may return, by feed.
+pub(super) struct EarlyRevocations(Box<[UnderWay]>);
 
 /// The claim of a feed that is under way.
 #[derive(Clone, Default)]
@@ -16,15 +16,15 @@ struct UnderWay {
     revoked: Vec<Token>,
 }
 
-// === impl Early ===
+// === impl EarlyRevocations ===
 
-impl Early {
-    pub(super) fn new(feeds: usize) -> Early {
-        Early(vec![UnderWay::default(); feeds].into())
+impl EarlyRevocations {
+    pub(super) fn new(feeds: usize) -> EarlyRevocations {
+        EarlyRevocations(vec![UnderWay::default(); feeds].into())
     }
 
     /// A claim of that feed asks for a share.
-    pub(super) fn asked(&mut self, feed: usize) {
+    pub(super) fn reserved(&mut self, feed: usize) {
         self.0[feed].shares += 1;
     }
 
@@ -40,11 +40,9 @@ impl Early {
     pub(super) fn granted(&mut self, feed: usize, jobs: &mut Vec<Leased>) {
         let claim = &mut self.0[feed];
         claim.shares = claim.shares.saturating_sub(1);
-        if !claim.revoked.is_empty() {
-            jobs.retain(|job| !claim.revoked.contains(&job.token));
-            if claim.shares == 0 {
-                claim.revoked.clear();
-            }
+        jobs.retain(|job| !claim.revoked.contains(&job.token));
+        if claim.shares == 0 {
+            claim.revoked.clear();
         }
     }
 }

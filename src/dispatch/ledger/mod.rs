@@ -1,31 +1,28 @@
-//! The books of one stream, pure: what it may hold, what was claimed for it, what it has been sent.
+//! The ledger of one stream, pure: its credit, the jobs that wait for its transport, the deadlines of its leases, and the
+//! feeds that wait for credit. [`crate::domain::credit`] counts the credit.
 
 mod adopted;
-mod debts;
 mod early;
-mod harvest;
-mod starved;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Skew;
-use crate::domain::credit::Credit;
-use crate::domain::{JobKey, StreamId, Time, Token, limit};
+use crate::domain::credit::{Amount, Counted, Credit, Share};
+use crate::domain::{JobKey, StreamId, Time, Token};
 use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
 pub(super) use adopted::{Adopted, Over};
-use debts::Debts;
-use early::Early;
-pub(super) use harvest::Harvest;
-use starved::Starved;
+use early::EarlyRevocations;
 pub(super) use transport::{Look, Remains, Taken};
 use transport::{OVERDUE, UNREAD_MAX};
+use waiting::CreditCheck;
 
 /// How a stream gets its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,49 +38,53 @@ pub(super) enum Mode {
 pub(super) enum Phase {
     /// Takes jobs.
     Open,
-    /// Takes no more jobs and is about to be told so.
+    /// Takes no more jobs; its last message is not sent yet.
     Draining,
     /// Its transport is gone.
     Closed,
 }
 
-/// See the module.
+/// What a pull has got so far: shards are asked at once and answer one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PullProgress {
+    /// No job yet.
+    Nothing,
+    /// No job, and every feed was asked.
+    Exhausted,
+    /// Jobs, and more may come at once.
+    Some,
+    /// All that it can take, or all that there was.
+    All,
+}
+
+/// The state of one stream.
 pub(super) struct Ledger {
     pub(super) phase: Phase,
     /// When its transport was lost, or its worker has shown that it lost it, if that was earlier.
     pub(super) broke: Option<Time>,
     /// The worker's next stream, which adopts what is left of this one.
     pub(super) heir: Option<u32>,
+    /// The leases, and what is reserved for claims under way.
     credit: Credit<Held>,
-    debts: Debts,
+    /// Those that are not sent.
     outbox: VecDeque<Unsent>,
-    outbox_bytes: u64,
-    /// Asked for by claims under way.
-    asked_jobs: u32,
-    asked_bytes: u64,
-    /// What was revoked before it was granted.
-    early: Early,
-    /// Claimed and not given back; bounds what is claimed for a stream of `max_jobs`.
-    granted: u64,
-    delivered: u64,
+    early: EarlyRevocations,
     revocations: Vec<Revocation>,
-    /// By feed: when it waits to be told that there is credit again, what was not enough for it.
-    dozing: Box<[Option<Share>]>,
+    /// By feed: the share that was not enough for it, if it waits for credit.
+    waiting: Box<[Option<Share>]>,
     /// Feeds that have not asked for everything yet.
     unanswered: usize,
     /// The transport did not take what waits for it; until it does, nothing more is claimed.
     stuck: bool,
-    /// Since when it waits for credit that other replicas may have freed.
-    starved: Option<Starved>,
+    credit_check: Option<CreditCheck>,
     /// Whether other replicas settle its leases too.
     shared: bool,
     /// Nothing needs a look before.
     look_at: Time,
     once: bool,
-    max_jobs: u64,
 }
 
-/// A lease that takes up credit.
+/// A lease of the stream.
 pub(super) struct Held {
     pub(super) key: JobKey,
     pub(super) shard: usize,
@@ -91,7 +92,6 @@ pub(super) struct Held {
     pub(super) since: Option<Time>,
     /// On the clock of this replica.
     pub(super) deadline: Time,
-    pub(super) sent: bool,
     /// The stream that its receipt names, if that is another one, from which it was adopted.
     pub(super) origin: Option<StreamId>,
 }
@@ -100,7 +100,7 @@ pub(super) struct Held {
 pub(super) struct Unsent {
     pub(super) job: Leased,
     pub(super) shard: usize,
-    bytes: u64,
+    cost: Amount,
     /// On the clock of this replica, as the others.
     due: Time,
     deadline: Time,
@@ -114,30 +114,13 @@ pub(super) struct Revocation {
     pub(super) reason: Revoked,
 }
 
-/// A lease that its stream lets go of, and where it lies.
+/// A lease with its shard.
 #[derive(Debug)]
-pub(super) struct Loose {
+pub(super) struct ShardLease {
     pub(super) shard: usize,
     pub(super) lease: LeaseRef,
-    /// After it there is nothing left to do.
+    /// When it ends, on the clock of this replica.
     pub(super) deadline: Time,
-}
-
-/// What a stream could take now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Want {
-    pub(super) jobs: u32,
-    pub(super) bytes: u64,
-    /// Nothing is held or asked for, so one job may exceed `bytes`.
-    pub(super) idle: bool,
-}
-
-/// What is asked for in one topic on behalf of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
-    pub(super) jobs: u32,
-    pub(super) bytes: u64,
-    pub(super) oversize: bool,
 }
 
 /// Where and when jobs were claimed.
@@ -155,89 +138,70 @@ pub(super) struct Origin {
 pub(super) struct Granted {
     /// The stream could take more.
     pub(super) hungry: bool,
-    /// Other feeds, for which what was set aside and not used may be enough.
-    pub(super) rouse: Vec<usize>,
-    /// See [`Ledger::look`].
+    /// Other feeds, for which the unused part of the share may be enough.
+    pub(super) wake_feeds: Vec<usize>,
+    /// When the stream is to be looked at: [`Ledger::look`].
     pub(super) look_at: Time,
     /// Not taken: the stream is gone or leaves.
-    pub(super) refused: Vec<Loose>,
+    pub(super) refused: Vec<ShardLease>,
 }
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// The books of a stream that `feeds` feeds serve.
-    pub(super) fn new(options: &StreamOptions, mode: Mode, feeds: usize) -> Ledger {
+    /// The ledger of a stream that `feeds` feeds serve. `shared`: other replicas may settle its leases.
+    pub(super) fn new(options: &StreamOptions, mode: Mode, feeds: usize, shared: bool) -> Ledger {
+        let max = Amount { jobs: options.max_in_flight, bytes: options.max_in_flight_bytes };
         Ledger {
             phase: Phase::Open,
             broke: None,
             heir: None,
-            credit: Credit::new(options.max_in_flight, options.max_in_flight_bytes),
-            debts: Debts::new(options.max_in_flight),
+            credit: Credit::new(max, options.max_jobs.unwrap_or(u64::MAX)),
             outbox: VecDeque::new(),
-            outbox_bytes: 0,
-            asked_jobs: 0,
-            asked_bytes: 0,
-            early: Early::new(feeds),
-            granted: 0,
-            delivered: 0,
+            early: EarlyRevocations::new(feeds),
             revocations: Vec::new(),
-            dozing: vec![None; feeds].into(),
+            waiting: vec![None; feeds].into(),
             unanswered: feeds,
             stuck: false,
-            starved: None,
-            shared: false,
+            credit_check: None,
+            shared,
             look_at: Time::MAX,
             once: mode == Mode::Pull,
-            max_jobs: options.max_jobs.unwrap_or(u64::MAX),
         }
     }
 
     /// What the stream could take now, or `None`.
-    pub(super) fn want(&self) -> Option<Want> {
-        if self.phase != Phase::Open || self.stuck || self.once && self.delivered > 0 {
+    pub(super) fn free(&self) -> Option<Share> {
+        let is_served = self.once && self.credit.delivered() > 0;
+        if self.phase != Phase::Open || self.stuck || is_served {
             return None;
         }
-        let wanted = self.max_jobs.saturating_sub(self.granted + u64::from(self.asked_jobs));
-        let free = self.credit.jobs_free().saturating_sub(self.asked_jobs);
-        let room = limit::PREFETCH_BYTES_MAX.saturating_sub(self.outbox_bytes);
-        let want = Want {
-            jobs: u32::try_from(wanted).unwrap_or(u32::MAX).min(free),
-            bytes: self.credit.bytes_free().min(room).saturating_sub(self.asked_bytes),
-            idle: self.credit.is_idle() && self.asked_jobs == 0,
-        };
-        (want.jobs > 0 && (want.bytes > 0 || want.idle)).then_some(want)
+        self.credit.free()
     }
 
-    /// Sets aside the share that `choose` makes of what could be taken, until it is granted. When
-    /// nothing could, `feed` is told as soon as there is credit again.
+    /// Reserves the share that `choose` makes of the free credit, until it is granted. When nothing is free, `feed`
+    /// is woken as soon as there is credit again.
     pub(super) fn reserve(
         &mut self,
         feed: usize,
-        choose: impl FnOnce(Want) -> Share,
+        choose: impl FnOnce(Share) -> Share,
     ) -> Option<Share> {
-        let Some(want) = self.want() else {
-            self.dozing[feed] = Some(Share::default());
+        let Some(free) = self.free() else {
+            self.waiting[feed] = Some(Share::default());
             return None;
         };
-        let mut share = choose(want);
-        share.jobs = share.jobs.min(want.jobs);
-        share.bytes = share.bytes.min(want.bytes);
-        self.asked_jobs += share.jobs;
-        self.asked_bytes += share.bytes;
-        self.early.asked(feed);
-        Some(share)
+        self.early.reserved(feed);
+        Some(self.credit.reserve(choose(free)))
     }
 
-    /// Takes in what a claim found for `share`, which is no longer set aside.
+    /// Takes in what a claim found for `share`, which is no longer reserved.
     pub(super) fn grant(&mut self, share: Share, mut jobs: Vec<Leased>, at: Origin) -> Granted {
-        self.asked_jobs = self.asked_jobs.saturating_sub(share.jobs);
-        self.asked_bytes = self.asked_bytes.saturating_sub(share.bytes);
+        self.credit.unreserve(share);
         self.early.granted(at.shard, &mut jobs);
         let jobs = jobs.into_iter().map(|job| Unsent::new(job, at));
         if self.phase != Phase::Open {
-            let refused = jobs.map(Unsent::into_loose).collect();
-            return Granted { hungry: false, rouse: Vec::new(), look_at: Time::MAX, refused };
+            let refused = jobs.map(|unsent| unsent.lease()).collect();
+            return Granted { look_at: Time::MAX, refused, ..Granted::default() };
         }
         for unsent in jobs {
             let held = Held {
@@ -245,58 +209,34 @@ impl Ledger {
                 shard: unsent.shard,
                 since: Some(at.now),
                 deadline: unsent.deadline,
-                sent: false,
                 origin: None,
             };
-            self.credit.grant(unsent.job.token, unsent.bytes, held);
-            self.granted += 1;
-            self.outbox_bytes += unsent.bytes;
+            self.credit.hold(unsent.job.token, unsent.cost, held);
             self.look_at = self.look_at.min(unsent.stale_at);
             self.outbox.push_back(unsent);
         }
-        let hungry = self.want().is_some();
+        let hungry = self.free().is_some();
         if !hungry {
-            self.dozing[at.shard] = Some(Share::default());
+            self.waiting[at.shard] = Some(Share::default());
         }
-        let rouse = self.rouse_others(at.shard);
-        self.starve(at.now);
-        let look_at = self.look_at;
-        Granted { hungry, rouse, look_at, refused: Vec::new() }
+        let wake_feeds = self.wake_others(at.shard);
+        self.schedule_credit_check(at.now);
+        Granted { hungry, wake_feeds, look_at: self.look_at, refused: Vec::new() }
     }
 
-    /// The next job did not fit `share`: `feed` waits for more, and the stream is to be looked at by the time
-    /// that is answered. Refused when there is more already.
-    pub(super) fn doze(&mut self, feed: usize, share: Share, now: Time) -> Option<Time> {
-        if self.want().is_some_and(|want| want.exceeds(share)) {
-            return None;
+    /// What a pull has got so far.
+    pub(super) fn progress(&self) -> PullProgress {
+        let is_last = self.unanswered == 0 && !self.credit.is_reserved();
+        let is_full = || !self.credit.is_reserved() && self.free().is_none();
+        if self.phase != Phase::Open {
+            PullProgress::All
+        } else if self.outbox.is_empty() {
+            if is_last { PullProgress::Exhausted } else { PullProgress::Nothing }
+        } else if is_last || is_full() {
+            PullProgress::All
+        } else {
+            PullProgress::Some
         }
-        let least = self.dozing[feed].map_or(share, |other| share.least(other));
-        self.dozing[feed] = Some(least);
-        self.starve(now);
-        Some(self.look_at)
-    }
-
-    /// Whether feeds must be told that there is credit; they are told once. Also those for which it
-    /// may be too little: what they waited with may have made way for something smaller.
-    pub(super) fn rouse(&mut self) -> bool {
-        let rouse = self.dozing.iter().any(Option::is_some) && self.want().is_some();
-        if rouse {
-            self.dozing.fill(None);
-            self.starved = None;
-        }
-        rouse
-    }
-
-    /// The feeds beside `feed` that could do with what there is; they are told once. No others: two
-    /// whose next jobs are too large would tell each other for ever of what they could not use. And
-    /// not `feed`, which knows what it has just asked for.
-    fn rouse_others(&mut self, feed: usize) -> Vec<usize> {
-        let Some(want) = self.want() else { return Vec::new() };
-        let others = self.dozing.iter_mut().enumerate().filter(|(other, _)| *other != feed);
-        let roused = others.filter_map(|(other, dozing)| {
-            dozing.take_if(|share| want.exceeds(*share)).map(|_| other)
-        });
-        roused.collect()
     }
 
     /// Whether it gets something once.
@@ -309,35 +249,44 @@ impl Ledger {
         self.unanswered = self.unanswered.saturating_sub(1);
     }
 
-    /// The lease on that shard was taken away: its credit is free, and a worker that has the job is told, on its next stream
-    /// if this one is over. One that the stream does not hold may be part of an answer that is still on its way.
+    /// The lease on that shard was taken away: its credit is free, and a worker that has the job gets a revocation, on
+    /// its next stream if this one is over. A lease that the stream does not hold may be part of an answer under way.
     pub(super) fn revoke(&mut self, shard: usize, token: Token, reason: Revoked) {
-        match self.release(token) {
-            Some(held) if held.sent && (self.phase != Phase::Closed || self.heir.is_some()) => {
-                self.revocations.push(Revocation { token, held, reason });
+        match self.remove(token) {
+            Some(counted) if counted.is_sent() => {
+                if self.phase != Phase::Closed || self.heir.is_some() {
+                    self.revocations.push(Revocation { token, held: counted.lease, reason });
+                }
             }
             Some(_) => {}
             None => self.early.revoked(shard, token),
         }
     }
 
-    /// The lease is over: its credit is free, and a job that still waits for the transport does not go out. What
-    /// was held, if it was.
+    /// The lease is over: its credit is free, and a job that still waits for the transport is not sent. Returns the
+    /// lease if it was held.
     pub(super) fn release(&mut self, token: Token) -> Option<Held> {
-        let Some(held) = self.credit.release(token) else { return self.debts.remove(token) };
-        if !held.sent
-            && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
-            && let Some(unsent) = self.outbox.remove(place)
-        {
-            self.outbox_bytes -= unsent.bytes;
-            self.granted -= 1;
-        }
-        Some(held)
+        self.remove(token).map(|counted| counted.lease)
     }
 
-    /// The store says that the lease lasts until then.
+    fn remove(&mut self, token: Token) -> Option<Counted<Held>> {
+        let counted = self.credit.release(token)?;
+        if !counted.is_sent()
+            && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
+        {
+            self.outbox.remove(place);
+        }
+        Some(counted)
+    }
+
+    /// The worker has settled this lease, and its shard, which is down, does not know: [`Credit::owe`].
+    pub(super) fn owe(&mut self, token: Token) {
+        self.credit.owe(token);
+    }
+
+    /// The lease lasts until then, as the store has it.
     pub(super) fn extended(&mut self, token: Token, deadline: Time) {
-        if let Some(held) = self.credit.get_mut(token).or_else(|| self.debts.get_mut(token)) {
+        if let Some(held) = self.credit.get_mut(token) {
             held.deadline = deadline;
             self.look_at = self.look_at.min(deadline.plus(OVERDUE));
         }
@@ -348,39 +297,19 @@ impl Ledger {
         self.look_at
     }
 
-    /// Leases held, sent or not.
+    /// Jobs that take credit, sent or not.
     pub(super) fn in_flight(&self) -> u32 {
         self.credit.in_flight()
     }
 
-    /// Whether the transport is gone and nothing is left of the stream: no lease, and none that it owes.
+    /// Whether the transport is gone and no lease is left, not even an owed one.
     pub(super) fn is_over(&self) -> bool {
-        self.phase == Phase::Closed && self.credit.is_idle() && self.debts.is_empty()
+        self.phase == Phase::Closed && self.credit.is_empty()
     }
 
-    /// Leases that a worker has.
+    /// Jobs that take credit and that a worker has.
     pub(super) fn sent_in_flight(&self) -> usize {
-        (self.credit.in_flight() as usize).saturating_sub(self.outbox.len())
-    }
-}
-
-// === impl Want, Share ===
-
-impl Want {
-    /// Whether a job that did not fit `share` could come now.
-    fn exceeds(&self, share: Share) -> bool {
-        self.bytes > share.bytes || self.idle && !share.oversize
-    }
-}
-
-impl Share {
-    /// What is more than one of the two is more than this.
-    fn least(self, other: Share) -> Share {
-        Share {
-            jobs: self.jobs.min(other.jobs),
-            bytes: self.bytes.min(other.bytes),
-            oversize: self.oversize && other.oversize,
-        }
+        self.credit.sent_in_flight() as usize
     }
 }
 
@@ -388,10 +317,11 @@ impl Share {
 
 impl Unsent {
     fn new(job: Leased, at: Origin) -> Unsent {
-        let (due, deadline) = (at.skew.here(job.due), at.skew.here(job.deadline));
+        let due = at.skew.here(job.due);
+        let deadline = at.skew.here(job.deadline);
         let stale_at = at.now.plus((deadline.since(at.now) / 3).min(UNREAD_MAX));
-        let bytes = job.bytes();
-        Unsent { job, shard: at.shard, bytes, due, deadline, stale_at }
+        let cost = Amount::of_job(job.bytes());
+        Unsent { job, shard: at.shard, cost, due, deadline, stale_at }
     }
 
     /// How long ago it was due.
@@ -404,22 +334,17 @@ impl Unsent {
         self.deadline.since(now)
     }
 
-    pub(super) fn to_loose(&self) -> Loose {
+    pub(super) fn lease(&self) -> ShardLease {
         let lease = LeaseRef { key: self.job.key.clone(), token: self.job.token };
-        Loose { shard: self.shard, lease, deadline: self.deadline }
-    }
-
-    fn into_loose(self) -> Loose {
-        let lease = LeaseRef { key: self.job.key, token: self.job.token };
-        Loose { shard: self.shard, lease, deadline: self.deadline }
+        ShardLease { shard: self.shard, lease, deadline: self.deadline }
     }
 }
 
 // === impl Held ===
 
 impl Held {
-    fn to_loose(&self, token: Token) -> Loose {
+    pub(super) fn lease(&self, token: Token) -> ShardLease {
         let lease = LeaseRef { key: self.key.clone(), token };
-        Loose { shard: self.shard, lease, deadline: self.deadline }
+        ShardLease { shard: self.shard, lease, deadline: self.deadline }
     }
 }

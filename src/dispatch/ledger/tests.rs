@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::{JobId, Payload, Spec, TopicName};
+use crate::domain::{JobId, Payload, Spec, TopicName, limit};
 
 const NOW: Time = Time(0);
 const AT: Origin = Origin { shard: 0, now: NOW, skew: Skew::NONE };
@@ -27,7 +27,7 @@ fn options(jobs: u32, bytes: u64) -> StreamOptions {
 }
 
 fn ledger(jobs: u32) -> Ledger {
-    Ledger::new(&options(jobs, 64 << 20), Mode::Stream, 1)
+    Ledger::new(&options(jobs, 64 << 20), Mode::Stream, 1, false)
 }
 
 fn job(token: u64, bytes: usize) -> Leased {
@@ -48,8 +48,8 @@ fn job(token: u64, bytes: usize) -> Leased {
     }
 }
 
-fn all(want: Want) -> Share {
-    Share { jobs: want.jobs, bytes: want.bytes, oversize: false }
+fn all(free: Share) -> Share {
+    Share { oversize: false, ..free }
 }
 
 fn claim(ledger: &mut Ledger, jobs: Vec<Leased>) -> Granted {
@@ -67,9 +67,9 @@ fn what_is_asked_for_is_set_aside_until_it_is_granted() {
     let share = ledger
         .reserve(0, |want| Share { jobs: 3, bytes: want.bytes / 2, oversize: false })
         .unwrap();
-    assert_eq!(ledger.want().unwrap().jobs, 1);
+    assert_eq!(ledger.free().unwrap().jobs, 1);
     assert!(ledger.grant(share, vec![job(1, 10)], AT).hungry);
-    assert_eq!(ledger.want().unwrap().jobs, 3);
+    assert_eq!(ledger.free().unwrap().jobs, 3);
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn what_the_transport_has_not_taken_bounds_what_is_claimed() {
     let mut ledger = ledger(100);
     let half = usize::try_from(limit::PREFETCH_BYTES_MAX / 2).unwrap();
     claim(&mut ledger, vec![job(1, half)]);
-    assert_eq!(ledger.want().unwrap().bytes, limit::PREFETCH_BYTES_MAX / 2);
+    assert_eq!(ledger.free().unwrap().bytes, limit::PREFETCH_BYTES_MAX / 2);
     claim(&mut ledger, vec![job(2, half)]);
-    assert_eq!(ledger.want(), None);
-    assert!(ledger.take(NOW, 1).rouse, "there is room again, and the feed waits to be told");
+    assert_eq!(ledger.free(), None);
+    assert!(ledger.take(NOW, 1).wake_feeds, "there is room again, and the feed waits to be told");
 }
 
 #[test]
@@ -141,21 +141,24 @@ fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(tokens(&ledger.take(NOW, 64)), [1]);
     ledger.grant(share, Vec::new(), AT);
-    assert!(ledger.doze(0, share, NOW).is_none(), "there is room by now, and nobody would tell");
+    assert!(
+        ledger.wait_for_credit(0, share, NOW).is_none(),
+        "there is room by now, and nobody would tell"
+    );
 }
 
 #[test]
 fn a_stream_of_so_many_jobs_claims_no_more_and_is_complete_when_they_are_sent() {
     let options = StreamOptions { max_jobs: Some(2), ..options(10, 1_000) };
-    let mut ledger = Ledger::new(&options, Mode::Stream, 1);
-    assert_eq!(ledger.want().unwrap().jobs, 2);
+    let mut ledger = Ledger::new(&options, Mode::Stream, 1, false);
+    assert_eq!(ledger.free().unwrap().jobs, 2);
     claim(&mut ledger, vec![job(1, 10)]);
-    assert_eq!(ledger.want().unwrap().jobs, 1);
+    assert_eq!(ledger.free().unwrap().jobs, 1);
     assert!(!ledger.take(NOW, 64).complete);
     claim(&mut ledger, vec![job(2, 10)]);
-    assert_eq!(ledger.want(), None);
+    assert_eq!(ledger.free(), None);
     ledger.release(Token(1));
-    assert_eq!(ledger.want(), None);
+    assert_eq!(ledger.free(), None);
     assert!(ledger.take(NOW, 64).complete);
 }
 
@@ -170,7 +173,7 @@ fn a_revoked_job_is_told_of_only_if_it_was_sent() {
     let taken = ledger.take(NOW, 64);
     assert!(taken.jobs.is_empty());
     assert_eq!(taken.revocations.iter().map(|r| r.token).collect::<Vec<_>>(), [Token(1)]);
-    assert_eq!(ledger.want().unwrap().jobs, 10);
+    assert_eq!(ledger.free().unwrap().jobs, 10);
 }
 
 #[test]
@@ -188,7 +191,7 @@ fn closing_tells_what_was_not_sent_from_what_was() {
         claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
         ledger.take(NOW, 1);
         let remains = if ended { ledger.close() } else { ledger.fail(NOW) };
-        let of = |loose: &[Loose]| loose.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
+        let of = |leases: &[ShardLease]| leases.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
         assert_eq!(of(&remains.unsent), [2]);
         assert_eq!(of(&remains.sent), [1]);
         assert_eq!(ledger.in_flight(), 1, "until it is settled, released or adopted");
@@ -202,7 +205,7 @@ fn what_was_sent_is_let_go_once_when_the_server_ends_a_stream() {
     ledger.take(NOW, 1);
     assert!(ledger.drain().is_empty());
     assert_eq!((ledger.close().sent.len(), ledger.close().sent.len()), (1, 0));
-    let mut pull = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
+    let mut pull = Ledger::new(&options(10, 1_000), Mode::Pull, 1, false);
     claim(&mut pull, vec![job(1, 10)]);
     pull.take(NOW, 1);
     assert!(pull.close().sent.is_empty(), "no stream ever answered for it");
@@ -210,41 +213,41 @@ fn what_was_sent_is_let_go_once_when_the_server_ends_a_stream() {
 
 #[test]
 fn a_feed_that_waits_for_room_is_told_whatever_it_is_granted_meanwhile() {
-    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1);
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1, false);
     claim(&mut ledger, vec![job(1, 600)]);
     let share = ledger.reserve(0, all).unwrap();
     assert!(ledger.grant(share, Vec::new(), AT).hungry);
-    assert!(ledger.doze(0, share, NOW).is_some());
+    assert!(ledger.wait_for_credit(0, share, NOW).is_some());
     let granted = claim(&mut ledger, vec![job(2, 10)]);
-    assert!(granted.hungry && granted.rouse.is_empty(), "it knows what it asks for itself");
+    assert!(granted.hungry && granted.wake_feeds.is_empty(), "it knows what it asks for itself");
     ledger.release(Token(1));
-    assert!(ledger.rouse());
-    assert!(!ledger.rouse(), "once");
+    assert!(ledger.wake_feeds());
+    assert!(!ledger.wake_feeds(), "once");
 }
 
 #[test]
 fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
-    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 2);
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 2, false);
     claim(&mut ledger, vec![job(1, 100)]);
     let nothing = |ledger: &mut Ledger, feed, share| {
         let at = Origin { shard: feed, ..AT };
-        ledger.grant(share, Vec::new(), at).rouse
+        ledger.grant(share, Vec::new(), at).wake_feeds
     };
     let other = ledger.reserve(1, |_| Share { jobs: 1, bytes: 500, oversize: false }).unwrap();
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(share.bytes, 400);
     assert!(nothing(&mut ledger, 0, share).is_empty());
-    assert!(ledger.doze(0, share, NOW).is_some(), "the other half is set aside");
+    assert!(ledger.wait_for_credit(0, share, NOW).is_some(), "the other half is set aside");
     assert_eq!(nothing(&mut ledger, 1, other), [0]);
-    assert!(ledger.doze(0, share, NOW).is_none(), "there is more by now");
+    assert!(ledger.wait_for_credit(0, share, NOW).is_none(), "there is more by now");
     // Too large for all there is, on both: they leave each other alone.
     for feed in [0, 1, 0] {
         let share = ledger.reserve(feed, all).unwrap();
         assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
-        assert!(ledger.doze(feed, share, NOW).is_some(), "{feed}");
+        assert!(ledger.wait_for_credit(feed, share, NOW).is_some(), "{feed}");
     }
     ledger.release(Token(1));
-    assert!(ledger.rouse());
+    assert!(ledger.wake_feeds());
 }
 
 #[test]
@@ -257,9 +260,9 @@ fn a_transport_that_does_not_read_loses_what_waits_for_it_and_gets_no_more() {
     let look = ledger.look(seconds(10));
     assert_eq!(look.stale[0].lease.token, Token(2));
     assert_eq!(look.next, seconds(31), "then the lease that was sent has run out");
-    assert_eq!(ledger.want(), None);
+    assert_eq!(ledger.free(), None);
     assert!(ledger.take(seconds(10), 64).jobs.is_empty());
-    assert_eq!(ledger.want().unwrap().jobs, 9);
+    assert_eq!(ledger.free().unwrap().jobs, 9);
 }
 
 #[test]
@@ -273,17 +276,17 @@ fn what_is_not_read_goes_back_within_ten_seconds_however_long_its_lease() {
         assert_eq!(granted.look_at.0 / 1_000, stale_at, "{lease}");
         assert!(ledger.look(millis(stale_at - 1)).stale.is_empty(), "{lease}");
         let look = ledger.look(millis(stale_at + 1));
-        assert_eq!((look.stale.len(), ledger.in_flight(), ledger.want()), (1, 0, None), "{lease}");
+        assert_eq!((look.stale.len(), ledger.in_flight(), ledger.free()), (1, 0, None), "{lease}");
         ledger.take(millis(stale_at + 2), 64);
-        assert_eq!(ledger.want().unwrap().jobs, 10, "{lease}");
+        assert_eq!(ledger.free().unwrap().jobs, 10, "{lease}");
     }
 }
 
 #[test]
 fn what_is_revoked_before_its_claim_is_answered_is_not_delivered() {
-    let mut ledger = Ledger::new(&options(4, 1_000), Mode::Stream, 2);
+    let mut ledger = Ledger::new(&options(4, 1_000), Mode::Stream, 2, false);
     ledger.revoke(0, Token(9), Revoked::Deleted);
-    let half = |_: Want| Share { jobs: 2, bytes: 100, oversize: false };
+    let half = |_: Share| Share { jobs: 2, bytes: 100, oversize: false };
     let (one, other) = (ledger.reserve(0, half).unwrap(), ledger.reserve(0, half).unwrap());
     ledger.revoke(0, Token(2), Revoked::Deleted);
     ledger.revoke(0, Token(3), Revoked::LeaseExpired);
@@ -292,7 +295,7 @@ fn what_is_revoked_before_its_claim_is_answered_is_not_delivered() {
     ledger.grant(other, vec![job(3, 10), job(4, 10)], AT);
     let taken = ledger.take(NOW, 64);
     assert_eq!((tokens(&taken), taken.revocations.len()), (vec![1, 4], 0));
-    assert_eq!(ledger.want().unwrap().jobs, 2, "the credit of the others is free");
+    assert_eq!(ledger.free().unwrap().jobs, 2, "the credit of the others is free");
     // It is over with that claim: no later one has those tokens.
     claim(&mut ledger, vec![job(2, 10)]);
     assert_eq!(tokens(&ledger.take(NOW, 64)), [2]);
@@ -312,18 +315,18 @@ fn a_lease_that_ran_out_without_a_word_is_looked_up() {
 
 #[test]
 fn a_pull_is_served_once() {
-    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Pull, 1);
-    assert_eq!(ledger.harvest(), Harvest::Nothing);
+    let mut ledger = Ledger::new(&options(10, 1_000), Mode::Pull, 1, false);
+    assert_eq!(ledger.progress(), PullProgress::Nothing);
     claim(&mut ledger, vec![job(1, 10)]);
-    assert_eq!(ledger.want().map(|want| want.jobs), Some(9), "other shards may have more");
-    assert_eq!(ledger.harvest(), Harvest::Some);
+    assert_eq!(ledger.free().map(|want| want.jobs), Some(9), "other shards may have more");
+    assert_eq!(ledger.progress(), PullProgress::Some);
     let other = ledger.reserve(0, all).unwrap();
     ledger.answered();
-    assert_eq!(ledger.harvest(), Harvest::Some, "one is asked and has not answered");
+    assert_eq!(ledger.progress(), PullProgress::Some, "one is asked and has not answered");
     ledger.grant(other, Vec::new(), AT);
-    assert_eq!(ledger.harvest(), Harvest::All);
+    assert_eq!(ledger.progress(), PullProgress::All);
     assert_eq!(ledger.take(NOW, 64).jobs.len(), 1);
-    assert_eq!(ledger.want(), None);
+    assert_eq!(ledger.free(), None);
 }
 
 #[test]
@@ -340,7 +343,7 @@ fn times_are_kept_on_the_clock_of_the_replica() {
 
 #[test]
 fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_seconds() {
-    let mut ledger = Ledger::new(&options(2, 1_000), Mode::Stream, 1).shared(true);
+    let mut ledger = Ledger::new(&options(2, 1_000), Mode::Stream, 1, true);
     let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(1, 10) }]);
     assert!(granted.hungry && granted.look_at == seconds(10), "there is credit left");
     let granted = claim(&mut ledger, vec![Leased { deadline: seconds(900), ..job(2, 10) }]);
@@ -350,7 +353,7 @@ fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_s
     let mut now = NOW;
     while asked.len() < 7 {
         let look = ledger.look(now);
-        if look.starved {
+        if look.check_credit {
             asked.push(now.0 / 1_000_000);
         }
         assert!(look.next > now);
@@ -358,8 +361,8 @@ fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_s
     }
     assert_eq!(asked, [1, 3, 7, 15, 31, 61, 91]);
     ledger.release(Token(1));
-    assert!(ledger.rouse());
-    assert!(!ledger.look(seconds(200)).starved, "there is credit again");
+    assert!(ledger.wake_feeds());
+    assert!(!ledger.look(seconds(200)).check_credit, "there is credit again");
     let share = ledger.reserve(0, all).unwrap();
     let at = Origin { now: seconds(200), ..AT };
     let granted = ledger.grant(share, vec![Leased { deadline: seconds(900), ..job(3, 10) }], at);
@@ -369,14 +372,14 @@ fn a_stream_without_credit_asks_about_what_it_holds_after_1_2_4_and_at_most_30_s
 #[test]
 fn a_stream_that_waits_for_room_asks_too_and_one_that_nobody_else_settles_does_not() {
     for shared in [true, false] {
-        let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1).shared(shared);
+        let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1, shared);
         claim(&mut ledger, vec![job(1, 600)]);
         ledger.take(NOW, 64);
         let share = ledger.reserve(0, all).unwrap();
         ledger.grant(share, Vec::new(), AT);
-        let look_at = ledger.doze(0, share, NOW).unwrap();
+        let look_at = ledger.wait_for_credit(0, share, NOW).unwrap();
         assert_eq!(look_at == seconds(1), shared);
-        assert_eq!(ledger.look(seconds(1)).starved, shared);
+        assert_eq!(ledger.look(seconds(1)).check_credit, shared);
     }
 }
 
@@ -404,7 +407,7 @@ fn a_stream_owes_as_many_leases_as_it_may_hold() {
             tokens().for_each(|token| ledger.owe(Token(token)));
         }
         assert_eq!(
-            (ledger.in_flight(), ledger.want()),
+            (ledger.in_flight(), ledger.free()),
             (jobs, None),
             "the second ones keep theirs"
         );

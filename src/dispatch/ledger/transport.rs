@@ -1,4 +1,4 @@
-//! What leaves the books: to the transport, back to the shard, or to whoever asks the store about it.
+//! What leaves the ledger: messages for the transport, unsent jobs that go back to their shards, and leases to look up.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::domain::{JobKey, Time, Token, limit};
 use crate::store::{LeaseRef, Leased};
 
-use super::{Held, Ledger, Loose, Phase, Revocation, Unsent};
+use super::{Ledger, Phase, Revocation, ShardLease, Unsent};
 
-/// A lease whose deadline has passed by this much and that nobody spoke of is asked for in the
-/// store: usually the timer has ended it by then.
+/// Time after its deadline at which a lease that no event has ended is looked up in the store: usually the timer has
+/// ended it by then.
 pub(super) const OVERDUE: Duration = Duration::from_secs(1);
 
 /// A job that its transport has not taken for so long, or for a third of its lease if that is less, goes back to its
@@ -21,37 +21,39 @@ const FIXED_BYTES: u64 = 216;
 /// Bytes of a header beside its name and value: tags and lengths.
 const HEADER_BYTES: u64 = 8;
 
-/// What the transport gets.
+/// Content of one message.
 #[derive(Default)]
 pub(in crate::dispatch) struct Taken {
     pub(in crate::dispatch) jobs: Vec<Unsent>,
     pub(in crate::dispatch) revocations: Vec<Revocation>,
     /// Their lease ran out while they waited.
-    pub(in crate::dispatch) late: Vec<Loose>,
+    pub(in crate::dispatch) late: Vec<ShardLease>,
     pub(in crate::dispatch) in_flight: u32,
     /// Everything that the stream asked for in total has been delivered.
     pub(in crate::dispatch) complete: bool,
     pub(in crate::dispatch) draining: bool,
-    pub(in crate::dispatch) rouse: bool,
+    /// Feeds that wait for credit are to be woken.
+    pub(in crate::dispatch) wake_feeds: bool,
 }
 
 /// What a stream leaves behind when it takes no more jobs.
 #[derive(Default)]
 pub(in crate::dispatch) struct Remains {
-    pub(in crate::dispatch) unsent: Vec<Loose>,
+    pub(in crate::dispatch) unsent: Vec<ShardLease>,
     /// Sent and not settled; they stay held. When the server ends the stream they are answered once.
-    pub(in crate::dispatch) sent: Vec<Loose>,
+    pub(in crate::dispatch) sent: Vec<ShardLease>,
 }
 
 /// What a look at deadlines has found.
 #[derive(Default)]
 pub(in crate::dispatch) struct Look {
     /// Waited too long for the transport; no longer held.
-    pub(in crate::dispatch) stale: Vec<Loose>,
+    pub(in crate::dispatch) stale: Vec<ShardLease>,
     /// Past their deadline and still held: the store knows more.
-    pub(in crate::dispatch) unsure: Vec<Loose>,
-    /// Whatever the stream holds keeps it from getting more: the store knows whether it still does.
-    pub(in crate::dispatch) starved: bool,
+    pub(in crate::dispatch) unsure: Vec<ShardLease>,
+    /// All sent leases are to be looked up instead: another replica may have settled them, and the stream waits for
+    /// their credit.
+    pub(in crate::dispatch) check_credit: bool,
     /// When to look again.
     pub(in crate::dispatch) next: Time,
 }
@@ -59,7 +61,7 @@ pub(in crate::dispatch) struct Look {
 // === impl Ledger ===
 
 impl Ledger {
-    /// What goes into one message of at most `jobs_max` jobs: whatever waits, and at least one job.
+    /// Takes one message of at most `jobs_max` jobs: what waits, as far as it fits, and at least one job.
     pub(in crate::dispatch) fn take(&mut self, now: Time, jobs_max: usize) -> Taken {
         self.stuck = false;
         let mut room = limit::MESSAGE_BYTES_MAX as u64;
@@ -71,22 +73,18 @@ impl Ledger {
             && (next.message_bytes() <= room || first_may_exceed && taken.jobs.is_empty())
             && let Some(unsent) = self.outbox.pop_front()
         {
-            self.outbox_bytes -= unsent.bytes;
             if unsent.deadline <= now {
-                taken.late.push(self.give_up(unsent));
+                taken.late.push(self.give_up(&unsent));
                 continue;
             }
             room = room.saturating_sub(unsent.message_bytes());
-            if let Some(held) = self.credit.get_mut(unsent.job.token) {
-                held.sent = true;
-            }
+            self.credit.send(unsent.job.token);
             taken.jobs.push(unsent);
         }
-        self.delivered += taken.jobs.len() as u64;
         taken.in_flight = self.credit.in_flight();
-        taken.complete = self.delivered >= self.max_jobs;
+        taken.complete = self.credit.is_complete();
         taken.draining = self.phase == Phase::Draining && self.revocations.is_empty();
-        taken.rouse = self.rouse();
+        taken.wake_feeds = self.wake_feeds();
         taken
     }
 
@@ -101,14 +99,13 @@ impl Ledger {
         self.revocations.drain(..count).collect()
     }
 
-    /// Nothing more comes. Answers what waits, which goes back.
-    pub(in crate::dispatch) fn drain(&mut self) -> Vec<Loose> {
+    /// Ends claims for the stream. Returns the unsent jobs, which go back.
+    pub(in crate::dispatch) fn drain(&mut self) -> Vec<ShardLease> {
         if self.phase == Phase::Open {
             self.phase = Phase::Draining;
         }
-        self.outbox_bytes = 0;
         let unsent = std::mem::take(&mut self.outbox);
-        unsent.into_iter().map(|unsent| self.give_up(unsent)).collect()
+        unsent.iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
     /// The server has ended the stream, and its transport has taken that. The leases that were sent outlive it: they stay
@@ -128,7 +125,7 @@ impl Ledger {
             return Remains::default();
         }
         let unsent = self.drain();
-        let sent = self.all_sent().map(|(token, held)| held.to_loose(token)).collect();
+        let sent = self.credit.sent().map(|(token, held)| held.lease(token)).collect();
         self.broke = Some(at);
         self.phase = Phase::Closed;
         self.drop_revocations();
@@ -143,33 +140,27 @@ impl Ledger {
     }
 
     /// The leases on that shard that a worker has, and whether each was adopted.
-    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<(Loose, bool)> {
-        let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
-        sent.map(|(token, held)| (held.to_loose(token), held.origin.is_some())).collect()
+    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<(ShardLease, bool)> {
+        let sent = self.credit.sent().filter(|(_, held)| held.shard == shard);
+        sent.map(|(token, held)| (held.lease(token), held.origin.is_some())).collect()
     }
 
     /// The tokens of the leases on that shard that a worker has; [`Ledger::leases`] finds the jobs of some of them.
     pub(in crate::dispatch) fn tokens_on(&self, shard: usize) -> Vec<Token> {
-        let sent = self.all_sent().filter(|(_, held)| held.shard == shard);
+        let sent = self.credit.sent().filter(|(_, held)| held.shard == shard);
         sent.map(|(token, _)| token).collect()
     }
 
     /// Those of these leases that are still held.
     pub(in crate::dispatch) fn leases(&self, tokens: &[Token]) -> Vec<LeaseRef> {
-        let held = |token| self.credit.get(token).or_else(|| self.debts.get(token));
-        let lease = |token| Some(LeaseRef { key: held(token)?.key.clone(), token });
+        let lease = |token| Some(LeaseRef { key: self.credit.get(token)?.key.clone(), token });
         tokens.iter().filter_map(|&token| lease(token)).collect()
     }
 
     /// The leases that a worker has and its stream answers for; those of a pull never were.
-    fn sent(&self) -> Vec<Loose> {
-        let sent = self.all_sent().filter(|_| !self.once);
-        sent.map(|(token, held)| held.to_loose(token)).collect()
-    }
-
-    /// The leases that a worker has, with those that it has settled and its shard does not know to be.
-    pub(super) fn all_sent(&self) -> impl Iterator<Item = (Token, &Held)> {
-        self.credit.iter().filter(|(_, held)| held.sent).chain(self.debts.iter())
+    fn sent(&self) -> Vec<ShardLease> {
+        let sent = self.credit.sent().filter(|_| !self.once);
+        sent.map(|(token, held)| held.lease(token)).collect()
     }
 
     /// Looks at deadlines that have come.
@@ -183,32 +174,31 @@ impl Ledger {
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         look.next = stale_at.min().unwrap_or(Time::MAX);
         let mut holds_some = false;
-        for (token, held) in self.all_sent() {
+        for (token, held) in self.credit.sent() {
             holds_some = true;
             let at = held.deadline.plus(OVERDUE);
             if at <= now {
-                look.unsure.push(held.to_loose(token));
+                look.unsure.push(held.lease(token));
             }
             look.next = look.next.min(at.max(now.plus(OVERDUE)));
         }
-        look.starved = holds_some && self.is_starved(now);
-        look.next = look.next.min(self.next_if_starved(now, holds_some));
+        let (check_credit, next) = self.check_credit(now, holds_some);
+        look.check_credit = check_credit;
+        look.next = look.next.min(next);
         self.look_at = look.next;
         look
     }
 
-    fn give_up_stale(&mut self, now: Time) -> Vec<Loose> {
+    fn give_up_stale(&mut self, now: Time) -> Vec<ShardLease> {
         let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
         self.outbox = fresh;
-        self.outbox_bytes = self.outbox.iter().map(|unsent| unsent.bytes).sum();
-        stale.into_iter().map(|unsent| self.give_up(unsent)).collect()
+        stale.iter().map(|unsent| self.give_up(unsent)).collect()
     }
 
-    fn give_up(&mut self, unsent: Unsent) -> Loose {
+    fn give_up(&mut self, unsent: &Unsent) -> ShardLease {
         self.credit.release(unsent.job.token);
-        self.granted -= 1;
-        unsent.into_loose()
+        unsent.lease()
     }
 }
 
@@ -221,7 +211,7 @@ impl Unsent {
         let payloads = spec.payload.iter().chain(checkpoint);
         let content_types: usize = payloads.map(|payload| payload.content_type.len()).sum();
         let tags = spec.headers.len() as u64 * HEADER_BYTES;
-        self.bytes
+        self.cost.bytes
             + tags
             + FIXED_BYTES
             + names_bytes(key)

@@ -17,7 +17,7 @@ use crate::store::{Hint, Revoked};
 use super::adoptions::Adoptions;
 use super::alarm::Alarm;
 use super::board::{Awake, Served};
-use super::ledger::{Loose, Mode, Over};
+use super::ledger::{Mode, Over, ShardLease};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
 use super::stream::{Freed, Home, Stream};
@@ -43,7 +43,7 @@ pub(super) struct Streams {
     doubts: Vec<AtomicBool>,
     /// When some stream needs a look at its deadlines.
     pub(super) alarm: Alarm,
-    /// Counts [`Streams::rouse`].
+    /// Counts [`Streams::wake_feeds`].
     turn: AtomicUsize,
     /// Something was settled or has closed while the replica drains.
     settled: Notify,
@@ -99,12 +99,12 @@ impl Streams {
     /// Every feed gets to know the stream.
     pub(super) fn announce(&self, stream: &Arc<Stream>) {
         self.awake.set_all();
-        self.rouse(stream);
+        self.wake_feeds(stream);
     }
 
     /// The server has ended the stream: what was sent stays held until it is settled. Answers what
     /// of it is to be detached.
-    pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<Loose> {
+    pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<ShardLease> {
         let remains = stream.close(true);
         self.closed(stream, remains.unsent);
         remains.sent
@@ -116,7 +116,7 @@ impl Streams {
     }
 
     /// The stream broke; answers what it was sent and has not settled.
-    pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<Loose> {
+    pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<ShardLease> {
         self.name_heir(stream);
         // A worker that names this one in its next stream had lost it before, and has extended its leases since. And what
         // it extended before it opened this one was meant for the one before.
@@ -131,7 +131,7 @@ impl Streams {
         remains.sent
     }
 
-    fn closed(&self, stream: &Arc<Stream>, unsent: Vec<Loose>) {
+    fn closed(&self, stream: &Arc<Stream>, unsent: Vec<ShardLease>) {
         // Those that were to go out by a connection that is gone.
         self.bequeath_revocations(stream);
         if stream.ledger().is_over() {
@@ -147,10 +147,9 @@ impl Streams {
         self.settled.notify_waiters();
     }
 
-    /// Tells every feed that the stream has credit.
-    pub(super) fn rouse(&self, stream: &Arc<Stream>) {
-        // Where there is credit for one job only, who hears of it first gets it; so each is the
-        // first one in turn.
+    /// Wakes every feed: the stream has credit.
+    pub(super) fn wake_feeds(&self, stream: &Arc<Stream>) {
+        // Where there is credit for one job only, the feed that is woken first gets it; so each is the first one in turn.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.mailboxes.len();
         let (before, from) = self.mailboxes.split_at(turn);
         for mailbox in from.iter().chain(before) {
@@ -159,15 +158,15 @@ impl Streams {
     }
 
     /// These leases reached nobody.
-    pub(super) fn give_back(&self, leases: Vec<Loose>) {
-        for loose in leases {
-            self.returns[loose.shard].add(loose.lease, loose.deadline);
+    pub(super) fn give_back(&self, leases: Vec<ShardLease>) {
+        for ShardLease { shard, lease, deadline } in leases {
+            self.returns[shard].add(lease, deadline);
         }
     }
 
     /// What was taken for the transport of this stream has not reached its client.
-    pub(super) fn undelivered(&self, stream: &Arc<Stream>, leases: Vec<Loose>) {
-        let tokens: Vec<Token> = leases.iter().map(|loose| loose.lease.token).collect();
+    pub(super) fn undelivered(&self, stream: &Arc<Stream>, leases: Vec<ShardLease>) {
+        let tokens: Vec<Token> = leases.iter().map(|held| held.lease.token).collect();
         self.ended(stream.id(), &tokens);
         self.give_back(leases);
     }
@@ -288,8 +287,8 @@ impl Streams {
     }
 
     fn freed(&self, stream: &Arc<Stream>, freed: Freed) {
-        if freed.rouse {
-            self.rouse(stream);
+        if freed.wake_feeds {
+            self.wake_feeds(stream);
         }
         if freed.done {
             if stream.ledger().is_over() {
@@ -346,8 +345,8 @@ impl Streams {
 
     /// Jobs that open streams could take now.
     pub(super) fn credit_waiting(&self) -> usize {
-        let wants = self.open_streams();
-        wants.iter().filter_map(|s| s.ledger().want()).map(|want| want.jobs as usize).sum()
+        let free = |stream: &Arc<Stream>| stream.ledger().free();
+        self.open_streams().iter().filter_map(free).map(|free| free.jobs as usize).sum()
     }
 
     /// The credit of a stream or pull that is open or holds leases.

@@ -37,7 +37,7 @@ fn drain(board: &mut Board, streams: &[&Arc<Stream>]) -> BTreeSet<String> {
         seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
         let tokens = give_one(board, plan, Rest::Nothing);
         for stream in streams {
-            if stream.release(&tokens, drop).rouse {
+            if stream.release(&tokens, drop).wake_feeds {
                 board.hear(stream);
             }
         }
@@ -133,7 +133,7 @@ fn a_stream_that_nothing_fits_keeps_no_other_one_from_any_topic() {
         };
         seen.extend(plan.asks.iter().map(|asked| asked.topic.to_string()));
         let tokens = give_one(&mut board, plan, Rest::More);
-        if other.release(&tokens, drop).rouse {
+        if other.release(&tokens, drop).wake_feeds {
             board.hear(&other);
         }
     }
@@ -173,7 +173,7 @@ fn whoever_comes_while_much_is_parked_is_asked_for_at_once() {
             let done = is_asked(&plan);
             let tokens = give_one(&mut board, plan, Rest::More);
             // Its credit comes back before each plan.
-            if one.release(&tokens, drop).rouse {
+            if one.release(&tokens, drop).wake_feeds {
                 board.hear(&one);
             }
             if done {
@@ -272,7 +272,7 @@ fn a_pull_of_a_wide_glob_hears_that_there_is_nothing_once_all_was_asked() {
     board.hear(&pull);
     let mut asked = 0;
     while asked < TOPICS {
-        assert_eq!(pull.ledger().harvest(), Harvest::Nothing, "{asked}");
+        assert_eq!(pull.ledger().progress(), PullProgress::Nothing, "{asked}");
         let Some(plan) = board.plan() else {
             assert!(board.has_chores());
             continue;
@@ -283,5 +283,5 @@ fn a_pull_of_a_wide_glob_hears_that_there_is_nothing_once_all_was_asked() {
     while !board.chores.is_empty() {
         board.work();
     }
-    assert_eq!(pull.ledger().harvest(), Harvest::Exhausted);
+    assert_eq!(pull.ledger().progress(), PullProgress::Exhausted);
 }

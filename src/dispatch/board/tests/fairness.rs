@@ -43,7 +43,7 @@ struct Replica {
     under_way: Vec<Option<Plan>>,
     streams: Vec<(Arc<Stream>, VecDeque<Token>)>,
     opened: u32,
-    roused: usize,
+    woken: usize,
     delivered: Vec<TopicName>,
 }
 
@@ -119,7 +119,7 @@ impl Replica {
             under_way: (0..case.shards).map(|_| None).collect(),
             streams: Vec::new(),
             opened: 0,
-            roused: 0,
+            woken: 0,
             delivered: Vec::new(),
         };
         (0..case.streams()).for_each(|_| replica.open());
@@ -137,15 +137,15 @@ impl Replica {
         let (id, home) = (self.opened, Arc::clone(&self.home));
         let stream = Arc::new(Stream::new(id, home, options, self.case.mode(), NOW));
         self.streams.push((Arc::clone(&stream), VecDeque::new()));
-        self.rouse(&stream);
+        self.wake_feeds(&stream);
     }
 
-    /// As `Streams::rouse` does.
-    fn rouse(&mut self, stream: &Arc<Stream>) {
+    /// As `Streams::wake_feeds` does.
+    fn wake_feeds(&mut self, stream: &Arc<Stream>) {
         for n in 0..self.case.shards {
-            self.post((self.roused + n) % self.case.shards, stream);
+            self.post((self.woken + n) % self.case.shards, stream);
         }
-        self.roused += 1;
+        self.woken += 1;
     }
 
     fn post(&mut self, board: usize, stream: &Arc<Stream>) {
@@ -181,15 +181,16 @@ impl Replica {
         let Some(plan) = self.under_way[at].take() else { return };
         let found = answer(&plan, usize::MAX, 10, Rest::More);
         let outcome = self.boards[at].apply(plan, found, Origin { shard: at, ..AT });
-        for (stream, feeds) in outcome.rouse {
+        for (stream, feeds) in outcome.wake_feeds {
             feeds.into_iter().for_each(|feed| self.post(feed, &stream));
         }
     }
 
     fn take(&mut self, at: usize) {
         let stream = Arc::clone(&self.streams[at].0);
-        let harvest = stream.ledger().harvest();
-        let is_over = harvest == Harvest::All || harvest == Harvest::Some && self.rng.random();
+        let progress = stream.ledger().progress();
+        let is_over =
+            progress == PullProgress::All || progress == PullProgress::Some && self.rng.random();
         if stream.mode() == Mode::Pull && !is_over {
             return;
         }
@@ -198,8 +199,8 @@ impl Replica {
             self.streams[at].1.push_back(unsent.job.token);
             self.delivered.push(unsent.job.key.topic.clone());
         }
-        if taken.rouse {
-            self.rouse(&stream);
+        if taken.wake_feeds {
+            self.wake_feeds(&stream);
         }
         if stream.mode() == Mode::Pull {
             // What came meanwhile goes back; its caller settles what it got and asks again.
@@ -218,8 +219,8 @@ impl Replica {
             true => return,
             false => held.pop_front().into_iter().collect(),
         };
-        if stream.release(&done, drop).rouse {
-            self.rouse(&stream);
+        if stream.release(&done, drop).wake_feeds {
+            self.wake_feeds(&stream);
         }
     }
 }

@@ -6,7 +6,7 @@ mod turns;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::super::ledger::{Harvest, Mode, Origin};
+use super::super::ledger::{Mode, Origin, PullProgress};
 use super::super::stream::Home;
 use super::super::{StreamOptions, TopicPattern};
 use super::*;
@@ -172,8 +172,8 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
     let token = found[0].leased[0][0].token;
     board.apply(plan, found, AT);
     assert!(board.plan().is_none());
-    assert!(one.release(&[token], drop).rouse, "the feed waits to be told");
-    assert!(!one.release(&[token], drop).rouse, "once");
+    assert!(one.release(&[token], drop).wake_feeds, "the feed waits to be told");
+    assert!(!one.release(&[token], drop).wake_feeds, "once");
     board.hear(&one);
     assert!(board.plan().is_some());
 }
@@ -237,7 +237,7 @@ fn a_job_too_large_for_a_share_is_asked_for_alone_and_then_waits_for_credit() {
     );
     apply(&mut board, plan, 0, Rest::More);
     assert!(board.plan().is_none(), "nothing is asked for again before something has changed");
-    assert!(one.release(&[held], drop).rouse);
+    assert!(one.release(&[held], drop).wake_feeds);
     board.hear(&one);
     let plan = board.plan().unwrap();
     assert!(plan.asks[0].takers[0].share.oversize, "nothing is held: it may come alone");
@@ -279,9 +279,9 @@ fn a_topic_that_waits_for_room_is_asked_again_whatever_others_gave_meanwhile() {
     let plan = board.plan().unwrap();
     assert_eq!(plan.asks.len(), 1);
     let (_, found) = of_b(&plan, 10);
-    assert!(board.apply(plan, found, AT).rouse.is_empty());
+    assert!(board.apply(plan, found, AT).wake_feeds.is_empty());
     assert!(board.plan().is_none());
-    assert!(one.release(&[large], drop).rouse);
+    assert!(one.release(&[large], drop).wake_feeds);
     board.hear(&one);
     assert_eq!(asked(&board.plan().unwrap())[0].0, "a");
 }
@@ -291,11 +291,11 @@ fn a_stream_hears_when_everything_was_asked_for() {
     let pull = stream_of(1, options(&["a", "b"], 1, 1 << 20), Mode::Pull);
     let mut board = board(&[&pull]);
     for round in 0..2 {
-        assert!(pull.ledger().harvest() == Harvest::Nothing, "{round}");
+        assert!(pull.ledger().progress() == PullProgress::Nothing, "{round}");
         let plan = board.plan().unwrap();
         apply(&mut board, plan, 0, Rest::Nothing);
     }
-    assert!(pull.ledger().harvest() == Harvest::Exhausted);
+    assert!(pull.ledger().progress() == PullProgress::Exhausted);
     assert!(board.plan().is_none());
 }
 
@@ -303,7 +303,7 @@ fn a_stream_hears_when_everything_was_asked_for() {
 fn a_glob_without_topics_has_asked_for_everything() {
     let pull = stream_of(1, options(&["a.*"], 1, 1 << 20), Mode::Pull);
     assert!(board(&[&pull]).plan().is_none());
-    assert!(pull.ledger().harvest() == Harvest::Exhausted);
+    assert!(pull.ledger().progress() == PullProgress::Exhausted);
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! Feeds that wait for credit of the stream, and when to check whether other replicas have freed some.
+
+use std::time::Duration;
+
+use crate::domain::Time;
+use crate::domain::credit::Share;
+
+use super::Ledger;
+
+/// First pause before the store is asked about what the stream holds; each further one that frees nothing is twice as long.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// Longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// Lookup of all leases of a stream that waits for credit: another replica may have settled them, and its notification
+/// been lost.
+pub(super) struct CreditCheck {
+    at: Time,
+    pause: Duration,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// The next job did not fit `share`: `feed` waits for more credit. Returns when the stream is to be looked at, or
+    /// `None` when there is more credit already.
+    pub(in crate::dispatch) fn wait_for_credit(
+        &mut self,
+        feed: usize,
+        share: Share,
+        now: Time,
+    ) -> Option<Time> {
+        if self.free().is_some_and(|free| free.exceeds(share)) {
+            return None;
+        }
+        let least = self.waiting[feed].map_or(share, |other| share.least(other));
+        self.waiting[feed] = Some(least);
+        self.schedule_credit_check(now);
+        Some(self.look_at)
+    }
+
+    /// Whether feeds wait for credit and there is some; they wait no longer then. All are woken, also those for which it
+    /// may be too little: a smaller job may have replaced the one that they waited with.
+    pub(in crate::dispatch) fn wake_feeds(&mut self) -> bool {
+        let wake = self.waiting.iter().any(Option::is_some) && self.free().is_some();
+        if wake {
+            self.waiting.fill(None);
+            self.credit_check = None;
+        }
+        wake
+    }
+
+    /// The feeds beside `feed` that wait and for which the free credit may be enough; they wait no longer. Only those: two
+    /// feeds whose next jobs are too large would wake each other for ever. `feed` itself knows what it reserved.
+    pub(super) fn wake_others(&mut self, feed: usize) -> Vec<usize> {
+        let Some(free) = self.free() else { return Vec::new() };
+        let others = self.waiting.iter_mut().enumerate().filter(|(other, _)| *other != feed);
+        let woken = others.filter_map(|(other, waiting)| {
+            waiting.take_if(|share| free.exceeds(*share)).map(|_| other)
+        });
+        woken.collect()
+    }
+
+    /// Schedules the first credit check where a feed waits. A pull is over before it could matter.
+    pub(super) fn schedule_credit_check(&mut self, now: Time) {
+        if self.waiting.iter().all(Option::is_none) {
+            self.credit_check = None;
+        } else if self.shared && !self.once && self.credit_check.is_none() {
+            let at = now.plus(PAUSE_MIN);
+            self.credit_check = Some(CreditCheck { at, pause: PAUSE_MIN });
+            self.look_at = self.look_at.min(at);
+        }
+    }
+
+    /// Whether the credit check is due, and when the next one is. `holds_some`: there is something to look up.
+    pub(super) fn check_credit(&mut self, now: Time, holds_some: bool) -> (bool, Time) {
+        let Some(check) = &mut self.credit_check else { return (false, Time::MAX) };
+        let is_due = check.at <= now;
+        if is_due {
+            if holds_some {
+                check.pause = (check.pause * 2).min(PAUSE_MAX);
+            }
+            check.at = now.plus(check.pause);
+        }
+        (is_due && holds_some, check.at)
+    }
+}
