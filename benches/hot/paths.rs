@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use ringq::domain::credit::{Amount, Credit};
+use ringq::domain::credit::{Amount, Counted, Credit};
 use ringq::domain::lifecycle::{Cause, Standing, lease_end};
 use ringq::domain::{
     JobId, JobKey, Payload, Receipt, RetryOverrides, RetryPolicy, Ring, ShardName, Spec, Time,
@@ -97,13 +97,13 @@ fn receipt_decode() -> impl FnMut() {
 fn credit_grant_release() -> impl FnMut() {
     let mut credit = Credit::new(Amount { jobs: 2 * HELD, bytes: 64 << 20 }, u64::MAX);
     let cost = Amount::of_job(100);
-    (0..HELD).for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), cost, ()));
+    (0..HELD).for_each(|n| credit.hold(Token(1 << 32 | u64::from(n)), Counted::unsent(cost, ())));
     let mut next = 0;
     move || {
         // Another one each time: hash tables have random seeds, so that no token costs the same twice.
         next += 1;
         let token = Token(2 << 32 | next);
-        credit.hold(black_box(token), cost, ());
+        credit.hold(black_box(token), Counted::unsent(cost, ()));
         black_box(credit.free());
         black_box(credit.release(black_box(token)));
     }

@@ -16,10 +16,10 @@ use crate::domain::{StreamId, limit};
 use crate::pauses::Pauses;
 use crate::scheduler::Scheduler;
 use crate::shards::Shard;
-use crate::store::{Adopt, Adoptee, Lease, Tied};
+use crate::store::{Adopt, Adoptee, Lease, LeaseRef, Tied};
 
 use super::adoptions::{FirstLook, From, Search};
-use super::ledger::{Adopted, Held, Over, ShardLease};
+use super::ledger::{Over, StreamLease};
 use super::stream::Stream;
 use super::streams::Streams;
 use super::{detach, orphans, watch};
@@ -108,8 +108,8 @@ impl Adopter<'_> {
                 let tokens: Vec<_> = moved.map(|(token, _)| token).collect();
                 let origin = from.stream_id();
                 let mut adopted = self.streams.hand_over(&from, &tokens);
-                for Adopted { counted, .. } in &mut adopted {
-                    counted.lease.origin.get_or_insert(origin);
+                for counted in &mut adopted {
+                    counted.value.origin.get_or_insert(origin);
                 }
                 return self.take_in(&heir, adopted).await;
             }
@@ -127,9 +127,9 @@ impl Adopter<'_> {
         let ledger = from.ledger();
         let skew = self.streams.skew(self.shard.index());
         let spoken_for = ledger.broke.map(|at| skew.there(at.minus(limit::EXTEND_BEFORE_BREAK)));
-        let adoptee = |(held, was_adopted): (ShardLease, bool)| Adoptee {
+        let adoptee = |held: StreamLease| Adoptee {
             tied: Tied { lease: held.lease, stream: from.stream_id() },
-            since: spoken_for.filter(|_| !(is_unheard && was_adopted)),
+            since: spoken_for.filter(|_| !(is_unheard && held.origin.is_some())),
         };
         ledger.sent_on(self.shard.index()).into_iter().map(adoptee).collect()
     }
@@ -192,9 +192,9 @@ impl Adopter<'_> {
                 let taken = taken.into_iter().map(|lease| {
                     let origin = Some(lease.stream_id());
                     let deadline = read.plus(lease.deadline.since(lease.now));
-                    let held = Held { key: lease.key, shard, since: None, deadline, origin };
-                    let counted = Counted::sent(Amount::of_job(lease.bytes), held);
-                    Adopted { token: lease.token, counted }
+                    let cost = Amount::of_job(lease.bytes);
+                    let lease = LeaseRef { key: lease.key, token: lease.token };
+                    Counted::sent(cost, StreamLease { lease, shard, since: None, deadline, origin })
                 });
                 self.take_in(&heir, taken.collect()).await;
             } else {
@@ -217,13 +217,13 @@ impl Adopter<'_> {
 
     /// The leases are the heir's in the store. It may be over already: then it answers for them as for all that it was
     /// sent. And they may be over, which the heir did not hear.
-    async fn take_in(&self, heir: &Arc<Stream>, adopted: Vec<Adopted>) {
+    async fn take_in(&self, heir: &Arc<Stream>, adopted: Vec<Counted<StreamLease>>) {
         if adopted.is_empty() {
             return;
         }
         let shard = self.shard.index();
-        let lease = |adopted: &Adopted| adopted.counted.lease.lease(adopted.token);
-        let leases: Vec<ShardLease> = adopted.iter().map(lease).collect();
+        let leases: Vec<StreamLease> =
+            adopted.iter().map(|counted| counted.value.clone()).collect();
         let (stream, jobs) = (heir.name(), leases.len());
         tracing::debug!(shard = %self.shard.name(), stream, jobs, "a stream adopts leases");
         let unsure = leases.iter().map(|held| (heir.id(), held.lease.clone())).collect();

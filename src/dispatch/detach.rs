@@ -10,7 +10,7 @@ use crate::pauses::Pauses;
 use crate::shards::Shard;
 use crate::store::Tied;
 
-use super::ledger::ShardLease;
+use super::ledger::StreamLease;
 
 /// First and longest pause after a failed call.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
@@ -23,12 +23,12 @@ const AT_END_MAX: Duration = Duration::from_secs(5);
 pub(super) async fn run(
     shard: Shard,
     stream: StreamId,
-    leases: Vec<ShardLease>,
+    leases: Vec<StreamLease>,
     stop: CancellationToken,
 ) {
     let detach = async {
         for part in leases.chunks(limit::CALL_JOBS_MAX) {
-            let tied = |held: &ShardLease| Tied { lease: held.lease.clone(), stream };
+            let tied = |held: &StreamLease| Tied { lease: held.lease.clone(), stream };
             let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
             while shard.detach(part.iter().map(tied).collect()).await.is_err() {
                 shard.wait_out(pauses.pause()).await;

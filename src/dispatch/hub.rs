@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 
 use super::adoptions::{FIRST_LOOK_MAX, FirstLook, Search};
 use super::feed::Feed;
-use super::ledger::{Mode, ShardLease};
+use super::ledger::{Mode, StreamLease};
 use super::orphans::Broken;
 use super::stream::Stream;
 use super::streams::Streams;
@@ -202,8 +202,8 @@ impl Drop for Hub {
     }
 }
 
-fn by_shard(leases: Vec<ShardLease>) -> BTreeMap<usize, Vec<ShardLease>> {
-    let mut by_shard: BTreeMap<usize, Vec<ShardLease>> = BTreeMap::new();
+fn by_shard(leases: Vec<StreamLease>) -> BTreeMap<usize, Vec<StreamLease>> {
+    let mut by_shard: BTreeMap<usize, Vec<StreamLease>> = BTreeMap::new();
     for lease in leases {
         by_shard.entry(lease.shard).or_default().push(lease);
     }

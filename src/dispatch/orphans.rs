@@ -16,7 +16,7 @@ use crate::scheduler::Scheduler;
 use crate::shards::{self, Shard};
 use crate::store::{Lease, LeaseRef, Refused, Tied};
 
-use super::ledger::ShardLease;
+use super::ledger::StreamLease;
 use super::silent::Silence;
 
 /// First and longest pause after a failed call.
@@ -48,7 +48,7 @@ pub(super) struct Broken {
 pub(super) async fn of_stream(
     scheduler: Scheduler,
     shard: Shard,
-    sent: Vec<ShardLease>,
+    sent: Vec<StreamLease>,
     Broken { stream, at: broke, alive }: Broken,
     stop: CancellationToken,
 ) {
@@ -91,7 +91,7 @@ impl<'a> Orphans<'a> {
     }
 
     /// The leases among `sent` that still run.
-    async fn read(&self, sent: Vec<ShardLease>) -> Vec<Lease> {
+    async fn read(&self, sent: Vec<StreamLease>) -> Vec<Lease> {
         let mut found = Vec::with_capacity(sent.len());
         for part in sent.chunks(limit::PART_MAX) {
             let refs: Vec<LeaseRef> = part.iter().map(|held| held.lease.clone()).collect();

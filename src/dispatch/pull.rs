@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::domain::limit;
+use crate::domain::{Token, limit};
 
 use super::hub::Hub;
-use super::ledger::{Mode, PullProgress, ShardLease, Unsent};
+use super::ledger::{Mode, PullProgress};
 use super::stream::Stream;
 use super::{Delivery, OpenError, StreamOptions, TopicPattern};
 
@@ -47,7 +47,7 @@ pub struct PullOptions {
 pub struct Handover {
     hub: Arc<Hub>,
     stream: Arc<Stream>,
-    leases: Vec<ShardLease>,
+    leases: Vec<Token>,
     done: AtomicBool,
     /// The place of the pull among streams and pulls: it is free when the answer was read or dropped.
     _place: Option<OwnedSemaphorePermit>,
@@ -119,11 +119,11 @@ fn stream_options(options: PullOptions) -> StreamOptions {
 
 impl Pull {
     /// What there is, and the leases of it.
-    fn take(&self) -> (Vec<Delivery>, Vec<ShardLease>) {
+    fn take(&self) -> (Vec<Delivery>, Vec<Token>) {
         let now = self.hub.now();
         let mut taken = self.stream.take(now);
         self.hub.streams.give_back(std::mem::take(&mut taken.late));
-        let leases = taken.jobs.iter().map(Unsent::lease).collect();
+        let leases = taken.jobs.iter().map(|unsent| unsent.job.token).collect();
         let deliveries = self.stream.batch(taken, now).deliveries;
         self.hub.count(&deliveries, "pull");
         (deliveries, leases)
@@ -155,7 +155,7 @@ impl Handover {
 impl Drop for Handover {
     fn drop(&mut self) {
         if !*self.done.get_mut() {
-            self.hub.streams.undelivered(&self.stream, std::mem::take(&mut self.leases));
+            self.hub.streams.undelivered(&self.stream, &self.leases);
         }
     }
 }

@@ -1,24 +1,20 @@
-//! One stream or pull: its books behind a lock, and its transport, which is woken when there is
-//! something for it.
+//! One stream or pull: its ledger behind a lock, and its transport, which is woken when there is something for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::task::AtomicWaker;
 
 use crate::clock::Clock;
-use crate::domain::credit::Share;
+use crate::domain::credit::{Counted, Share};
 use crate::domain::{Receipt, ShardName, StreamId, Time, Token};
 use crate::metrics::Metrics;
 use crate::scheduler::Revoked;
 use crate::store::Leased;
 
-use super::ledger::{
-    Adopted, Granted, Held, Ledger, Look, Mode, Origin, Over, Phase, Remains, Revocation,
-    ShardLease, Taken,
-};
+use super::ledger::{Granted, Ledger, Mode, Origin, Over, Phase, Revocation, StreamLease, Taken};
 use super::{Batch, Delivery, StreamOptions, Worker};
 
-/// See the module. Shared by its transport, the feeds that serve it, and the registry.
+/// One stream or pull. Shared by its transport, the feeds that serve it, and the registry.
 pub(super) struct Stream {
     id: u32,
     home: Arc<Home>,
@@ -93,17 +89,17 @@ impl Stream {
 
     // --- for its transport
 
-    /// Whoever polls the transport is woken from now on.
+    /// Registers the task that polls the transport: [`Stream::wake`] wakes it.
     pub(super) fn register(&self, waker: &std::task::Waker) {
         self.transport.register(waker);
     }
 
-    /// Whoever polls the transport has something to see.
+    /// Wakes the task that polls the transport.
     pub(super) fn wake(&self) {
         self.transport.wake();
     }
 
-    /// See [`Ledger::take`].
+    /// Takes one message: [`Ledger::take`].
     pub(super) fn take(&self, now: Time) -> Taken {
         self.ledger().take(now, self.options.max_batch as usize)
     }
@@ -125,7 +121,7 @@ impl Stream {
         let revocations = taken
             .revocations
             .into_iter()
-            .map(|revoked| (self.receipt(revoked.token, revoked.held), revoked.reason));
+            .map(|revoked| (self.receipt(revoked.lease), revoked.reason));
         Batch {
             deliveries: deliveries.collect(),
             revocations: revocations.collect(),
@@ -134,30 +130,9 @@ impl Stream {
         }
     }
 
-    /// The server has ended it, or else it broke: see [`Ledger::close`] and [`Ledger::fail`].
-    pub(super) fn close(&self, is_ended: bool) -> Remains {
-        match is_ended {
-            true => self.ledger().close(),
-            false => self.fail(self.home.clock.now()),
-        }
-    }
-
-    /// See [`Ledger::fail`].
-    pub(super) fn fail(&self, at: Time) -> Remains {
-        self.ledger().fail(at)
-    }
-
     // --- for the feeds
 
-    pub(super) fn reserve(
-        &self,
-        feed: usize,
-        choose: impl FnOnce(Share) -> Share,
-    ) -> Option<Share> {
-        self.ledger().reserve(feed, choose)
-    }
-
-    /// See [`Ledger::grant`].
+    /// Takes in what a claim found: [`Ledger::grant`].
     pub(super) fn grant(&self, share: Share, jobs: Vec<Leased>, at: Origin) -> Granted {
         let some = !jobs.is_empty();
         let granted = self.ledger().grant(share, jobs, at);
@@ -166,16 +141,6 @@ impl Stream {
             self.transport.wake();
         }
         granted
-    }
-
-    /// Makes a feed wait for credit: [`Ledger::wait_for_credit`].
-    pub(super) fn wait_for_credit(&self, feed: usize, share: Share, now: Time) -> Option<Time> {
-        self.ledger().wait_for_credit(feed, share, now)
-    }
-
-    /// Whether it is a pull, which is answered when there is nothing.
-    pub(super) fn is_pull(&self) -> bool {
-        self.ledger().is_pull()
     }
 
     /// A feed has asked for everything that the stream wants.
@@ -187,20 +152,20 @@ impl Stream {
     // --- for the registry
 
     /// These leases are over; `ended` gets each that was held.
-    pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(Held)) -> Freed {
+    pub(super) fn release(&self, tokens: &[Token], ended: impl FnMut(StreamLease)) -> Freed {
         let mut ledger = self.ledger();
         tokens.iter().filter_map(|&token| ledger.release(token)).for_each(ended);
         Freed::of(&mut ledger)
     }
 
-    /// See [`Ledger::adopt`]. Answers how the stream has ended, and when to look at it.
-    pub(super) fn adopt(&self, adopted: Vec<Adopted>) -> (Over, Time) {
+    /// Takes in leases that their worker has. Returns how the stream has ended, and when to look at it.
+    pub(super) fn adopt(&self, adopted: Vec<Counted<StreamLease>>) -> (Over, Time) {
         let mut ledger = self.ledger();
         adopted.into_iter().for_each(|adopted| ledger.adopt(adopted));
         (ledger.over(), ledger.look_at())
     }
 
-    /// See [`Ledger::inherit`].
+    /// Takes in revocations of a former stream.
     pub(super) fn inherit(&self, revocations: Vec<Revocation>) {
         self.ledger().inherit(revocations);
         self.transport.wake();
@@ -235,7 +200,7 @@ impl Stream {
         self.options.continues.is_some() && self.options.continues == other.options.continues
     }
 
-    /// See [`Ledger::owe`].
+    /// Workers have settled these leases, and their shard, which is down, does not know.
     pub(super) fn owe(&self, tokens: &[Token]) -> Freed {
         let mut ledger = self.ledger();
         tokens.iter().for_each(|&token| ledger.owe(token));
@@ -252,25 +217,21 @@ impl Stream {
         freed
     }
 
-    /// See [`Ledger::drain`].
-    pub(super) fn drain(&self) -> Vec<ShardLease> {
+    /// Ends claims for the stream. Returns the unsent jobs, which go back.
+    pub(super) fn drain(&self) -> Vec<StreamLease> {
         let unsent = self.ledger().drain();
         self.transport.wake();
         unsent
     }
 
-    pub(super) fn look(&self, now: Time) -> Look {
-        self.ledger().look(now)
-    }
-
-    /// These leases last until then, on the clock of this replica. Answers when to look again.
+    /// These leases last until then, on the clock of this replica. Returns when to look again.
     pub(super) fn extended(&self, tokens: &[Token], deadline: Time) -> Time {
         let mut ledger = self.ledger();
         tokens.iter().for_each(|&token| ledger.extended(token, deadline));
         ledger.look_at()
     }
 
-    /// The books, for as long as the guard lives.
+    /// The ledger, for as long as the guard lives.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -294,14 +255,14 @@ impl Stream {
     }
 
     /// As the worker has it.
-    fn receipt(&self, token: Token, held: Held) -> Receipt {
+    fn receipt(&self, held: StreamLease) -> Receipt {
         let origin = held.origin.unwrap_or(self.stream_id());
         Receipt {
             shard: self.home.shards[held.shard].clone(),
             owner: origin.owner,
             stream: origin.stream,
-            token,
-            key: held.key,
+            token: held.lease.token,
+            key: held.lease.key,
         }
     }
 }

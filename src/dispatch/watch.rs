@@ -86,7 +86,7 @@ pub(super) struct Question {
 async fn look(streams: &Streams, now: Time, shards: usize) -> Vec<Question> {
     let mut questions: Vec<_> = (0..shards).map(|_| Question::default()).collect();
     for stream in streams.all() {
-        let look = stream.look(now);
+        let look = stream.ledger().look(now);
         streams.alarm.by(look.next);
         if !look.stale.is_empty() {
             let (stream, jobs) = (stream.name(), look.stale.len());

@@ -1,22 +1,21 @@
 //! The credit of a stream: how many jobs, and how many of their bytes, it may hold.
 //!
-//! A job takes credit from the answer of the claim that leased it until its lease ends: one of the stream's jobs, and
-//! the bytes of its payload, headers and checkpoint. A claim reserves a [`Share`] before it asks its shard and returns
-//! it with the answer, so held and reserved credit together stay within both limits. Every end of a lease frees its
-//! credit, once: a settle, a revocation, a job that goes back unsent. There are two exceptions to the limits. A job
-//! larger than the bytes that are free comes alone, by an oversize share, while nothing is held or reserved. Adopted leases count in
-//! full, even beyond the limits; nothing is claimed until enough of them have ended. Two more bounds apply to claims:
-//! jobs that wait for the transport hold at most [`limit::PREFETCH_BYTES_MAX`], and a stream that ends after a number of jobs claims
-//! no more than that (a job that goes back unsent does not count). A lease that its worker settled while its
-//! shard was down is *owed*: it takes no credit and stays here until the shard knows; at most as many
-//! are owed as may be held.
+//! A claimed job takes credit until its lease ends: 1 of the jobs, and the bytes of its payload, headers and checkpoint.
+//! A claim reserves a [`Share`] before it asks its shard. Its answer ends the reservation, and the jobs that it brings
+//! are held instead, so held and reserved credit together stay within both limits. Every end of a lease (a settle, a
+//! revocation, a job that goes back unsent) frees its credit once. Two exceptions: a job larger than the free bytes
+//! comes alone, by an oversize share, while nothing is held or reserved; and leases adopted from another stream are held
+//! even beyond the limits, and then nothing is claimed until enough of them have ended. Two more limits apply to claims:
+//! jobs that wait for the transport take at most [`limit::PREFETCH_BYTES_MAX`], and a stream that ends after a number of
+//! jobs claims no more than that, not counting jobs that go back unsent. A lease that its worker has settled while its
+//! shard was down is owed: it takes no credit, and stays here until the shard knows.
 //!
-//! Free credit is divided by [`Share::split`] over the shards that may have jobs and the stream's awake topics on each: jobs rounded up, so
-//! that a small credit reaches a claim whole, bytes rounded down. [`Credit::reserve`] cuts each share to what is free by then, so the
-//! shares of all shards together never exceed it.
+//! Free credit is divided by [`Share::split`] among the stream's awake topics and the shards that may have jobs: jobs
+//! rounded up, so that a small credit is used, bytes rounded down. [`Credit::reserve`] reduces each share to what is
+//! free by then, so the shares of all shards together never exceed it.
 //!
-//! Every job costs 1 of the jobs. Another cost would be counted here, in [`Amount::of_job`], and in the claim, which
-//! subtracts from its takers what each `Leased` costs.
+//! Every job costs 1 of the jobs. Another cost would be counted here, in [`Amount::of_job`], and in the claim: `Leased`
+//! would name it, and the store would subtract it from its taker's jobs.
 
 use std::collections::hash_map::Entry;
 
@@ -65,8 +64,8 @@ pub struct Credit<T> {
 pub struct Counted<T> {
     cost: Amount,
     stage: Stage,
-    /// The lease.
-    pub lease: T,
+    /// What the stream knows about it.
+    pub value: T,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,14 +186,14 @@ impl<T> Credit<T> {
         self.reserved.jobs > 0
     }
 
-    /// Takes in a claimed job that was not sent yet. A token that is held already changes nothing.
-    pub fn hold(&mut self, token: Token, cost: Amount, lease: T) {
-        self.insert(token, Counted { cost, stage: Stage::Unsent, lease });
-    }
-
-    /// Takes in a lease that a worker has, even beyond the limits.
-    pub fn adopt(&mut self, token: Token, lease: Counted<T>) {
-        self.insert(token, lease);
+    /// Takes in a lease, even beyond the limits. A token that is held already changes nothing.
+    pub fn hold(&mut self, token: Token, lease: Counted<T>) {
+        let (cost, stage) = (lease.cost, lease.stage);
+        if let Entry::Vacant(slot) = self.leases.entry(token) {
+            slot.insert(lease);
+            let sum = self.sum(stage);
+            *sum = sum.plus(cost);
+        }
     }
 
     /// The job was handed to the transport.
@@ -204,8 +203,9 @@ impl<T> Credit<T> {
         }
     }
 
-    /// The worker has settled the lease, and its shard, which is down, does not know: frees its credit and keeps it. If
-    /// too many are owed, because the shard comes back and goes down again before the first ones are settled, it keeps its credit.
+    /// The worker has settled the lease, and its shard, which is down, does not know: frees its credit and keeps it. At
+    /// most as many are owed as may be held, enough for each time that a shard goes down; a lease beyond that, after the
+    /// shard came back and went down again before it knew of the first ones, keeps its credit.
     pub fn owe(&mut self, token: Token) {
         if self.owed.jobs < self.max.jobs {
             self.advance(token, Stage::Sent, Stage::Owed);
@@ -229,18 +229,17 @@ impl<T> Credit<T> {
     /// The lease with this token.
     #[must_use]
     pub fn get(&self, token: Token) -> Option<&T> {
-        self.leases.get(&token).map(|counted| &counted.lease)
+        self.leases.get(&token).map(|counted| &counted.value)
     }
 
     /// The lease with this token, to be changed.
     pub fn get_mut(&mut self, token: Token) -> Option<&mut T> {
-        self.leases.get_mut(&token).map(|counted| &mut counted.lease)
+        self.leases.get_mut(&token).map(|counted| &mut counted.value)
     }
 
     /// The leases whose jobs a worker has or had.
-    pub fn sent(&self) -> impl Iterator<Item = (Token, &T)> {
-        let sent = self.leases.iter().filter(|(_, counted)| counted.is_sent());
-        sent.map(|(&token, counted)| (token, &counted.lease))
+    pub fn sent(&self) -> impl Iterator<Item = &T> {
+        self.leases.values().filter(|counted| counted.is_sent()).map(|counted| &counted.value)
     }
 
     /// Jobs that take credit, sent or not.
@@ -277,15 +276,6 @@ impl<T> Credit<T> {
         self.unsent.plus(self.sent)
     }
 
-    fn insert(&mut self, token: Token, lease: Counted<T>) {
-        let (cost, stage) = (lease.cost, lease.stage);
-        if let Entry::Vacant(slot) = self.leases.entry(token) {
-            slot.insert(lease);
-            let sum = self.sum(stage);
-            *sum = sum.plus(cost);
-        }
-    }
-
     /// Moves a lease from one stage to the next; whether it was there.
     fn advance(&mut self, token: Token, from: Stage, to: Stage) -> bool {
         let is_there = |lease: &&mut Counted<T>| lease.stage == from;
@@ -310,10 +300,16 @@ impl<T> Credit<T> {
 // === impl Counted ===
 
 impl<T> Counted<T> {
-    /// A lease that a worker has.
+    /// A claimed lease whose job waits for the transport.
     #[must_use]
-    pub fn sent(cost: Amount, lease: T) -> Counted<T> {
-        Counted { cost, stage: Stage::Sent, lease }
+    pub fn unsent(cost: Amount, value: T) -> Counted<T> {
+        Counted { cost, stage: Stage::Unsent, value }
+    }
+
+    /// A lease whose job a worker has.
+    #[must_use]
+    pub fn sent(cost: Amount, value: T) -> Counted<T> {
+        Counted { cost, stage: Stage::Sent, value }
     }
 
     /// Whether a worker has, or had, the job.
@@ -455,9 +451,10 @@ mod tests {
                 }
                 left = Share { bytes: left.bytes.saturating_sub(bytes), oversize: false, ..left };
                 let lease = self.lease(bytes, Stage::Unsent, false);
-                self.credit.hold(lease.token, Amount::of_job(bytes), lease.token.0);
+                let counted = Counted::unsent(Amount::of_job(bytes), lease.token.0);
+                self.credit.hold(lease.token, counted);
                 // A second time changes nothing.
-                self.credit.hold(lease.token, Amount::of_job(7), 0);
+                self.credit.hold(lease.token, Counted::sent(Amount::of_job(7), 0));
             }
         }
 
@@ -466,7 +463,7 @@ mod tests {
                 let bytes = self.size();
                 let lease = self.lease(bytes, Stage::Sent, true);
                 let counted = Counted::sent(Amount::of_job(bytes), lease.token.0);
-                self.credit.adopt(lease.token, counted);
+                self.credit.hold(lease.token, counted);
             }
         }
 
@@ -509,7 +506,7 @@ mod tests {
             let lease = place.map(|place| self.model.leases.swap_remove(place));
             let is_sent = lease.is_some_and(|lease| lease.stage != Stage::Unsent);
             assert_eq!(self.credit.release_sent(token).is_some(), is_sent);
-            let released = self.credit.release(token).map(|counted| counted.lease);
+            let released = self.credit.release(token).map(|counted| counted.value);
             assert_eq!(released, lease.filter(|_| !is_sent).map(|lease| lease.token.0));
             assert!(self.credit.release(token).is_none());
         }
@@ -623,8 +620,8 @@ mod tests {
     #[test]
     fn held_jobs_and_bytes_come_back_exactly_once() {
         let mut credit = Credit::new(Amount { jobs: 2, bytes: 100 }, u64::MAX);
-        credit.hold(Token(1), Amount::of_job(60), ());
-        credit.hold(Token(1), Amount::of_job(60), ());
+        credit.hold(Token(1), Counted::unsent(Amount::of_job(60), ()));
+        credit.hold(Token(1), Counted::unsent(Amount::of_job(60), ()));
         assert_eq!(credit.free(), Some(Share { jobs: 1, bytes: 40, oversize: false }));
         assert!(credit.release(Token(1)).is_some());
         assert!(credit.release(Token(1)).is_none());
@@ -635,7 +632,7 @@ mod tests {
     fn one_oversized_job_is_held_alone() {
         let mut credit = Credit::new(Amount { jobs: 8, bytes: 100 }, u64::MAX);
         assert!(credit.free().unwrap().oversize);
-        credit.hold(Token(1), Amount::of_job(500), ());
+        credit.hold(Token(1), Counted::unsent(Amount::of_job(500), ()));
         assert_eq!(credit.free(), None);
         credit.release(Token(1));
         assert!(credit.free().unwrap().oversize);

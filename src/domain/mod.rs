@@ -9,7 +9,7 @@
 //! - [`conflict`]: what an enqueue does when the id is taken
 //! - [`retry`]: how long to wait and when to give up
 //! - [`ring`]: which shard owns an id that its client chose; [`rings`]: while that changes
-//! - [`credit`]: how much a stream may hold
+//! - [`credit`]: how much a stream may hold, and how that is counted
 //! - [`limit`]: every bound of the system, with its reason
 //! - [`stream_id`]: how streams are named
 //! - [`time`]: instants in microseconds

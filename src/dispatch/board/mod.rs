@@ -34,6 +34,7 @@ use crate::domain::credit::Share;
 use crate::domain::{Time, TopicName};
 
 use super::TopicPattern;
+use super::ledger::Mode;
 use super::stream::Stream;
 
 use chores::Chore;
@@ -252,7 +253,7 @@ impl Board {
                     self.wake(name, Time(i64::MIN), Time(i64::MIN));
                     sub.unasked.insert(name.clone());
                 }
-                TopicPattern::Prefix(prefix) if sub.stream.is_pull() => {
+                TopicPattern::Prefix(prefix) if sub.stream.mode() == Mode::Pull => {
                     sub.gathering += 1;
                     let prefix = prefix.clone();
                     self.chores.push_back(Chore::Gather { stream: id, prefix, after: None });

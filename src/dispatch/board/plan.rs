@@ -10,7 +10,7 @@ use crate::domain::credit::{Share, part};
 use crate::domain::{Time, TopicName, limit};
 use crate::store::{Claimed, Leased, Rest};
 
-use super::super::ledger::{Origin, ShardLease};
+use super::super::ledger::{Origin, StreamLease};
 use super::super::stream::Stream;
 use super::chores::PIECE;
 use super::{ASKS_MAX, Board, Position, Status, Sub, Topic};
@@ -49,7 +49,7 @@ pub(in crate::dispatch) struct Asker {
 #[derive(Default)]
 pub(in crate::dispatch) struct Outcome {
     /// Leases for streams that are gone.
-    pub(in crate::dispatch) refused: Vec<ShardLease>,
+    pub(in crate::dispatch) refused: Vec<StreamLease>,
     /// Streams with credit that other feeds wait for, and these feeds.
     pub(in crate::dispatch) wake_feeds: Vec<(Arc<Stream>, Vec<usize>)>,
     /// When the first of them needs a look at what waits for its transport.
@@ -240,7 +240,7 @@ impl Board {
         }
         let ways = if sub.solo.is_some() { 1 } else { ways };
         let (round, stream) = (self.round, Arc::clone(&sub.stream));
-        let reserved = stream.reserve(self.feed, |free| {
+        let reserved = stream.ledger().reserve(self.feed, |free| {
             if sub.round != round {
                 sub.split = free.split(ways);
                 sub.round = round;
@@ -299,7 +299,7 @@ impl Board {
         if nothing && !asker.full {
             sub.solo = Some(name.clone());
         } else if nothing && !progress {
-            let look_at = asker.stream.wait_for_credit(self.feed, asker.share, now)?;
+            let look_at = asker.stream.ledger().wait_for_credit(self.feed, asker.share, now)?;
             sub.blocked.insert(name.clone());
             self.answered(asker.stream.id(), name);
             return Some(look_at);

@@ -4,13 +4,7 @@ use crate::domain::Token;
 use crate::domain::credit::Counted;
 
 use super::transport::OVERDUE;
-use super::{Held, Ledger, Phase, Revocation};
-
-/// A lease that moves from one stream to another.
-pub(in crate::dispatch) struct Adopted {
-    pub(in crate::dispatch) token: Token,
-    pub(in crate::dispatch) counted: Counted<Held>,
-}
+use super::{Ledger, Phase, Revocation, StreamLease};
 
 /// How a stream has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +21,14 @@ pub(in crate::dispatch) enum Over {
 
 impl Ledger {
     /// Takes in a lease that its worker has.
-    pub(in crate::dispatch) fn adopt(&mut self, adopted: Adopted) {
-        let Adopted { token, counted } = adopted;
-        self.look_at = self.look_at.min(counted.lease.deadline.plus(OVERDUE));
-        self.credit.adopt(token, counted);
+    pub(in crate::dispatch) fn adopt(&mut self, adopted: Counted<StreamLease>) {
+        self.look_at = self.look_at.min(adopted.value.deadline.plus(OVERDUE));
+        self.credit.hold(adopted.value.lease.token, adopted);
     }
 
     /// Removes these leases, those that are held and that a worker has.
-    pub(in crate::dispatch) fn hand_over(&mut self, tokens: &[Token]) -> Vec<Adopted> {
-        let mut hand_over = |&token: &Token| {
-            let counted = self.credit.release_sent(token)?;
-            Some(Adopted { token, counted })
-        };
-        tokens.iter().filter_map(&mut hand_over).collect()
+    pub(in crate::dispatch) fn hand_over(&mut self, tokens: &[Token]) -> Vec<Counted<StreamLease>> {
+        tokens.iter().filter_map(|&token| self.credit.release_sent(token)).collect()
     }
 
     /// Revocations that were not sent before the stream closed, and the heir that sends them.

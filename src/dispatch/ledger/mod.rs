@@ -2,27 +2,25 @@
 //! feeds that wait for credit. [`crate::domain::credit`] counts the credit.
 
 mod adopted;
-mod early;
+mod feeds;
 #[cfg(test)]
 mod tests;
 mod transport;
-mod waiting;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Skew;
 use crate::domain::credit::{Amount, Counted, Credit, Share};
-use crate::domain::{JobKey, StreamId, Time, Token};
+use crate::domain::{StreamId, Time, Token};
 use crate::store::{LeaseRef, Leased, Revoked};
 
 use super::StreamOptions;
 
-pub(super) use adopted::{Adopted, Over};
-use early::EarlyRevocations;
-pub(super) use transport::{Look, Remains, Taken};
+pub(super) use adopted::Over;
+use feeds::{CreditCheck, Feed};
+pub(super) use transport::Taken;
 use transport::{OVERDUE, UNREAD_MAX};
-use waiting::CreditCheck;
 
 /// How a stream gets its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,13 +63,12 @@ pub(super) struct Ledger {
     /// The worker's next stream, which adopts what is left of this one.
     pub(super) heir: Option<u32>,
     /// The leases, and what is reserved for claims under way.
-    credit: Credit<Held>,
+    credit: Credit<StreamLease>,
     /// Those that are not sent.
     outbox: VecDeque<Unsent>,
-    early: EarlyRevocations,
     revocations: Vec<Revocation>,
-    /// By feed: the share that was not enough for it, if it waits for credit.
-    waiting: Box<[Option<Share>]>,
+    /// Those that serve it, by shard.
+    feeds: Box<[Feed]>,
     /// Feeds that have not asked for everything yet.
     unanswered: usize,
     /// The transport did not take what waits for it; until it does, nothing more is claimed.
@@ -84,9 +81,10 @@ pub(super) struct Ledger {
     once: bool,
 }
 
-/// A lease of the stream.
-pub(super) struct Held {
-    pub(super) key: JobKey,
+/// A lease of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct StreamLease {
+    pub(super) lease: LeaseRef,
     pub(super) shard: usize,
     /// When it was claimed, on the clock of this replica; unknown if another one claimed it.
     pub(super) since: Option<Time>,
@@ -109,18 +107,8 @@ pub(super) struct Unsent {
 
 /// A sent job that was taken back.
 pub(super) struct Revocation {
-    pub(super) token: Token,
-    pub(super) held: Held,
+    pub(super) lease: StreamLease,
     pub(super) reason: Revoked,
-}
-
-/// A lease with its shard.
-#[derive(Debug)]
-pub(super) struct ShardLease {
-    pub(super) shard: usize,
-    pub(super) lease: LeaseRef,
-    /// When it ends, on the clock of this replica.
-    pub(super) deadline: Time,
 }
 
 /// Where and when jobs were claimed.
@@ -143,7 +131,7 @@ pub(super) struct Granted {
     /// When the stream is to be looked at: [`Ledger::look`].
     pub(super) look_at: Time,
     /// Not taken: the stream is gone or leaves.
-    pub(super) refused: Vec<ShardLease>,
+    pub(super) refused: Vec<StreamLease>,
 }
 
 // === impl Ledger ===
@@ -158,9 +146,8 @@ impl Ledger {
             heir: None,
             credit: Credit::new(max, options.max_jobs.unwrap_or(u64::MAX)),
             outbox: VecDeque::new(),
-            early: EarlyRevocations::new(feeds),
             revocations: Vec::new(),
-            waiting: vec![None; feeds].into(),
+            feeds: vec![Feed::default(); feeds].into(),
             unanswered: feeds,
             stuck: false,
             credit_check: None,
@@ -187,37 +174,31 @@ impl Ledger {
         choose: impl FnOnce(Share) -> Share,
     ) -> Option<Share> {
         let Some(free) = self.free() else {
-            self.waiting[feed] = Some(Share::default());
+            self.feeds[feed].waiting = Some(Share::default());
             return None;
         };
-        self.early.reserved(feed);
+        self.feeds[feed].shares += 1;
         Some(self.credit.reserve(choose(free)))
     }
 
     /// Takes in what a claim found for `share`, which is no longer reserved.
     pub(super) fn grant(&mut self, share: Share, mut jobs: Vec<Leased>, at: Origin) -> Granted {
         self.credit.unreserve(share);
-        self.early.granted(at.shard, &mut jobs);
-        let jobs = jobs.into_iter().map(|job| Unsent::new(job, at));
+        self.feeds[at.shard].answered(&mut jobs);
         if self.phase != Phase::Open {
-            let refused = jobs.map(|unsent| unsent.lease()).collect();
+            let refused = jobs.iter().map(|job| StreamLease::claimed(job, at)).collect();
             return Granted { look_at: Time::MAX, refused, ..Granted::default() };
         }
-        for unsent in jobs {
-            let held = Held {
-                key: unsent.job.key.clone(),
-                shard: unsent.shard,
-                since: Some(at.now),
-                deadline: unsent.deadline,
-                origin: None,
-            };
-            self.credit.hold(unsent.job.token, unsent.cost, held);
+        for job in jobs {
+            let lease = StreamLease::claimed(&job, at);
+            let unsent = Unsent::new(job, at);
+            self.credit.hold(unsent.job.token, Counted::unsent(unsent.cost, lease));
             self.look_at = self.look_at.min(unsent.stale_at);
             self.outbox.push_back(unsent);
         }
         let hungry = self.free().is_some();
         if !hungry {
-            self.waiting[at.shard] = Some(Share::default());
+            self.feeds[at.shard].waiting = Some(Share::default());
         }
         let wake_feeds = self.wake_others(at.shard);
         self.schedule_credit_check(at.now);
@@ -239,11 +220,6 @@ impl Ledger {
         }
     }
 
-    /// Whether it gets something once.
-    pub(super) fn is_pull(&self) -> bool {
-        self.once
-    }
-
     /// One more feed has asked for everything that the stream wants.
     pub(super) fn answered(&mut self) {
         self.unanswered = self.unanswered.saturating_sub(1);
@@ -255,21 +231,21 @@ impl Ledger {
         match self.remove(token) {
             Some(counted) if counted.is_sent() => {
                 if self.phase != Phase::Closed || self.heir.is_some() {
-                    self.revocations.push(Revocation { token, held: counted.lease, reason });
+                    self.revocations.push(Revocation { lease: counted.value, reason });
                 }
             }
             Some(_) => {}
-            None => self.early.revoked(shard, token),
+            None => self.feeds[shard].revoke(token),
         }
     }
 
     /// The lease is over: its credit is free, and a job that still waits for the transport is not sent. Returns the
     /// lease if it was held.
-    pub(super) fn release(&mut self, token: Token) -> Option<Held> {
-        self.remove(token).map(|counted| counted.lease)
+    pub(super) fn release(&mut self, token: Token) -> Option<StreamLease> {
+        self.remove(token).map(|counted| counted.value)
     }
 
-    fn remove(&mut self, token: Token) -> Option<Counted<Held>> {
+    fn remove(&mut self, token: Token) -> Option<Counted<StreamLease>> {
         let counted = self.credit.release(token)?;
         if !counted.is_sent()
             && let Some(place) = self.outbox.iter().position(|unsent| unsent.job.token == token)
@@ -286,8 +262,8 @@ impl Ledger {
 
     /// The lease lasts until then, as the store has it.
     pub(super) fn extended(&mut self, token: Token, deadline: Time) {
-        if let Some(held) = self.credit.get_mut(token) {
-            held.deadline = deadline;
+        if let Some(lease) = self.credit.get_mut(token) {
+            lease.deadline = deadline;
             self.look_at = self.look_at.min(deadline.plus(OVERDUE));
         }
     }
@@ -333,18 +309,18 @@ impl Unsent {
     pub(super) fn left(&self, now: Time) -> Duration {
         self.deadline.since(now)
     }
-
-    pub(super) fn lease(&self) -> ShardLease {
-        let lease = LeaseRef { key: self.job.key.clone(), token: self.job.token };
-        ShardLease { shard: self.shard, lease, deadline: self.deadline }
-    }
 }
 
-// === impl Held ===
+// === impl StreamLease ===
 
-impl Held {
-    pub(super) fn lease(&self, token: Token) -> ShardLease {
-        let lease = LeaseRef { key: self.key.clone(), token };
-        ShardLease { shard: self.shard, lease, deadline: self.deadline }
+impl StreamLease {
+    fn claimed(job: &Leased, at: Origin) -> StreamLease {
+        StreamLease {
+            lease: LeaseRef { key: job.key.clone(), token: job.token },
+            shard: at.shard,
+            since: Some(at.now),
+            deadline: at.skew.here(job.deadline),
+            origin: None,
+        }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::domain::{JobId, Payload, Spec, TopicName, limit};
+use crate::domain::{JobId, JobKey, Payload, Spec, TopicName, limit};
 
 const NOW: Time = Time(0);
 const AT: Origin = Origin { shard: 0, now: NOW, skew: Skew::NONE };
@@ -62,10 +62,10 @@ fn tokens(taken: &Taken) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_asked_for_is_set_aside_until_it_is_granted() {
+fn what_is_reserved_is_not_free_until_it_is_granted() {
     let mut ledger = ledger(4);
     let share = ledger
-        .reserve(0, |want| Share { jobs: 3, bytes: want.bytes / 2, oversize: false })
+        .reserve(0, |free| Share { jobs: 3, bytes: free.bytes / 2, oversize: false })
         .unwrap();
     assert_eq!(ledger.free().unwrap().jobs, 1);
     assert!(ledger.grant(share, vec![job(1, 10)], AT).hungry);
@@ -114,7 +114,7 @@ fn errors_names_and_revocations_count_for_the_size_of_a_message() {
     loop {
         let taken = ledger.take(NOW, 1_000);
         assert!(taken.revocations.len() * 500 < limit::MESSAGE_BYTES_MAX);
-        revoked.extend(taken.revocations.iter().map(|revocation| revocation.token.0));
+        revoked.extend(taken.revocations.iter().map(|r| r.lease.lease.token.0));
         if taken.draining {
             break;
         }
@@ -130,7 +130,7 @@ fn what_the_transport_has_not_taken_bounds_what_is_claimed() {
     assert_eq!(ledger.free().unwrap().bytes, limit::PREFETCH_BYTES_MAX / 2);
     claim(&mut ledger, vec![job(2, half)]);
     assert_eq!(ledger.free(), None);
-    assert!(ledger.take(NOW, 1).wake_feeds, "there is room again, and the feed waits to be told");
+    assert!(ledger.take(NOW, 1).wake_feeds, "there is room again, and the feed waits for it");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn room_that_a_transport_makes_under_a_claim_keeps_its_feed_awake() {
     ledger.grant(share, Vec::new(), AT);
     assert!(
         ledger.wait_for_credit(0, share, NOW).is_none(),
-        "there is room by now, and nobody would tell"
+        "there is room by now, and no later event wakes the feed"
     );
 }
 
@@ -172,7 +172,10 @@ fn a_revoked_job_is_told_of_only_if_it_was_sent() {
     ledger.revoke(0, Token(3), Revoked::Deleted);
     let taken = ledger.take(NOW, 64);
     assert!(taken.jobs.is_empty());
-    assert_eq!(taken.revocations.iter().map(|r| r.token).collect::<Vec<_>>(), [Token(1)]);
+    assert_eq!(
+        taken.revocations.iter().map(|r| r.lease.lease.token).collect::<Vec<_>>(),
+        [Token(1)]
+    );
     assert_eq!(ledger.free().unwrap().jobs, 10);
 }
 
@@ -190,8 +193,9 @@ fn closing_tells_what_was_not_sent_from_what_was() {
         let mut ledger = ledger(10);
         claim(&mut ledger, vec![job(1, 10), job(2, 10)]);
         ledger.take(NOW, 1);
-        let remains = if ended { ledger.close() } else { ledger.fail(NOW) };
-        let of = |leases: &[ShardLease]| leases.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
+        let remains = ledger.close((!ended).then_some(NOW));
+        let of =
+            |leases: &[StreamLease]| leases.iter().map(|l| l.lease.token.0).collect::<Vec<_>>();
         assert_eq!(of(&remains.unsent), [2]);
         assert_eq!(of(&remains.sent), [1]);
         assert_eq!(ledger.in_flight(), 1, "until it is settled, released or adopted");
@@ -204,29 +208,29 @@ fn what_was_sent_is_let_go_once_when_the_server_ends_a_stream() {
     claim(&mut ledger, vec![job(1, 10)]);
     ledger.take(NOW, 1);
     assert!(ledger.drain().is_empty());
-    assert_eq!((ledger.close().sent.len(), ledger.close().sent.len()), (1, 0));
+    assert_eq!((ledger.close(None).sent.len(), ledger.close(None).sent.len()), (1, 0));
     let mut pull = Ledger::new(&options(10, 1_000), Mode::Pull, 1, false);
     claim(&mut pull, vec![job(1, 10)]);
     pull.take(NOW, 1);
-    assert!(pull.close().sent.is_empty(), "no stream ever answered for it");
+    assert!(pull.close(None).sent.is_empty(), "no stream ever answered for it");
 }
 
 #[test]
-fn a_feed_that_waits_for_room_is_told_whatever_it_is_granted_meanwhile() {
+fn a_feed_that_waits_for_room_is_woken_whatever_it_is_granted_meanwhile() {
     let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 1, false);
     claim(&mut ledger, vec![job(1, 600)]);
     let share = ledger.reserve(0, all).unwrap();
     assert!(ledger.grant(share, Vec::new(), AT).hungry);
     assert!(ledger.wait_for_credit(0, share, NOW).is_some());
     let granted = claim(&mut ledger, vec![job(2, 10)]);
-    assert!(granted.hungry && granted.wake_feeds.is_empty(), "it knows what it asks for itself");
+    assert!(granted.hungry && granted.wake_feeds.is_empty(), "it knows what it reserved");
     ledger.release(Token(1));
     assert!(ledger.wake_feeds());
     assert!(!ledger.wake_feeds(), "once");
 }
 
 #[test]
-fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
+fn a_feed_is_woken_by_what_another_did_not_use_only_if_that_may_be_enough() {
     let mut ledger = Ledger::new(&options(10, 1_000), Mode::Stream, 2, false);
     claim(&mut ledger, vec![job(1, 100)]);
     let nothing = |ledger: &mut Ledger, feed, share| {
@@ -237,10 +241,10 @@ fn a_feed_hears_of_what_another_did_not_use_only_if_that_may_be_enough() {
     let share = ledger.reserve(0, all).unwrap();
     assert_eq!(share.bytes, 400);
     assert!(nothing(&mut ledger, 0, share).is_empty());
-    assert!(ledger.wait_for_credit(0, share, NOW).is_some(), "the other half is set aside");
+    assert!(ledger.wait_for_credit(0, share, NOW).is_some(), "the other half is reserved");
     assert_eq!(nothing(&mut ledger, 1, other), [0]);
     assert!(ledger.wait_for_credit(0, share, NOW).is_none(), "there is more by now");
-    // Too large for all there is, on both: they leave each other alone.
+    // Too large for all that is free, on both: neither wakes the other.
     for feed in [0, 1, 0] {
         let share = ledger.reserve(feed, all).unwrap();
         assert!(nothing(&mut ledger, feed, share).is_empty(), "{feed}");
@@ -318,7 +322,7 @@ fn a_pull_is_served_once() {
     let mut ledger = Ledger::new(&options(10, 1_000), Mode::Pull, 1, false);
     assert_eq!(ledger.progress(), PullProgress::Nothing);
     claim(&mut ledger, vec![job(1, 10)]);
-    assert_eq!(ledger.free().map(|want| want.jobs), Some(9), "other shards may have more");
+    assert_eq!(ledger.free().map(|free| free.jobs), Some(9), "other shards may have more");
     assert_eq!(ledger.progress(), PullProgress::Some);
     let other = ledger.reserve(0, all).unwrap();
     ledger.answered();
@@ -411,6 +415,6 @@ fn a_stream_owes_as_many_leases_as_it_may_hold() {
             (jobs, None),
             "the second ones keep theirs"
         );
-        assert_eq!(ledger.fail(NOW).sent.len(), 2 * jobs as usize);
+        assert_eq!(ledger.close(Some(NOW)).sent.len(), 2 * jobs as usize);
     }
 }

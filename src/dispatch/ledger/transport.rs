@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::domain::{JobKey, Time, Token, limit};
 use crate::store::{LeaseRef, Leased};
 
-use super::{Ledger, Phase, Revocation, ShardLease, Unsent};
+use super::{Ledger, Phase, Revocation, StreamLease, Unsent};
 
 /// Time after its deadline at which a lease that no event has ended is looked up in the store: usually the timer has
 /// ended it by then.
@@ -27,7 +27,7 @@ pub(in crate::dispatch) struct Taken {
     pub(in crate::dispatch) jobs: Vec<Unsent>,
     pub(in crate::dispatch) revocations: Vec<Revocation>,
     /// Their lease ran out while they waited.
-    pub(in crate::dispatch) late: Vec<ShardLease>,
+    pub(in crate::dispatch) late: Vec<StreamLease>,
     pub(in crate::dispatch) in_flight: u32,
     /// Everything that the stream asked for in total has been delivered.
     pub(in crate::dispatch) complete: bool,
@@ -39,18 +39,18 @@ pub(in crate::dispatch) struct Taken {
 /// What a stream leaves behind when it takes no more jobs.
 #[derive(Default)]
 pub(in crate::dispatch) struct Remains {
-    pub(in crate::dispatch) unsent: Vec<ShardLease>,
+    pub(in crate::dispatch) unsent: Vec<StreamLease>,
     /// Sent and not settled; they stay held. When the server ends the stream they are answered once.
-    pub(in crate::dispatch) sent: Vec<ShardLease>,
+    pub(in crate::dispatch) sent: Vec<StreamLease>,
 }
 
 /// What a look at deadlines has found.
 #[derive(Default)]
 pub(in crate::dispatch) struct Look {
     /// Waited too long for the transport; no longer held.
-    pub(in crate::dispatch) stale: Vec<ShardLease>,
+    pub(in crate::dispatch) stale: Vec<StreamLease>,
     /// Past their deadline and still held: the store knows more.
-    pub(in crate::dispatch) unsure: Vec<ShardLease>,
+    pub(in crate::dispatch) unsure: Vec<StreamLease>,
     /// All sent leases are to be looked up instead: another replica may have settled them, and the stream waits for
     /// their credit.
     pub(in crate::dispatch) check_credit: bool,
@@ -74,7 +74,7 @@ impl Ledger {
             && let Some(unsent) = self.outbox.pop_front()
         {
             if unsent.deadline <= now {
-                taken.late.push(self.give_up(&unsent));
+                taken.late.extend(self.give_up(unsent.job.token));
                 continue;
             }
             room = room.saturating_sub(unsent.message_bytes());
@@ -91,7 +91,7 @@ impl Ledger {
     /// The revocations that fit into a message.
     fn take_revocations(&mut self, room: &mut u64) -> Vec<Revocation> {
         let mut fits = |revocation: &Revocation| {
-            let bytes = FIXED_BYTES + names_bytes(&revocation.held.key);
+            let bytes = FIXED_BYTES + names_bytes(&revocation.lease.lease.key);
             *room = room.checked_sub(bytes)?;
             Some(())
         };
@@ -100,67 +100,48 @@ impl Ledger {
     }
 
     /// Ends claims for the stream. Returns the unsent jobs, which go back.
-    pub(in crate::dispatch) fn drain(&mut self) -> Vec<ShardLease> {
+    pub(in crate::dispatch) fn drain(&mut self) -> Vec<StreamLease> {
         if self.phase == Phase::Open {
             self.phase = Phase::Draining;
         }
         let unsent = std::mem::take(&mut self.outbox);
-        unsent.iter().map(|unsent| self.give_up(unsent)).collect()
+        unsent.iter().filter_map(|unsent| self.give_up(unsent.job.token)).collect()
     }
 
-    /// The server has ended the stream, and its transport has taken that. The leases that were sent outlive it: they stay
-    /// held until they end.
-    pub(in crate::dispatch) fn close(&mut self) -> Remains {
-        let sent = if self.phase == Phase::Closed { Vec::new() } else { self.sent() };
-        let remains = Remains { unsent: self.drain(), sent };
-        self.phase = Phase::Closed;
-        self.drop_revocations();
-        remains
-    }
-
-    /// The transport was lost, `at` that time as far as the worker has shown. The leases that were sent stay held until
-    /// they end or another stream adopts them. A stream that is over stays as it is.
-    pub(in crate::dispatch) fn fail(&mut self, at: Time) -> Remains {
+    /// Ends the stream. `broke`: its transport was lost, at that time as far as the worker has shown; else the server has
+    /// ended it, and its transport has taken that. Sent leases stay held until they end or another stream adopts them. A
+    /// stream that is closed stays as it is.
+    pub(in crate::dispatch) fn close(&mut self, broke: Option<Time>) -> Remains {
         if self.phase == Phase::Closed {
             return Remains::default();
         }
         let unsent = self.drain();
-        let sent = self.credit.sent().map(|(token, held)| held.lease(token)).collect();
-        self.broke = Some(at);
+        // No stream answers for the leases of a pull that has ended.
+        let is_answered_for = broke.is_some() || !self.once;
+        let sent = self.credit.sent().filter(|_| is_answered_for).cloned().collect();
+        self.broke = broke;
         self.phase = Phase::Closed;
-        self.drop_revocations();
-        Remains { unsent, sent }
-    }
-
-    /// Drops what was not sent, unless the worker's next stream sends it.
-    fn drop_revocations(&mut self) {
         if self.heir.is_none() {
             self.revocations = Vec::new();
         }
+        Remains { unsent, sent }
     }
 
-    /// The leases on that shard that a worker has, and whether each was adopted.
-    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<(ShardLease, bool)> {
-        let sent = self.credit.sent().filter(|(_, held)| held.shard == shard);
-        sent.map(|(token, held)| (held.lease(token), held.origin.is_some())).collect()
+    /// The leases on that shard that a worker has.
+    pub(in crate::dispatch) fn sent_on(&self, shard: usize) -> Vec<StreamLease> {
+        self.credit.sent().filter(|lease| lease.shard == shard).cloned().collect()
     }
 
     /// The tokens of the leases on that shard that a worker has; [`Ledger::leases`] finds the jobs of some of them.
     pub(in crate::dispatch) fn tokens_on(&self, shard: usize) -> Vec<Token> {
-        let sent = self.credit.sent().filter(|(_, held)| held.shard == shard);
-        sent.map(|(token, _)| token).collect()
+        let sent = self.credit.sent().filter(|lease| lease.shard == shard);
+        sent.map(|lease| lease.lease.token).collect()
     }
 
     /// Those of these leases that are still held.
     pub(in crate::dispatch) fn leases(&self, tokens: &[Token]) -> Vec<LeaseRef> {
-        let lease = |token| Some(LeaseRef { key: self.credit.get(token)?.key.clone(), token });
-        tokens.iter().filter_map(|&token| lease(token)).collect()
-    }
-
-    /// The leases that a worker has and its stream answers for; those of a pull never were.
-    fn sent(&self) -> Vec<ShardLease> {
-        let sent = self.credit.sent().filter(|_| !self.once);
-        sent.map(|(token, held)| held.lease(token)).collect()
+        let held = tokens.iter().filter_map(|&token| self.credit.get(token));
+        held.map(|lease| lease.lease.clone()).collect()
     }
 
     /// Looks at deadlines that have come.
@@ -174,11 +155,11 @@ impl Ledger {
         let stale_at = self.outbox.iter().map(|unsent| unsent.stale_at);
         look.next = stale_at.min().unwrap_or(Time::MAX);
         let mut holds_some = false;
-        for (token, held) in self.credit.sent() {
+        for lease in self.credit.sent() {
             holds_some = true;
-            let at = held.deadline.plus(OVERDUE);
+            let at = lease.deadline.plus(OVERDUE);
             if at <= now {
-                look.unsure.push(held.lease(token));
+                look.unsure.push(lease.clone());
             }
             look.next = look.next.min(at.max(now.plus(OVERDUE)));
         }
@@ -189,16 +170,16 @@ impl Ledger {
         look
     }
 
-    fn give_up_stale(&mut self, now: Time) -> Vec<ShardLease> {
+    fn give_up_stale(&mut self, now: Time) -> Vec<StreamLease> {
         let (stale, fresh): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.outbox).into_iter().partition(|unsent| unsent.stale_at <= now);
         self.outbox = fresh;
-        stale.iter().map(|unsent| self.give_up(unsent)).collect()
+        stale.iter().filter_map(|unsent| self.give_up(unsent.job.token)).collect()
     }
 
-    fn give_up(&mut self, unsent: &Unsent) -> ShardLease {
-        self.credit.release(unsent.job.token);
-        unsent.lease()
+    /// Releases the lease of a job that was in the outbox.
+    fn give_up(&mut self, token: Token) -> Option<StreamLease> {
+        self.credit.release(token).map(|counted| counted.value)
     }
 }
 

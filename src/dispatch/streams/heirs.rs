@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::domain::credit::Counted;
 use crate::domain::{Token, limit};
 
 use super::super::adoptions::Search;
-use super::super::ledger::{Adopted, Over};
+use super::super::ledger::{Over, StreamLease};
 use super::super::stream::Stream;
 use super::{Registry, Streams};
 
@@ -77,8 +78,13 @@ impl Streams {
     }
 
     /// The heir has taken these leases out of the books of their former stream and answers for them in the store.
-    pub(in crate::dispatch) fn adopt(&self, heir: &Arc<Stream>, adopted: Vec<Adopted>) -> Over {
-        let tokens: Vec<Token> = adopted.iter().map(|adopted| adopted.token).collect();
+    pub(in crate::dispatch) fn adopt(
+        &self,
+        heir: &Arc<Stream>,
+        adopted: Vec<Counted<StreamLease>>,
+    ) -> Over {
+        let token = |counted: &Counted<StreamLease>| counted.value.lease.token;
+        let tokens: Vec<Token> = adopted.iter().map(token).collect();
         let (over, look_at) = heir.adopt(adopted);
         self.alarm.by(look_at);
         let mut registry = self.registry();
@@ -93,7 +99,7 @@ impl Streams {
         &self,
         stream: &Arc<Stream>,
         tokens: &[Token],
-    ) -> Vec<Adopted> {
+    ) -> Vec<Counted<StreamLease>> {
         let adopted = stream.ledger().hand_over(tokens);
         self.freed(stream, stream.release(&[], drop));
         adopted
@@ -116,7 +122,7 @@ impl Streams {
         {
             let origin = stream.stream_id();
             for revocation in &mut revocations {
-                revocation.held.origin.get_or_insert(origin);
+                revocation.lease.origin.get_or_insert(origin);
             }
             heir.inherit(revocations);
         }

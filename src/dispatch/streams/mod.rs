@@ -17,7 +17,7 @@ use crate::store::{Hint, Revoked};
 use super::adoptions::Adoptions;
 use super::alarm::Alarm;
 use super::board::{Awake, Served};
-use super::ledger::{Mode, Over, ShardLease};
+use super::ledger::{Mode, Over, StreamLease};
 use super::mailbox::Mailbox;
 use super::returns::Returns;
 use super::stream::{Freed, Home, Stream};
@@ -104,8 +104,8 @@ impl Streams {
 
     /// The server has ended the stream: what was sent stays held until it is settled. Answers what
     /// of it is to be detached.
-    pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<ShardLease> {
-        let remains = stream.close(true);
+    pub(super) fn finish(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
+        let remains = stream.ledger().close(None);
         self.closed(stream, remains.unsent);
         remains.sent
     }
@@ -116,7 +116,7 @@ impl Streams {
     }
 
     /// The stream broke; answers what it was sent and has not settled.
-    pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<ShardLease> {
+    pub(super) fn broke(&self, stream: &Arc<Stream>) -> Vec<StreamLease> {
         self.name_heir(stream);
         // A worker that names this one in its next stream had lost it before, and has extended its leases since. And what
         // it extended before it opened this one was meant for the one before.
@@ -126,12 +126,13 @@ impl Streams {
         let reopened = reopened.map(|heir| heir.opened().minus(stream.options().orphan_grace));
         let now = self.home.clock.now();
         let first = stream.opened().plus(limit::EXTEND_BEFORE_BREAK);
-        let remains = stream.fail(reopened.unwrap_or(now).min(now).max(first));
+        let at = reopened.unwrap_or(now).min(now).max(first);
+        let remains = stream.ledger().close(Some(at));
         self.closed(stream, remains.unsent);
         remains.sent
     }
 
-    fn closed(&self, stream: &Arc<Stream>, unsent: Vec<ShardLease>) {
+    fn closed(&self, stream: &Arc<Stream>, unsent: Vec<StreamLease>) {
         // Those that were to go out by a connection that is gone.
         self.bequeath_revocations(stream);
         if stream.ledger().is_over() {
@@ -158,16 +159,17 @@ impl Streams {
     }
 
     /// These leases reached nobody.
-    pub(super) fn give_back(&self, leases: Vec<ShardLease>) {
-        for ShardLease { shard, lease, deadline } in leases {
+    pub(super) fn give_back(&self, leases: Vec<StreamLease>) {
+        for StreamLease { shard, lease, deadline, .. } in leases {
             self.returns[shard].add(lease, deadline);
         }
     }
 
     /// What was taken for the transport of this stream has not reached its client.
-    pub(super) fn undelivered(&self, stream: &Arc<Stream>, leases: Vec<ShardLease>) {
-        let tokens: Vec<Token> = leases.iter().map(|held| held.lease.token).collect();
-        self.ended(stream.id(), &tokens);
+    pub(super) fn undelivered(&self, stream: &Arc<Stream>, tokens: &[Token]) {
+        let mut leases = Vec::with_capacity(tokens.len());
+        let freed = stream.release(tokens, |lease| leases.push(lease));
+        self.freed(stream, freed);
         self.give_back(leases);
     }
 

@@ -82,7 +82,7 @@ fn no_plan_looks_at_topics_that_no_stream_asks_for() {
 fn what_is_parked_for_a_stream_that_is_gone_is_dropped_in_pieces() {
     let (one, mut board) = (stream(1, &["g.*"], 1), wide());
     board.hear(&one);
-    one.close(false);
+    one.ledger().close(Some(NOW));
     while board.has_chores() {
         assert!(board.plan().is_none());
     }
@@ -180,7 +180,7 @@ fn whoever_comes_while_much_is_parked_is_asked_for_at_once() {
                 break;
             }
         }
-        new.close(false);
+        new.ledger().close(Some(NOW));
         board.hear(&new);
     }
 }
@@ -211,7 +211,7 @@ fn a_glob_that_ends_at_once_leaves_next_to_nothing_to_do() {
         let one = stream(1, &["g.*"], 1);
         board.hear(&one);
         (0..pieces).for_each(|_| board.work());
-        one.close(false);
+        one.ledger().close(Some(NOW));
         board.hear(&one);
         board.wake(&name(&format!("g.new{pieces}")), NOW, NOW);
         (0..=pieces).for_each(|_| board.work());
@@ -232,7 +232,7 @@ fn no_piece_is_long() {
         assert!(grouped(&board) - before <= PIECE);
     }
     assert_eq!(grouped(&board), TOPICS);
-    one.close(false);
+    one.ledger().close(Some(NOW));
     board.hear(&one);
     assert!(grouped(&board) == TOPICS && board.has_chores());
     while !board.chores.is_empty() {
@@ -249,14 +249,14 @@ fn a_stream_that_comes_and_goes_amid_pieces_leaves_nothing() {
     for id in 0..5 {
         let one = stream(id, &["g.*"], 3);
         board.hear(&one);
-        one.close(false);
+        one.ledger().close(Some(NOW));
         board.hear(&one);
     }
     let last = stream(9, &["g.1*"], 3);
     board.hear(&last);
     let expected = (0..TOPICS).filter(|n| n.to_string().starts_with('1')).count();
     assert_eq!(drain(&mut board, &[&last]).len(), expected);
-    last.close(false);
+    last.ledger().close(Some(NOW));
     board.hear(&last);
     while !board.chores.is_empty() {
         board.work();

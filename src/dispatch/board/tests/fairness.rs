@@ -204,7 +204,7 @@ impl Replica {
         }
         if stream.mode() == Mode::Pull {
             // What came meanwhile goes back; its caller settles what it got and asks again.
-            stream.close(true);
+            stream.ledger().close(None);
             (0..self.case.shards).for_each(|board| self.post(board, &stream));
             self.streams.swap_remove(at);
             self.open();
@@ -274,7 +274,7 @@ fn pulls_of_more_topics_than_are_remembered_starve_none() {
         board.hear(&pull);
         let topic = asked(&board.plan().unwrap()).remove(0).0;
         *served.entry(topic.split_once('.').unwrap().0.to_owned()).or_insert(0) += 1;
-        pull.close(true);
+        pull.ledger().close(None);
         board.hear(&pull);
     }
     assert!(served.values().all(|&pulls| pulls > 50), "{served:?}");

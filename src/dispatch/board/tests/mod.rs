@@ -172,7 +172,7 @@ fn a_busy_stream_is_left_alone_until_it_has_credit() {
     let token = found[0].leased[0][0].token;
     board.apply(plan, found, AT);
     assert!(board.plan().is_none());
-    assert!(one.release(&[token], drop).wake_feeds, "the feed waits to be told");
+    assert!(one.release(&[token], drop).wake_feeds, "the feed waits for it");
     assert!(!one.release(&[token], drop).wake_feeds, "once");
     board.hear(&one);
     assert!(board.plan().is_some());
@@ -206,7 +206,7 @@ fn topics_of_which_nothing_is_to_be_known_are_forgotten() {
     let plan = board.plan().unwrap();
     apply(&mut board, plan, 0, Rest::Nothing);
     assert_eq!(board.topics.keys().collect::<Vec<_>>(), [&name("mail.a")]);
-    two.close(true);
+    two.ledger().close(None);
     board.hear(&two);
     assert!(board.topics.is_empty() && board.due.is_empty());
 }
@@ -311,7 +311,7 @@ fn what_comes_for_a_closed_stream_goes_back() {
     let one = stream(1, &["a"], 8);
     let mut board = board(&[&one]);
     let plan = board.plan().unwrap();
-    one.close(false);
+    one.ledger().close(Some(NOW));
     let found = answer(&plan, 2, 10, Rest::More);
     assert_eq!(board.apply(plan, found, AT).refused.len(), 2);
     assert!(board.plan().is_none());

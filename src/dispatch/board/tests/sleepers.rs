@@ -37,7 +37,7 @@ fn all_that_sleep_are_listed_and_nothing_else() {
                 }
                 1 if !streams.is_empty() => {
                     let gone = streams.swap_remove(rng.random_range(0..streams.len()));
-                    gone.close(false);
+                    gone.ledger().close(Some(NOW));
                     board.hear(&gone);
                 }
                 2 => board.forget(&topic),

@@ -147,7 +147,7 @@ fn lines_do_not_grow_with_those_who_left() {
     for id in 2..1_000 {
         let goes = stream(id, &["a"], 8);
         board.hear(&goes);
-        goes.close(false);
+        goes.ledger().close(Some(NOW));
         board.hear(&goes);
     }
     let group = board.groups.values().next().unwrap();
@@ -170,7 +170,7 @@ fn topics_that_sleep_are_asked_about_in_turn_where_wake_ups_can_be_lost() {
     assert_eq!(board.sleepers(3), of(&["d", "g.1", "a"]));
     assert_eq!(board.sleepers(9), of(&["c", "d", "g.1", "a"]));
     assert!(board.has_sleepers());
-    one.close(false);
+    one.ledger().close(Some(NOW));
     board.hear(&one);
     assert!(!board.has_sleepers());
 }

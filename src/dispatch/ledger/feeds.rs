@@ -1,9 +1,11 @@
-//! Feeds that wait for credit of the stream, and when to check whether other replicas have freed some.
+//! The feeds that serve a stream: what their claims under way must not deliver, which of them wait for credit, and when
+//! to check whether other replicas have freed some.
 
 use std::time::Duration;
 
-use crate::domain::Time;
 use crate::domain::credit::Share;
+use crate::domain::{Time, Token, limit};
+use crate::store::Leased;
 
 use super::Ledger;
 
@@ -12,11 +14,43 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
+/// One feed, as the stream has it.
+#[derive(Clone, Default)]
+pub(super) struct Feed {
+    /// The share that was not enough for it, if it waits for credit.
+    pub(super) waiting: Option<Share>,
+    /// Shares that its claim under way asks for and that have not been answered.
+    pub(super) shares: usize,
+    /// Tokens that were revoked meanwhile, at most as many as a claim leases: a delete, or the end of a short lease, came
+    /// before the answer to their claim.
+    revoked: Vec<Token>,
+}
+
 /// Lookup of all leases of a stream that waits for credit: another replica may have settled them, and its notification
 /// been lost.
 pub(super) struct CreditCheck {
     at: Time,
     pause: Duration,
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// A token that the stream does not hold was revoked.
+    pub(super) fn revoke(&mut self, token: Token) {
+        if self.shares > 0 && self.revoked.len() < limit::CALL_JOBS_MAX {
+            self.revoked.push(token);
+        }
+    }
+
+    /// A share was answered with these jobs; keeps those that are still leased.
+    pub(super) fn answered(&mut self, jobs: &mut Vec<Leased>) {
+        self.shares = self.shares.saturating_sub(1);
+        jobs.retain(|job| !self.revoked.contains(&job.token));
+        if self.shares == 0 {
+            self.revoked.clear();
+        }
+    }
 }
 
 // === impl Ledger ===
@@ -33,8 +67,8 @@ impl Ledger {
         if self.free().is_some_and(|free| free.exceeds(share)) {
             return None;
         }
-        let least = self.waiting[feed].map_or(share, |other| share.least(other));
-        self.waiting[feed] = Some(least);
+        let waiting = &mut self.feeds[feed].waiting;
+        *waiting = Some(waiting.map_or(share, |other| share.least(other)));
         self.schedule_credit_check(now);
         Some(self.look_at)
     }
@@ -42,9 +76,9 @@ impl Ledger {
     /// Whether feeds wait for credit and there is some; they wait no longer then. All are woken, also those for which it
     /// may be too little: a smaller job may have replaced the one that they waited with.
     pub(in crate::dispatch) fn wake_feeds(&mut self) -> bool {
-        let wake = self.waiting.iter().any(Option::is_some) && self.free().is_some();
+        let wake = self.is_waiting() && self.free().is_some();
         if wake {
-            self.waiting.fill(None);
+            self.feeds.iter_mut().for_each(|feed| feed.waiting = None);
             self.credit_check = None;
         }
         wake
@@ -54,22 +88,26 @@ impl Ledger {
     /// feeds whose next jobs are too large would wake each other for ever. `feed` itself knows what it reserved.
     pub(super) fn wake_others(&mut self, feed: usize) -> Vec<usize> {
         let Some(free) = self.free() else { return Vec::new() };
-        let others = self.waiting.iter_mut().enumerate().filter(|(other, _)| *other != feed);
-        let woken = others.filter_map(|(other, waiting)| {
-            waiting.take_if(|share| free.exceeds(*share)).map(|_| other)
+        let others = self.feeds.iter_mut().enumerate().filter(|(other, _)| *other != feed);
+        let woken = others.filter_map(|(other, feed)| {
+            feed.waiting.take_if(|share| free.exceeds(*share)).map(|_| other)
         });
         woken.collect()
     }
 
     /// Schedules the first credit check where a feed waits. A pull is over before it could matter.
     pub(super) fn schedule_credit_check(&mut self, now: Time) {
-        if self.waiting.iter().all(Option::is_none) {
+        if !self.is_waiting() {
             self.credit_check = None;
         } else if self.shared && !self.once && self.credit_check.is_none() {
             let at = now.plus(PAUSE_MIN);
             self.credit_check = Some(CreditCheck { at, pause: PAUSE_MIN });
             self.look_at = self.look_at.min(at);
         }
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.feeds.iter().any(|feed| feed.waiting.is_some())
     }
 
     /// Whether the credit check is due, and when the next one is. `holds_some`: there is something to look up.
