@@ -446,12 +446,14 @@ mod tests {
             self.credit.unreserve(left);
             for _ in 0..self.rng.random_range(0..=left.jobs.min(20)) {
                 let bytes = self.size();
-                if bytes > left.bytes && !left.oversize {
+                let cost = Amount::of_job(bytes);
+                if cost.jobs > left.jobs || bytes > left.bytes && !left.oversize {
                     break;
                 }
-                left = Share { bytes: left.bytes.saturating_sub(bytes), oversize: false, ..left };
+                let rest = left.amount().minus(cost);
+                left = Share { jobs: rest.jobs, bytes: rest.bytes, oversize: false };
                 let lease = self.lease(bytes, Stage::Unsent, false);
-                let counted = Counted::unsent(Amount::of_job(bytes), lease.token.0);
+                let counted = Counted::unsent(cost, lease.token.0);
                 self.credit.hold(lease.token, counted);
                 // A second time changes nothing.
                 self.credit.hold(lease.token, Counted::sent(Amount::of_job(7), 0));
