@@ -6,7 +6,7 @@
 //! - `verbs`, `op`: what a store is asked, and the verbs by name
 //! - `health`: whether a shard can be used, and why not; one that does not answer costs its own callers a moment, and
 //!   others nothing
-//! - `guard`: what every call of a store goes through
+//! - `patience`: time limits of calls
 //! - `error`: what went wrong, and where
 //! - `spread`: one question to all shards
 //! - `flight`: one read for all callers that wait for it
@@ -19,9 +19,9 @@ mod council;
 mod dissent;
 mod error;
 mod flight;
-mod guard;
 mod health;
 mod op;
+mod patience;
 mod placement;
 mod shard;
 mod spread;
@@ -42,8 +42,8 @@ use placement::Placement;
 
 pub use census::Agreement;
 pub use error::{Result, ShardError};
-pub use guard::Patience;
 pub use health::Health;
+pub use patience::Patience;
 pub use placement::RUN_MAX;
 pub use shard::Shard;
 pub use spread::{Partial, Spread};

@@ -18,9 +18,9 @@ use crate::store::{
 
 use super::batcher::{Batcher, CALLS_MAX};
 use super::flight::Flight;
-use super::guard::{Guard, Patience};
 use super::health::{Health, Monitor};
 use super::op::Op;
+use super::patience::Patience;
 use super::{Member, ShardError};
 
 /// How long a look at all leases may take.
@@ -50,7 +50,6 @@ struct Inner {
     others: Mutex<Others>,
     nudge: Notify,
     metrics: ShardMetrics,
-    guard: Arc<Guard>,
     /// By what they have to wait for: those who ask for nothing do not wait with those who do.
     enqueue: [Batcher<Request, Applied>; 3],
     settle: Batcher<Request, Applied>,
@@ -80,18 +79,16 @@ impl Shard {
         let metrics = metrics.shard(store.name().as_str());
         let health =
             Monitor::start(Arc::clone(&store), metrics.clone(), patience.clone(), down.clone());
-        let guard = Guard::new(Arc::clone(&store), metrics.clone(), Arc::clone(&health));
-        let guard = Arc::new(guard);
         let batcher = |op, calls| {
-            let (guard, answer) = (Arc::clone(&guard), patience.answer);
+            let (health, answer) = (Arc::clone(&health), patience.answer);
             Batcher::spawn(calls, Request::bytes, move |mut requests: Vec<Request>| {
-                let guard = Arc::clone(&guard);
-                // When the guard gives up nothing may be written any more; a repeat of a settle changes nothing.
+                let health = Arc::clone(&health);
+                // When the call is given up nothing may be written any more; a repeat of a settle changes nothing.
                 let end = Instant::now() + answer;
                 if op == Op::Enqueue {
                     requests.iter_mut().for_each(|request| until(request, end));
                 }
-                Box::pin(async move { guard.call_each(op, answer, requests).await })
+                Box::pin(async move { health.call_each(op, answer, requests).await })
             })
         };
         let confirmed = limit::CONFIRMED_CALLS_MAX;
@@ -110,7 +107,6 @@ impl Shard {
             others,
             nudge,
             metrics,
-            guard,
             enqueue,
             settle,
             stats: Flight::default(),
@@ -193,7 +189,7 @@ impl Shard {
 
     /// Writes jobs, together with whatever else waits and asks for the same durability. Each answer is its own.
     pub async fn enqueue(&self, jobs: Vec<NewJob>) -> Vec<Result<Enqueue, ShardError>> {
-        // Before it waits with others. When their turn comes the guard asks again.
+        // Before it waits with others; their call is admitted once more.
         let admitted = self.inner.health.admit(Op::Enqueue);
         let asked = jobs.iter().filter_map(|job| job.durability).max();
         if let Some(asked) = asked {
@@ -238,9 +234,9 @@ impl Shard {
         &self,
         items: Vec<Extend>,
     ) -> Vec<Result<Result<Time, Refused>, ShardError>> {
-        let guard = &self.inner.guard;
+        let health = &self.inner.health;
         let requests = items.into_iter().map(Request::from).collect();
-        let extended = guard.call_each(Op::Extend, self.inner.patience.answer, requests).await;
+        let extended = health.call_each(Op::Extend, self.inner.patience.answer, requests).await;
         let named = extended.into_iter().map(|answer| self.named(answer));
         named.map(|answer| answer.map(|applied| applied.extended())).collect()
     }
@@ -250,9 +246,9 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn claim(&self, claim: Claim) -> Result<Claims, ShardError> {
-        let Inner { store, guard, .. } = &*self.inner;
+        let Inner { store, health, .. } = &*self.inner;
         let limit = self.inner.patience.claim;
-        self.named(guard.call(Op::Claim, limit, async { store.claim(claim).await }).await)
+        self.named(health.call(Op::Claim, limit, async { store.claim(claim).await }).await)
     }
 
     /// The orphans, see [`Select::Orphans`](store::Select::Orphans), which goes through all leases of the shard in many small steps: what takes long
@@ -261,9 +257,9 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn orphans(&self, living: Vec<u32>) -> Result<Vec<Lease>, ShardError> {
-        let Inner { store, guard, .. } = &*self.inner;
+        let Inner { store, health, .. } = &*self.inner;
         let call = async { store.orphans(living).await };
-        self.named(guard.long_call(Op::Orphans, ORPHANS_MAX, call).await)
+        self.named(health.long_call(Op::Orphans, ORPHANS_MAX, call).await)
     }
 
     /// [`Store::stats`], by one read for all callers that wait for it.
@@ -305,8 +301,8 @@ impl Shard {
     }
 
     async fn read_info(&self) -> Result<Info, ShardError> {
-        let Inner { store, guard, .. } = &*self.inner;
-        let info = guard.long_call(Op::Info, INFO_MAX, async { store.info().await });
+        let Inner { store, health, .. } = &*self.inner;
+        let info = health.long_call(Op::Info, INFO_MAX, async { store.info().await });
         self.named(info.await)
     }
 
@@ -319,9 +315,9 @@ impl Shard {
     /// # Errors
     /// As the store's.
     pub async fn leases_of(&self, streams: Vec<StreamId>) -> Result<Vec<Lease>, ShardError> {
-        let Inner { store, guard, .. } = &*self.inner;
+        let Inner { store, health, .. } = &*self.inner;
         let call = async { store.leases_of(streams).await };
-        self.named(guard.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
+        self.named(health.long_call(Op::LeasesOf, ORPHANS_MAX, call).await)
     }
 
     /// Any other verb, which is `op`.
@@ -330,10 +326,10 @@ impl Shard {
         op: Op,
         call: impl FnOnce(&'a dyn Store) -> Reply<'a, T>,
     ) -> Result<T, ShardError> {
-        let Inner { store, guard, .. } = &*self.inner;
+        let Inner { store, health, .. } = &*self.inner;
         // Within a block of its own, so that a call that is not admitted is not begun either.
         let call = async { call(&**store).await };
-        self.named(guard.call(op, self.inner.patience.answer, call).await)
+        self.named(health.call(op, self.inner.patience.answer, call).await)
     }
 
     /// Says of a failure where it was.

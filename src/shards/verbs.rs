@@ -1,4 +1,4 @@
-//! The verbs of a store that go to it as they come: one call each, behind the guard. Those that are more
+//! The verbs of a store that go to it as they come: one call each (`health/calls.rs`). Those that are more
 //! (calls put together, a time of their own) are methods of their own in `shard`.
 
 use crate::domain::{Job, JobKey, TopicName};

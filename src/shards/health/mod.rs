@@ -20,9 +20,11 @@
 //! a row: circuit breaker, M. Nygard, "Release It!"; linkerd2-proxy's `consecutive_failures`.
 //!
 //! - `state`: the state machine, pure
+//! - `calls`: what every call of a store goes through
 //! - `probe`: asks shards that are suspected or down
 //! - `log`: what is logged of all that
 
+mod calls;
 mod log;
 mod probe;
 mod state;
@@ -30,9 +32,9 @@ mod state;
 mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Skew;
@@ -45,10 +47,8 @@ use super::op::{Access, Op};
 use log::Log;
 use state::{Change, State};
 
-pub(super) use state::Kind;
-
 /// A failure that took so long counts like no answer at all.
-pub(super) const LATE: std::time::Duration = std::time::Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(1);
 
 /// Health of a shard; nothing: it is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -175,26 +175,8 @@ impl Monitor {
         self.log.asked(durability);
     }
 
-    /// A call of `op` was answered.
-    pub(super) fn succeeded(&self, op: Op) {
-        self.state().succeeded(op.access());
-    }
-
-    /// A call of `op` was refused by a shard that answers.
-    pub(super) fn refused(&self, op: Op, error: &Error) {
-        self.state().succeeded(op.access());
-        self.log.refused(op, error);
-    }
-
-    /// A call of `op` that began at `begin` failed.
-    pub(super) fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error, begin: Instant) {
-        let change = self.state().failed(op, kind, error.text(), begin);
-        self.follow(change, error.text());
-        self.wake.notify_one();
-    }
-
     /// The shard may be down, for another reason than a failed call.
-    pub(super) fn suspect(&self) {
+    fn suspect(&self) {
         self.state().suspect();
         self.wake.notify_one();
     }
@@ -226,7 +208,7 @@ impl Monitor {
     }
 
     /// Waits until the shard is down, and answers why.
-    pub(super) async fn fails(&self) -> String {
+    async fn fails(&self) -> String {
         let mut health = self.subscribe();
         let down = health.wait_for(|health| health.down.is_some()).await;
         down.ok().and_then(|health| health.down.clone()).unwrap_or_default()

@@ -19,7 +19,7 @@ const RELAPSE: Duration = Duration::from_secs(10);
 
 /// How a call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::shards) enum Kind {
+pub(super) enum Kind {
     /// At once.
     Fast,
     /// Late, or without an answer.

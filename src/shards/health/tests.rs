@@ -7,6 +7,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::clock::Clock;
 use crate::domain::ring::ShardState;
@@ -15,7 +16,6 @@ use crate::metrics::Metrics;
 use crate::store::faulty::{Fault, FaultStore};
 use crate::store::{self, Delete, Error, Event, Request};
 
-use super::super::guard::Guard;
 use super::log::REPEAT_EVERY;
 use super::*;
 
@@ -57,31 +57,29 @@ fn lines() -> Vec<String> {
     LOG.with_borrow(|log| log.clone().unwrap())
 }
 
-fn guard(store: &Arc<FaultStore>, patience: Patience) -> Guard {
-    let store: Arc<dyn Store> = Arc::clone(store) as _;
+fn monitor(store: &Arc<FaultStore>, patience: Patience) -> Arc<Monitor> {
     let (metrics, down) = (Metrics::new().shard("s0"), watch::Sender::new(0));
-    let health = Monitor::start(Arc::clone(&store), metrics.clone(), patience, down);
-    Guard::new(store, metrics, health)
+    Monitor::start(Arc::clone(store) as _, metrics, patience, down)
 }
 
 fn hasty() -> Patience {
     Patience { probes: (10 * SOON, 10 * SOON), ..Patience::default() }
 }
 
-async fn call(guard: &Guard, store: &FaultStore) -> bool {
-    guard.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
+async fn call(monitor: &Arc<Monitor>, store: &FaultStore) -> bool {
+    monitor.call(Op::Claim, LATE_ENOUGH, store.info()).await.is_ok()
 }
 
 /// Waits until no probe is due or under way, unless the shard is down.
-async fn settled(guard: &Guard) {
-    while guard.health().is_being_probed() {
+async fn settled(monitor: &Arc<Monitor>) {
+    while monitor.is_being_probed() {
         tokio::time::sleep(SOON).await;
     }
 }
 
-async fn down(guard: &Guard) {
+async fn down(monitor: &Arc<Monitor>) {
     let down = async {
-        while !guard.health().is_down() {
+        while !monitor.is_down() {
             tokio::task::yield_now().await;
         }
     };
@@ -91,15 +89,15 @@ async fn down(guard: &Guard) {
 #[tokio::test]
 async fn one_call_that_fails_is_enough_to_find_out_that_the_shard_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     begin_log();
     store.set(Fault::Refuses);
-    assert!(!call(&guard, &store).await);
-    settled(&guard).await;
-    assert!(guard.health().is_down());
+    assert!(!call(&monitor, &store).await);
+    settled(&monitor).await;
+    assert!(monitor.is_down());
     store.set(Fault::None);
-    guard.health().usable().await;
-    assert!(call(&guard, &store).await);
+    monitor.usable().await;
+    assert!(call(&monitor, &store).await);
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("WARN the shard does not answer"), "{lines:?}");
@@ -109,14 +107,14 @@ async fn one_call_that_fails_is_enough_to_find_out_that_the_shard_is_down() {
 #[tokio::test]
 async fn calls_that_fail_while_the_shard_answers_are_logged_once_with_their_number() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     begin_log();
     for _ in 0..3 {
         let failed = async { Err::<(), _>(Error::Unavailable("lost".into())) };
-        assert!(guard.call(Op::Info, LATE_ENOUGH, failed).await.is_err());
+        assert!(monitor.call(Op::Info, LATE_ENOUGH, failed).await.is_err());
     }
-    settled(&guard).await;
-    assert!(!guard.health().is_down() && call(&guard, &store).await);
+    settled(&monitor).await;
+    assert!(!monitor.is_down() && call(&monitor, &store).await);
     let lines = lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in ["WARN store calls failed; the shard answers now", "failed=3 first_op=\"info\""] {
@@ -131,15 +129,15 @@ async fn what_the_store_knows_of_its_shard_is_logged_once_and_its_calls_are_refu
     begin_log();
     store.set(Fault::Refuses);
     store.set_trouble(Some(Trouble::Unreached("nothing listens there".into())));
-    let guard = guard(&store, hasty());
-    assert!(guard.health().is_down() && !call(&guard, &store).await);
+    let monitor = monitor(&store, hasty());
+    assert!(monitor.is_down() && !call(&monitor, &store).await);
     store.set_trouble(Some(Trouble::Unusable("it is a replica".into())));
     while lines().len() < 3 {
         tokio::time::sleep(SOON).await;
     }
     store.set(Fault::None);
     store.set_trouble(None);
-    guard.health().usable().await;
+    monitor.usable().await;
     let lines = lines();
     for (line, part) in lines.iter().zip([
         "WARN the shard is not reached yet",
@@ -155,27 +153,27 @@ async fn what_the_store_knows_of_its_shard_is_logged_once_and_its_calls_are_refu
 #[tokio::test]
 async fn new_jobs_are_refused_while_they_would_not_be_safe_and_nothing_else_is() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     let refuses = async |expected: bool| {
-        while guard.health().now().takes_jobs() == expected {
+        while monitor.now().takes_jobs() == expected {
             tokio::time::sleep(SOON).await;
         }
     };
     store.set_trouble(Some(Trouble::NoJobs("it evicts".into())));
     refuses(true).await;
     let refused = Err(Error::Unavailable("it evicts".into()));
-    assert_eq!(guard.health().admit(Op::Enqueue), refused);
-    assert_eq!(guard.health().now().refusal(), Some("it evicts".to_owned()));
-    assert!(call(&guard, &store).await && !guard.health().is_down());
+    assert_eq!(monitor.admit(Op::Enqueue), refused);
+    assert_eq!(monitor.now().refusal(), Some("it evicts".to_owned()));
+    assert!(call(&monitor, &store).await && !monitor.is_down());
     store.set_trouble(None);
     refuses(false).await;
-    assert_eq!(guard.health().admit(Op::Enqueue), Ok(()));
+    assert_eq!(monitor.admit(Op::Enqueue), Ok(()));
 }
 
 #[tokio::test]
 async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     begin_log();
     // Its answer comes when all is over.
     let (late, hold) = oneshot::channel::<()>();
@@ -183,16 +181,16 @@ async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
         let _ = hold.await;
         Err::<(), _>(Error::Unknown("lost".into()))
     };
-    let mut held = pin!(guard.call(Op::Claim, LATE_ENOUGH, held));
+    let mut held = pin!(monitor.call(Op::Claim, LATE_ENOUGH, held));
     assert!(futures::poll!(held.as_mut()).is_pending());
     store.set(Fault::Refuses);
-    assert!(!call(&guard, &store).await);
-    down(&guard).await;
+    assert!(!call(&monitor, &store).await);
+    down(&monitor).await;
     store.set(Fault::None);
-    guard.health().usable().await;
+    monitor.usable().await;
     drop(late);
     assert!(held.await.is_err());
-    settled(&guard).await;
+    settled(&monitor).await;
     let lines = lines();
     assert_eq!(lines.len(), 2, "{lines:?}");
 }
@@ -200,17 +198,17 @@ async fn an_outage_that_ends_at_once_is_logged_in_two_lines() {
 #[tokio::test(start_paused = true)]
 async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     for is_open in [false, true] {
         let late = async {
             tokio::time::sleep(LATE).await;
             Err::<(), _>(Error::Unknown("no answer".into()))
         };
-        assert!(guard.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
-        assert_eq!(guard.health().is_down(), is_open);
+        assert!(monitor.call(Op::Enqueue, LATE_ENOUGH, late).await.is_err());
+        assert_eq!(monitor.is_down(), is_open);
         // Which takes a thread of the store, and no time.
         tokio::time::resume();
-        settled(&guard).await;
+        settled(&monitor).await;
         tokio::time::pause();
     }
 }
@@ -219,38 +217,38 @@ async fn a_shard_that_answers_probes_and_nothing_else_is_down() {
 async fn a_lost_subscription_has_the_shard_probed_without_any_call() {
     let store = FaultStore::new("s0", &Clock::system());
     store.share_unheard();
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     store.set(Fault::Refuses);
     tokio::task::yield_now().await;
     store.hints.send(Event::Configured);
     tokio::task::yield_now().await;
-    assert!(!guard.health().is_being_probed() && store.calls() == 0);
+    assert!(!monitor.is_being_probed() && store.calls() == 0);
     store.hints.send(Event::Lost);
-    down(&guard).await;
+    down(&monitor).await;
 }
 
 #[tokio::test]
 async fn an_idle_shard_that_is_suspected_is_probed_at_once() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     for (fault, is_open) in [(Fault::None, false), (Fault::Refuses, true)] {
         store.set(fault);
         let calls = store.calls();
-        guard.health().suspect();
-        settled(&guard).await;
+        monitor.suspect();
+        settled(&monitor).await;
         assert!(store.calls() > calls, "{fault:?}");
-        assert_eq!(guard.health().is_down(), is_open, "{fault:?}");
+        assert_eq!(monitor.is_down(), is_open, "{fault:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn refusals_of_a_full_shard_are_logged_with_the_number_of_those_that_were_not() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, Patience::default());
+    let monitor = monitor(&store, Patience::default());
     begin_log();
     let refuse = async || {
         let full = async { Err::<(), _>(Error::Full("no room".into())) };
-        assert!(guard.call(Op::Enqueue, LATE_ENOUGH, full).await.is_err());
+        assert!(monitor.call(Op::Enqueue, LATE_ENOUGH, full).await.is_err());
     };
     for _ in 0..5 {
         refuse().await;
@@ -266,44 +264,44 @@ async fn refusals_of_a_full_shard_are_logged_with_the_number_of_those_that_were_
 async fn a_shard_that_shows_life_is_probed_at_once() {
     let late = LATE_ENOUGH;
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, Patience { probes: (late, late), ..Patience::default() });
+    let monitor = monitor(&store, Patience { probes: (late, late), ..Patience::default() });
     store.set(Fault::Refuses);
-    while !guard.health().is_down() {
-        assert!(!call(&guard, &store).await);
+    while !monitor.is_down() {
+        assert!(!call(&monitor, &store).await);
     }
     store.set(Fault::None);
     store.inner().set_state(ShardState::Active, None).await.unwrap();
-    let closed = tokio::time::timeout(late / 3, guard.health().usable()).await;
+    let closed = tokio::time::timeout(late / 3, monitor.usable()).await;
     assert!(closed.is_ok(), "the pause went by");
 }
 
 #[tokio::test]
 async fn a_long_call_that_takes_longer_than_others_may_is_no_failure() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, Patience { answer: SOON, ..hasty() });
+    let monitor = monitor(&store, Patience { answer: SOON, ..hasty() });
     let many_steps = async {
         tokio::time::sleep(50 * SOON).await;
         Ok(())
     };
-    assert!(guard.long_call(Op::Info, LATE_ENOUGH, many_steps).await.is_ok());
+    assert!(monitor.long_call(Op::Info, LATE_ENOUGH, many_steps).await.is_ok());
     for _ in 0..9 {
         let endless = std::future::pending::<store::Result<()>>();
-        assert!(guard.long_call(Op::Info, SOON, endless).await.is_err());
+        assert!(monitor.long_call(Op::Info, SOON, endless).await.is_err());
     }
-    settled(&guard).await;
-    assert_eq!(*guard.health().now(), Health::default());
+    settled(&monitor).await;
+    assert_eq!(*monitor.now(), Health::default());
 }
 
 #[tokio::test]
 async fn a_long_call_ends_when_its_shard_is_down() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     let endless = std::future::pending::<store::Result<()>>();
-    let mut long = pin!(guard.long_call(Op::Info, LATE_ENOUGH, endless));
+    let mut long = pin!(monitor.long_call(Op::Info, LATE_ENOUGH, endless));
     assert!(futures::poll!(long.as_mut()).is_pending());
     store.set(Fault::Refuses);
-    while !guard.health().is_down() {
-        call(&guard, &store).await;
+    while !monitor.is_down() {
+        call(&monitor, &store).await;
     }
     let ended = tokio::time::timeout(LATE_ENOUGH / 3, long).await.expect("it ends");
     assert_eq!(ended, Err(Error::Unavailable("connection refused".into())));
@@ -313,7 +311,7 @@ async fn a_long_call_ends_when_its_shard_is_down() {
 #[tokio::test]
 async fn callers_that_came_too_late_take_no_shard_down() {
     let store = FaultStore::new("s0", &Clock::system());
-    let guard = guard(&store, hasty());
+    let monitor = monitor(&store, hasty());
     let delete = |until: Instant| {
         let key = JobKey { topic: TopicName::try_new("t").unwrap(), id: JobId::stored("a") };
         Request::from(Delete { key, finished: None, until: Some(until) })
@@ -321,8 +319,8 @@ async fn callers_that_came_too_late_take_no_shard_down() {
     for n in 0..20 {
         let now = Instant::now();
         let requests = vec![delete(now), delete(now + LATE_ENOUGH)];
-        let answers = guard.call_each(Op::Delete, LATE_ENOUGH, requests).await;
+        let answers = monitor.call_each(Op::Delete, LATE_ENOUGH, requests).await;
         assert!(matches!(answers[..], [Err(Error::Late(_)), Ok(_)]), "{n}: {answers:?}");
     }
-    assert!(!guard.health().is_down());
+    assert!(!monitor.is_down());
 }

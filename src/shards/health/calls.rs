@@ -1,0 +1,106 @@
+//! Calls of a store: each is admitted, limited in time and measured, and its end counts for the health of the shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::{self, Applied, Error, Request, worst};
+
+use super::super::op::Op;
+use super::state::Kind;
+use super::{LATE, Monitor};
+
+// === impl Monitor ===
+
+impl Monitor {
+    /// Makes a call of `op`, of at most `limit`.
+    ///
+    /// # Errors
+    /// As the call's; [`Error::Unavailable`] when it was not made, [`Error::Unknown`] when it took too
+    /// long.
+    pub(in crate::shards) async fn call<T>(
+        self: &Arc<Self>,
+        op: Op,
+        limit: Duration,
+        call: impl Future<Output = store::Result<T>>,
+    ) -> store::Result<T> {
+        self.admit(op)?;
+        let begin = Instant::now();
+        let answer = tokio::time::timeout(limit, call).await;
+        let took = begin.elapsed();
+        self.metrics.op(op.name(), took);
+        let kind = if answer.is_err() || took >= LATE { Kind::Late } else { Kind::Fast };
+        let result = answer.unwrap_or_else(|_| Err(late(limit)));
+        match &result {
+            Ok(_) => self.state().succeeded(op.access()),
+            Err(error) => self.failed(op, kind, error, begin),
+        }
+        result
+    }
+
+    /// Makes a call of `op` about many jobs, of at most `limit`. Errors of the shard as a whole count here; those of one
+    /// job do not.
+    pub(in crate::shards) async fn call_each(
+        self: &Arc<Self>,
+        op: Op,
+        limit: Duration,
+        requests: Vec<Request>,
+    ) -> Vec<store::Result<Applied>> {
+        let count = requests.len();
+        let mut answers = None;
+        let call = async {
+            let applied = self.store.apply(requests).await;
+            let result = worst(&applied).cloned().map_or(Ok(()), Err);
+            answers = Some(applied);
+            result
+        };
+        let result = self.call(op, limit, call).await;
+        answers.unwrap_or_else(|| {
+            let error = result.err().unwrap_or_else(|| late(limit));
+            (0..count).map(|_| Err(error.clone())).collect()
+        })
+    }
+
+    /// Makes a call of `op` that is many calls of the store, of `limit` altogether. That it takes long is no failure;
+    /// meanwhile the shard is probed now and then.
+    ///
+    /// # Errors
+    /// As those of [`Monitor::call`]; also once the shard is down.
+    pub(in crate::shards) async fn long_call<T>(
+        self: &Arc<Self>,
+        op: Op,
+        limit: Duration,
+        call: impl Future<Output = store::Result<T>>,
+    ) -> store::Result<T> {
+        let probes = async {
+            loop {
+                tokio::time::sleep(LATE).await;
+                self.suspect();
+            }
+        };
+        tokio::select! {
+            answer = self.call(op, limit, call) => answer,
+            error = self.fails() => Err(Error::Unavailable(error)),
+            () = probes => unreachable!("the loop has no end"),
+        }
+    }
+
+    fn failed(self: &Arc<Self>, op: Op, kind: Kind, error: &Error, begin: Instant) {
+        self.metrics.error(op.name(), error.reason());
+        let shard = &self.store.identity().name;
+        tracing::debug!(%shard, op = op.name(), %error, "a store call failed");
+        if error.is_of_shard() {
+            let change = self.state().failed(op, kind, error.text(), begin);
+            self.follow(change, error.text());
+            self.wake.notify_one();
+        } else {
+            self.state().succeeded(op.access());
+            self.log.refused(op, error);
+        }
+    }
+}
+
+fn late(limit: Duration) -> Error {
+    Error::Unknown(format!("no answer within {limit:?}"))
+}
