@@ -147,7 +147,7 @@ impl Feed {
                 self.board.learn_globs();
                 self.looks.read_now(true);
             }
-            if globs && self.looks.is_reading_now() {
+            if globs && self.looks.is_reading_now() && !self.board.serves(stream.id()) {
                 self.waiting.push(stream);
             } else {
                 self.board.hear(&stream);
@@ -251,7 +251,7 @@ impl Feed {
             }
             Err(error) => {
                 let at = Origin { shard: self.shard.index(), now, skew: self.skew() };
-                if error.outcome_unknown() {
+                if error.error.may_be_applied() {
                     let topics = plan.asks.iter().map(|asked| asked.topic.clone()).collect();
                     self.lost.add(LostClaim { nonce, topics, from: None });
                 }

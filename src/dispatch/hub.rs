@@ -108,9 +108,15 @@ impl Hub {
         }
         if !over.is_empty() || elsewhere.is_some() {
             let stop = self.claiming.stop.clone();
+            // Weak: the stream is announced as soon as the last search has dropped its part.
+            let look = Arc::downgrade(&look);
             let end = async move {
                 tokio::select! {
-                    () = tokio::time::sleep(FIRST_LOOK_MAX) => look.end(),
+                    () = tokio::time::sleep(FIRST_LOOK_MAX) => {
+                        if let Some(look) = look.upgrade() {
+                            look.end();
+                        }
+                    }
                     () = stop.cancelled() => {}
                 }
             };

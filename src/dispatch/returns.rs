@@ -48,7 +48,7 @@ pub(super) async fn run(
     loop {
         let leases = returns.take();
         if !leases.is_empty() {
-            give_back(&scheduler, &shard, leases, &stop).await;
+            give_back(&scheduler, &shard, &returns, leases, &stop).await;
         } else if stop.is_cancelled() {
             return;
         } else {
@@ -60,16 +60,19 @@ pub(super) async fn run(
     }
 }
 
-/// Undoes leases, a call's worth at a time. At the end of the replica one try must do: the leases
-/// then go with it.
+/// Undoes leases, a call's worth at a time, with those that are added meanwhile: one that fails again and again must not
+/// hold up the others. At the end of the replica one try must do: the leases then go with it.
 async fn give_back(
     scheduler: &Scheduler,
     shard: &Shard,
+    returns: &Returns,
     mut leases: Vec<(LeaseRef, Time)>,
     stop: &CancellationToken,
 ) {
     let mut pauses = Pauses::new(PAUSES.0, PAUSES.1);
     while !leases.is_empty() {
+        // New ones go first.
+        leases.splice(..0, returns.take());
         let part = leases.len().min(limit::CALL_JOBS_MAX);
         let refs = leases[..part].iter().map(|(lease, _)| lease.clone()).collect();
         match shard.unclaim(Unclaim::Leases(refs)).await {

@@ -1,11 +1,12 @@
 //! Group commit: while as many calls are under way as may be the next batch collects. No timer, so an idle shard
 //! answers at once; a busy one answers many callers with one call, of bounded size.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::domain::limit;
@@ -170,10 +171,18 @@ where
     while under_way.next().await.is_some() {}
 }
 
-/// Begins the call of a batch.
+/// Begins the call of a batch. A panic in it fails this batch, and the loop goes on with the next one.
 fn begin<I, O>(batch: Batch<I, O>, call: &Call<I, O>) -> impl Future<Output = ()> + use<I, O> {
-    let (waiters, result) = (batch.waiters, call(Batch::<I, O>::all(batch.groups, batch.items)));
-    async move { answer(waiters, result.await) }
+    let (waiters, items) = (batch.waiters, batch.items);
+    let result = call(Batch::<I, O>::all(batch.groups, items));
+    async move {
+        let answers = AssertUnwindSafe(result).catch_unwind().await;
+        let panicked = |_| {
+            tracing::error!("a store call panicked; its jobs are answered OUTCOME_UNKNOWN");
+            (0..items).map(|_| Err(Error::Unknown("the call panicked".into()))).collect()
+        };
+        answer(waiters, answers.unwrap_or_else(panicked));
+    }
 }
 
 /// Gives each caller its share. One that has gone is skipped: its items were applied all the same.
@@ -246,6 +255,24 @@ mod tests {
         numbers.answer(&groups).await;
         assert_eq!(numbers.sizes(), [2, 2, 16]);
         assert_eq!(numbers.calls.lock().unwrap().concat(), groups.concat(), "in order");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_fails_its_batch_and_not_the_next_one() {
+        let batcher = Batcher::spawn(
+            CALLS_MAX,
+            |_: &usize| 1,
+            |items: Vec<usize>| {
+                Box::pin(async move {
+                    assert!(items[0] != 0, "zero");
+                    items.into_iter().map(Ok).collect()
+                })
+            },
+        );
+        let failed = batcher.call(vec![0, 1]).await;
+        assert_eq!(failed.len(), 2);
+        assert!(failed.iter().all(|answer| matches!(answer, Err(Error::Unknown(_)))));
+        assert_eq!(batcher.call(vec![2]).await, [Ok(2)]);
     }
 
     #[tokio::test]

@@ -41,6 +41,12 @@ impl Error {
         }
     }
 
+    /// Whether a part of the call may have been applied, though the shard has answered.
+    #[must_use]
+    pub fn may_be_applied(&self) -> bool {
+        self.outcome_unknown() || matches!(self, Error::Corrupt(_))
+    }
+
     /// Whether it says something about the shard as a whole, not about the one job that was asked for.
     #[must_use]
     pub fn is_of_shard(&self) -> bool {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use ringq::clock::{Clock, ManualClock};
-use ringq::domain::{ShardName, Spec, State, Time, When};
+use ringq::domain::{ShardName, Spec, State, StreamId, Time, When};
 use ringq::store::{
-    Applied, Ask, Claim, Delete, End, Error, Leased, NewJob, Request, Reschedule, Result, Settle,
-    Store, redis, sqlite,
+    Applied, Ask, Claim, Delete, End, Error, Lease, Leased, LostClaim, NewJob, Refused, Request,
+    Reschedule, Result, Settle, Store, Unclaim, redis, sqlite,
 };
 use tempfile::TempDir;
 
@@ -37,6 +37,31 @@ async fn a_damaged_job_of_a_file_fails_alone() {
 }
 
 #[tokio::test]
+async fn searches_leave_a_damaged_job_of_a_file_out() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("s0.db");
+    let database = sqlite::Database::File(path.clone());
+    let config = sqlite::Config { name: name(), database, clock: Clock::system() };
+    let store = sqlite::SqliteStore::open(config).unwrap();
+    searches_for_leases_leave_a_damaged_job_out(&store, async |id| {
+        let other = rusqlite::Connection::open(&path).unwrap();
+        other.busy_timeout(Duration::from_secs(5)).unwrap();
+        other.execute("UPDATE jobs SET rank = 300 WHERE id = ?", [id]).unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn searches_leave_a_damaged_job_of_a_redis_out() {
+    let Some(redis) = Redis::start().await else { return };
+    let store = open(&redis).await;
+    searches_for_leases_leave_a_damaged_job_out(&store, async |id| {
+        redis.command(&["EVAL", CUT, "1", "ringq:{s0}:jobs:t", id]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_damaged_job_of_a_redis_fails_alone() {
     let Some(redis) = Redis::start().await else { return };
     let store = open(&redis).await;
@@ -44,6 +69,43 @@ async fn a_damaged_job_of_a_redis_fails_alone() {
         redis.command(&["EVAL", CUT, "1", "ringq:{s0}:jobs:t", id]).await;
     })
     .await;
+}
+
+/// One damaged job would otherwise keep the leases of a dead replica, of a stream and of a lost claim for ever.
+async fn searches_for_leases_leave_a_damaged_job_out(
+    store: &dyn Store,
+    damage: impl AsyncFn(&str),
+) {
+    for id in ["first", "hurt", "last"] {
+        let headers = vec![("name".to_owned(), "value".to_owned())];
+        let spec = Spec { headers, ..Spec::default() };
+        store.enqueue(vec![NewJob { spec, ..new_job(id) }]).await.unwrap();
+    }
+    let nonce: u32 = rand::random();
+    let asks = vec![Ask { topic: topic(TOPIC), takers: vec![taker()] }];
+    let claimed = store.claim(Claim { nonce, owner: OWNER, asks }).await.unwrap();
+    let held = one(one(claimed.topics).leased);
+    damage("hurt").await;
+    let sound = |leases: Vec<Lease>| {
+        let mut ids: Vec<String> = leases.iter().map(|lease| lease.key.id.to_string()).collect();
+        ids.sort();
+        assert_eq!(ids, ["first", "last"]);
+    };
+    sound(store.orphans(vec![OWNER + 1]).await.unwrap());
+    sound(store.leases_of(vec![StreamId { owner: OWNER, stream: 1 }]).await.unwrap());
+    let named = store.leases(held.iter().map(lease_ref).collect()).await.unwrap();
+    assert!(matches!(named[..], [Ok(_), Err(Refused::Stale), Ok(_)]), "{named:?}");
+    let mut lost = LostClaim { nonce, topics: [topic(TOPIC)].into(), from: None };
+    let mut undone = 0;
+    loop {
+        let part = store.unclaim(Unclaim::Claim(lost.clone())).await.unwrap();
+        undone += part.leases;
+        lost.from = part.next;
+        if lost.from.is_none() {
+            break;
+        }
+    }
+    assert_eq!(undone, 2);
 }
 
 /// Every command that reads the damaged job, with sound neighbours before and behind it.

@@ -179,6 +179,11 @@ impl Board {
         self.globs = true;
     }
 
+    /// Whether the stream is subscribed.
+    pub(super) fn serves(&self, stream: u32) -> bool {
+        self.subs.contains_key(&stream)
+    }
+
     /// A letter about `stream`: it has opened, closed, or has credit again.
     pub(super) fn hear(&mut self, stream: &Arc<Stream>) {
         let id = stream.id();

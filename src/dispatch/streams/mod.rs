@@ -294,6 +294,7 @@ impl Streams {
         }
         if freed.done {
             if stream.ledger().is_over() {
+                self.pass_over(stream);
                 self.registry().streams.remove(&stream.id());
             }
             self.settled.notify_waiters();

@@ -1,5 +1,6 @@
 //! A worker's next stream adopts the leases of its former one: which, and what follows for both.
 
+use super::super::adoptions::FIRST_LOOK_MAX;
 use super::harness::{SOON, Server, Worker, options, pull_options, settle_down};
 use super::*;
 use crate::domain::StreamId;
@@ -172,6 +173,22 @@ async fn adopted_leases_count_against_the_credit_also_beyond_it() {
     second.jobs(1).await;
     server.ack(&sent[3..]).await;
     second.jobs(1).await;
+}
+
+/// A stream waits for its first look no longer than that takes: FIRST_LOOK_MAX is for a shard that does not answer.
+#[tokio::test]
+async fn a_stream_that_continues_another_one_gets_jobs_at_once() {
+    for by in [By::Name, By::Connection] {
+        let server = Server::start();
+        server.enqueue("t", 1).await;
+        let (first, _) = ended(&server, with(LEASES[1]), 1).await;
+        server.enqueue("t", 1).await;
+        let begin = tokio::time::Instant::now();
+        let mut second =
+            server.open(StreamOptions { max_in_flight: 2, ..next(by, first, with(LEASES[1])) });
+        second.jobs(1).await;
+        assert!(begin.elapsed() < FIRST_LOOK_MAX / 2, "{by:?}: {:?}", begin.elapsed());
+    }
 }
 
 /// None of these is an error, and each gets new jobs.

@@ -246,7 +246,7 @@ impl Monitor {
             Change::ReadsRefused => self.log.reads_refused(error),
         }
         self.publish();
-        if change == Change::ReadsRefused {
+        if change == Change::ReadsRefused && self.state().begin_read_probes() {
             tokio::spawn(probe::reads(self));
         }
     }

@@ -54,7 +54,12 @@ pub(super) async fn listen(
         };
         let Some(monitor) = monitor.upgrade() else { return };
         match event {
-            None => monitor.learn(&condition.borrow_and_update().clone()),
+            None => {
+                // Cloned first: `learn` reads the watch again, and a second read lock on one thread deadlocks with a
+                // writer that waits between the two.
+                let condition = condition.borrow_and_update().clone();
+                monitor.learn(&condition);
+            }
             Some(Ok(Event::Lost)) => monitor.suspect(),
             Some(Ok(_) | Err(RecvError::Lagged(_))) => monitor.hint(),
             Some(Err(RecvError::Closed)) => return,
@@ -74,13 +79,16 @@ pub(super) fn reads(monitor: &Arc<Monitor>) -> impl Future<Output = ()> + Send +
                 () = closing.cancelled() => return,
             }
             let Some(monitor) = weak.upgrade() else { return };
-            if monitor.now().reads_refused.is_none() {
+            if monitor.state().end_read_probes() {
                 return;
             }
             let read = monitor.store.topics(String::new(), None, 1);
             if let Ok(Ok(_)) = tokio::time::timeout(monitor.patience.claim, read).await {
                 monitor.state().accept_reads();
-                return monitor.publish();
+                monitor.publish();
+                if monitor.state().end_read_probes() {
+                    return;
+                }
             }
         }
     }

@@ -67,6 +67,8 @@ pub(super) struct State {
     down: Option<String>,
     /// Why reads are refused, if they are.
     reads_refused: Option<String>,
+    /// A task probes whether reads are answered again.
+    probes_reads: bool,
     /// When the shard last became usable again.
     recovered: Option<Instant>,
     /// When a read was last answered.
@@ -92,6 +94,7 @@ impl State {
             failures: [0; 4],
             down: None,
             reads_refused: None,
+            probes_reads: false,
             recovered: None,
             read: None,
             failed: Failed::default(),
@@ -125,8 +128,12 @@ impl State {
 
     /// A call that began at `begin` failed. The next one may be seconds away: the shard is probed.
     pub(super) fn failed(&mut self, op: Op, kind: Kind, error: &str, begin: Instant) -> Change {
+        // A call that began before the shard recovered was lost to the former failure.
+        if self.recovered.is_some_and(|recovered| begin < recovered) {
+            return Change::None;
+        }
         let change = self.count(op.access(), kind, error, begin);
-        if self.recovered.is_none_or(|recovered| recovered < begin) && self.down.is_none() {
+        if self.down.is_none() {
             self.suspect();
             self.failed.count += 1;
             self.failed.first.get_or_insert_with(|| (op, error.to_owned()));
@@ -241,6 +248,17 @@ impl State {
         self.down.is_none() && (self.next.is_some() || self.probing.is_some())
     }
 
+    /// Whether a task that probes reads is to be started: there is one at most, however often reads are refused.
+    pub(super) fn begin_read_probes(&mut self) -> bool {
+        !std::mem::replace(&mut self.probes_reads, true)
+    }
+
+    /// Ends the task that probes reads, unless reads are refused.
+    pub(super) fn end_read_probes(&mut self) -> bool {
+        self.probes_reads = self.reads_refused.is_some();
+        !self.probes_reads
+    }
+
     /// A probe by a read was answered.
     pub(super) fn accept_reads(&mut self) {
         self.failures[Access::Read as usize] = 0;
@@ -347,6 +365,22 @@ mod tests {
     }
 
     #[test]
+    fn one_task_at_a_time_probes_reads() {
+        let mut state = state();
+        for _ in 0..3 {
+            fail(&mut state, Some(Op::Get), Kind::Fast, FAILURES_MAX);
+            assert!(state.begin_read_probes());
+            fail(&mut state, Some(Op::Claim), Kind::Fast, FAILURES_MAX);
+            assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
+            fail(&mut state, Some(Op::Get), Kind::Fast, FAILURES_MAX);
+            assert!(!state.begin_read_probes(), "the former task goes on");
+            assert!(!state.end_read_probes());
+            state.accept_reads();
+            assert!(state.end_read_probes());
+        }
+    }
+
+    #[test]
     fn reads_that_fail_and_one_slow_probe_refuse_no_write() {
         for op in [Op::Get, Op::Topics] {
             let mut state = state();
@@ -363,6 +397,21 @@ mod tests {
         assert!(matches!(probe(&mut state, Ok(())), Probed::Answered(_)));
         let late = probe(&mut state, Err((Kind::Late, "late", false)));
         assert_eq!(late, Probed::Failed(Change::Down), "one that had no answer either");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_began_before_a_recovery_do_not_take_the_shard_down_again() {
+        let (mut state, begin) = (state(), Instant::now());
+        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 2), [Change::Down]);
+        tokio::time::advance(MS).await;
+        assert_eq!(probe(&mut state, Ok(())), Probed::Recovered);
+        for op in CALLS {
+            for _ in 0..FAILURES_MAX {
+                assert_eq!(state.failed(op, Kind::Late, "no", begin), Change::None, "{op:?}");
+            }
+        }
+        assert!(!state.is_being_probed());
+        assert_eq!(fail(&mut state, Some(Op::Claim), Kind::Late, 2), [Change::Down]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -86,7 +86,7 @@ pub enum OpenError {
     /// The user lacks rights that scripts need.
     #[error(
         "its user may not use {0} on keys and channels that begin with ringq:; \
-         grant that, the README has the whole command"
+         grant it with the ACL SETUSER command in docs/redis.md"
     )]
     Rights(String),
     /// Another shard is there.

@@ -15,18 +15,18 @@ impl RedisStore {
     pub(super) async fn get(&self, keys: Vec<JobKey>, full: bool) -> Result<Vec<Option<Job>>> {
         let found = self.stored(&keys, full).await?;
         let jobs = keys.into_iter().zip(found).map(|(key, (now, stored))| {
-            let Some((entry, parts)) = stored else { return Ok(None) };
+            let Some((entry, parts)) = stored? else { return Ok(None) };
             entry.job(key, &self.identity.name, now, full.then_some(parts))
         });
         jobs.collect()
     }
 
-    /// What lies under these names, and when it did.
+    /// The records under these names, each with the time of its read. A damaged record fails alone.
     pub(super) async fn stored(
         &self,
         keys: &[JobKey],
         full: bool,
-    ) -> Result<Vec<(Time, Option<(Entry, Parts)>)>> {
+    ) -> Result<Vec<(Time, Result<Option<(Entry, Parts)>>)>> {
         let mut found = Vec::with_capacity(keys.len());
         while found.len() < keys.len() {
             let rest = &keys[found.len()..];
@@ -38,9 +38,9 @@ impl RedisStore {
             // It answers at least one, and fewer than asked for once the answer has become large.
             let mut reply = self.run(Lane::Read, &call).await?;
             let now = reply.time()?;
-            found.push((now, stored(reply.value()?)?));
+            found.push((now, stored(reply.value()?)));
             while !reply.is_empty() {
-                found.push((now, stored(reply.value()?)?));
+                found.push((now, stored(reply.value()?)));
             }
         }
         Ok(found)

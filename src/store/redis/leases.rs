@@ -16,7 +16,13 @@ impl RedisStore {
         let mut selected = Selected::default();
         for (lease, (now, stored)) in refs.iter().zip(self.stored(&keys, false).await?) {
             selected.now = now;
-            selected.add(lease, stored.as_ref().map(|(entry, _)| &entry.record));
+            match stored {
+                Ok(stored) => selected.add(lease, stored.as_ref().map(|(entry, _)| &entry.record)),
+                // One damaged job must not stop a search for the leases of others.
+                Err(error) => {
+                    tracing::error!(job = %lease.key, %error, "a job is damaged and left out")
+                }
+            }
         }
         Ok(selected)
     }

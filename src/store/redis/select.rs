@@ -168,7 +168,7 @@ pub(super) fn job(reply: &mut Reply) -> Result<Option<(JobKey, Entry)>> {
     match Entry::read(reply.bytes()?) {
         Ok(entry) => Ok(Some((key, entry))),
         Err(error) => {
-            tracing::error!(job = %key, %error, "a job is damaged");
+            tracing::error!(job = %key, %error, "a job is damaged and left out");
             Ok(None)
         }
     }

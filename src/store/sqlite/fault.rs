@@ -19,6 +19,22 @@ pub(super) enum Fault {
 /// What a verb answers.
 pub(super) type Done<T> = Result<T, Fault>;
 
+/// Leaves out a row that cannot be read, and logs it: one damaged job must not stop a search for others.
+pub(super) fn skip_damaged<T>(row: Done<T>) -> Option<Done<T>> {
+    match &row {
+        Err(fault @ Fault::Undecodable(_)) => report_damage(fault),
+        Err(fault @ Fault::Sqlite(error)) if error.sqlite_error_code().is_none() => {
+            report_damage(fault)
+        }
+        _ => Some(row),
+    }
+}
+
+fn report_damage<T>(fault: &Fault) -> Option<Done<T>> {
+    tracing::error!(error = %fault, "a job is damaged and left out");
+    None
+}
+
 impl From<Fault> for Error {
     /// A failure before the commit: nothing was written.
     fn from(fault: Fault) -> Error {

@@ -7,7 +7,7 @@ use crate::domain::{JobKey, Time};
 use crate::store::{LeaseRef, Selected};
 
 use super::decide::find;
-use super::fault::Done;
+use super::fault::{Done, skip_damaged};
 use super::record::{micros, signed};
 use super::session::{Reused, Session};
 use super::sql::statement;
@@ -44,7 +44,7 @@ pub(super) fn patch<'c>(
 pub(super) fn named(session: &mut Session<'_>, refs: &Vec<LeaseRef>) -> Done<Selected> {
     let mut selected = Selected { now: session.now, ..Selected::default() };
     for lease in refs {
-        let row = find(session, &lease.key)?;
+        let Some(row) = skip_damaged(find(session, &lease.key)).transpose()? else { continue };
         selected.add(lease, row.as_ref().map(|row| &row.record));
     }
     Ok(selected)

@@ -9,8 +9,7 @@ use crate::domain::engine::{Bodies, Finish, Lease, Phase, Record};
 use crate::domain::{Job, JobId, JobKey, ShardName, Spec, State, Time, Token, TopicName, limit};
 use crate::store::{self, codec};
 
-use super::fault::Done;
-use super::session::Session;
+use super::fault::{Done, Fault, skip_damaged};
 use super::sql::statement;
 
 const FILE: &str = include_str!("record.sql");
@@ -91,22 +90,15 @@ impl Row {
         Ok(statement.query_row(params, Row::read).optional()?)
     }
 
-    /// The rows that `sql` finds, one that selects all columns. One that cannot be read keeps none of the others.
+    /// The rows that `sql` finds, which selects all columns. Damaged rows are left out.
     pub(super) fn select(
-        session: &Session<'_>,
+        connection: &Connection,
         sql: &str,
         params: impl rusqlite::Params,
-    ) -> rusqlite::Result<Vec<Row>> {
-        let mut found = session.prepare(sql)?;
+    ) -> Done<Vec<Row>> {
+        let mut found = connection.prepare_cached(sql)?;
         let rows = found.query_map(params, |row| Ok(Row::read(row)))?;
-        let readable = |row: rusqlite::Result<rusqlite::Result<Row>>| match row.flatten() {
-            Err(error) if error.sqlite_error_code().is_none() => {
-                tracing::error!(%error, "a job is damaged");
-                None
-            }
-            row => Some(row),
-        };
-        rows.filter_map(readable).collect()
+        rows.filter_map(|row| skip_damaged(row.flatten().map_err(Fault::from))).collect()
     }
 
     /// With `full`, reads the parts in it, too.

@@ -6,7 +6,7 @@ use crate::domain::engine::Phase;
 use crate::domain::{StreamId, Time, Token, limit};
 use crate::store::{Lease, Selected};
 
-use super::fault::Done;
+use super::fault::{Done, skip_damaged};
 use super::reader::Reader;
 use super::record::{BY_KEY, Row, signed};
 use super::session::Session;
@@ -30,7 +30,7 @@ pub(super) struct OfClaim {
 
 /// [`Select::Overdue`](crate::store::Select::Overdue).
 pub(super) fn overdue(session: &mut Session<'_>, limit: &usize) -> Done<Selected> {
-    let mut rows = Row::select(session, EXPIRED, params![session.now.0, limit + 1])?;
+    let mut rows = Row::select(session.connection, EXPIRED, params![session.now.0, limit + 1])?;
     let next = if rows.len() > *limit {
         rows.pop().and_then(|row| match row.record.phase {
             Phase::Running(lease) => Some(lease.deadline.at),
@@ -67,7 +67,8 @@ pub(super) fn of_claim(
     let mut by_key = session.prepare(BY_KEY)?;
     let mut rows = Vec::new();
     for ((_, _, key), _) in found.iter().filter(|(_, token)| token.nonce() == *nonce) {
-        rows.extend(Row::find(&mut by_key, params![key])?);
+        let row = skip_damaged(Row::find(&mut by_key, params![key])).transpose()?;
+        rows.extend(row.flatten());
     }
     let last = found.last().filter(|_| found.len() == limit::CALL_JOBS_MAX);
     let rest = last.map(|((alarm, topic, key), _)| format!("{alarm} {topic} {key}"));
@@ -93,9 +94,8 @@ pub(super) fn orphans(reader: &Reader<'_>, living: &Vec<u32>) -> Done<Selected> 
 
 /// Goes through all leases, so it must not keep the writer waiting. What it finds is looked at again when it is written.
 fn select(reader: &Reader<'_>, sql: &str, numbers: &str) -> Done<Selected> {
-    let mut found = reader.connection.prepare_cached(sql)?;
-    let rows = found.query_map(params![numbers], Row::read)?;
-    let leases = rows.map(|row| row?.lease(reader.connection, reader.now));
+    let rows = Row::select(reader.connection, sql, params![numbers])?;
+    let leases = rows.into_iter().map(|row| row.lease(reader.connection, reader.now));
     let leases = leases.filter_map(Result::transpose).collect::<Done<_>>()?;
     Ok(Selected { now: reader.now, leases, ..Selected::default() })
 }

@@ -41,8 +41,8 @@ pub(super) fn prune(session: &mut Session<'_>, limit: &usize) -> Done<Pruned> {
     Ok(Pruned { now: session.now, pruned: pruned as u64, next })
 }
 
-fn passed(session: &Session<'_>, phase: i64, limit: usize) -> rusqlite::Result<Vec<Row>> {
-    Row::select(session, PASSED, params![phase, session.now.0, limit])
+fn passed(session: &Session<'_>, phase: i64, limit: usize) -> Done<Vec<Row>> {
+    Row::select(session.connection, PASSED, params![phase, session.now.0, limit])
 }
 
 fn next_alarm(session: &Session<'_>) -> rusqlite::Result<Option<Time>> {
