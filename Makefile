@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run demo build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults example
+.PHONY: help run build test lint fmt proto-lint ci bench bench-hot bench-regress bench-peers redis-cost model credit durability faults example
 
 # The tools of the tests come first: python3 is then the one that has grpcio.
 TOOLS := $(CURDIR)/.tools/venv/bin:$(CURDIR)/.tools/bin
@@ -13,9 +13,6 @@ help: ## Print this
 
 run: ## Run a server on 127.0.0.1:7700, data in ringq-data; ARGS="--flag value" adds flags
 	cargo run --locked -- serve $(ARGS)
-
-demo: ## See it all at work on a throw-away store; ARGS=DIR hashes other files than those of src
-	cargo run --locked -- demo $(or $(ARGS),src)
 
 build: ## Build the release binary, target/release/ringq
 	cargo build --locked --release

@@ -1,4 +1,4 @@
-//! The command line. All commands but `serve`, `demo`, `config` and `completions` are clients of the
+//! The command line. All commands but `serve`, `config` and `completions` are clients of the
 //! public API.
 //!
 //! Data goes to stdout, everything else to stderr; the exit codes are part of the help.
@@ -7,7 +7,6 @@ mod bench;
 mod completions;
 mod config;
 mod connect;
-mod demo;
 mod enqueue;
 mod exit;
 mod flags;
@@ -17,7 +16,6 @@ mod job;
 mod output;
 mod serve;
 mod shard;
-mod suggest;
 mod text;
 mod times;
 mod topic;
@@ -58,7 +56,7 @@ Examples:
   ringq topic list
   ringq job list emails --state dead
 
-All commands but serve, demo, config and completions talk to the server named by --server or \
+All commands but serve, config and completions talk to the server named by --server or \
 RINGQ_SERVER, with the token of --token or RINGQ_TOKEN; flags come after the command. Data goes to \
 stdout, everything else to stderr.
 
@@ -90,11 +88,9 @@ enum Command {
     /// Run a server
     #[command(after_help = SERVE_HELP)]
     Serve(ServeFlags),
-    /// See it all at work on a store that is thrown away
-    Demo(demo::Demo),
     /// Enqueue a job, or one for each line of a file
     #[command(visible_alias = "enq")]
-    Enqueue(Box<enqueue::Enqueue>),
+    Enqueue(Box<enqueue::EnqueueArgs>),
     /// Run a command for each job
     Work(Box<work::Work>),
     /// Look at jobs, and move them
@@ -130,11 +126,7 @@ impl Command {
     fn is_client(&self) -> bool {
         !matches!(
             self,
-            Command::Serve(_)
-                | Command::Demo(_)
-                | Command::Config(_)
-                | Command::Completions(_)
-                | Command::Version
+            Command::Serve(_) | Command::Config(_) | Command::Completions(_) | Command::Version
         )
     }
 }
@@ -150,8 +142,6 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         // Help and version come here as well, with code 0; a reader that went away is no failure.
         Err(error) => {
-            let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
-            let error = suggest::suggest(error, &Cli::command(), &args.collect::<Vec<_>>());
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(exit::USAGE));
         }
@@ -161,7 +151,6 @@ pub fn run() -> ExitCode {
     }
     let result = match cli.command {
         Command::Serve(flags) => serve::run(flags),
-        Command::Demo(demo) => demo.run(),
         Command::Enqueue(enqueue) => enqueue.run(),
         Command::Work(work) => work.run(),
         Command::Job(job) => job.run(),

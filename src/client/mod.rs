@@ -63,6 +63,6 @@ pub use error::Error;
 #[cfg(feature = "cli")]
 pub(crate) use job::proto;
 #[cfg(feature = "cli")]
-pub(crate) use producer::Repeats;
+pub(crate) use producer::OnRetry;
 pub use producer::{Enqueued, Producer};
 pub use worker::{Delivery, Outcome, Summary, Worker};

@@ -37,7 +37,6 @@ pub use shard::{Shard, ShardUrl};
 
 pub(crate) use duration::{any_duration as parse_duration, show_duration};
 pub(crate) use mistake::io_problem;
-pub(crate) use nearest::nearest;
 
 use crate::store::redis::Tls;
 use crate::telemetry::LogFormat;

@@ -1,34 +1,34 @@
-//! The answers to lines, and what they say about other lines.
+//! Answers to the lines of `--lines`.
 
 use std::time::Duration;
 
 use tonic::Code;
 
-use crate::client::{Enqueued, Error, Producer, Repeats};
+use crate::client::{Enqueued, Error, OnRetry, Producer};
 use crate::pb::{EnqueueResult, ItemError, JobSpec};
 
-/// Sends jobs in one call, and waits no longer than that.
+/// Enqueues a batch of jobs within `longest`; one answer for each, in order.
 pub(super) async fn answers(
     producer: &Producer,
     jobs: Vec<JobSpec>,
     longest: Duration,
-    repeats: &Repeats<'_>,
+    on_retry: OnRetry<'_>,
 ) -> Vec<Result<Enqueued, Error>> {
     let count = jobs.len();
     if count == 0 {
         return Vec::new();
     }
-    let batch = producer.enqueue_batch_with(jobs, repeats);
+    let batch = producer.enqueue_batch_with(jobs, on_retry);
     let answers = tokio::time::timeout(longest, batch).await;
     answers.unwrap_or_else(|_| vec![Err(no_answer()); count])
 }
 
-/// Nobody knows what became of a job.
+/// The error of a job whose outcome is unknown.
 pub(super) fn no_answer() -> Error {
     tonic::Status::deadline_exceeded("no answer").into()
 }
 
-/// A line that no server takes.
+/// The error of a line that is longer than any request.
 pub(super) fn too_long() -> Error {
     ItemError {
         code: Code::InvalidArgument.into(),
@@ -39,8 +39,8 @@ pub(super) fn too_long() -> Error {
     .into()
 }
 
-/// Whether only this line is to blame. Everything else holds for the other lines, too: they have the
-/// same flags, go to the same topic and meet the same server.
+/// Returns whether the error is about this line alone. All other errors hold for the other lines, too, which have the
+/// same flags, topic and server.
 pub(super) fn is_of_the_line(error: &Error) -> bool {
     match error.code() {
         Code::AlreadyExists => true,
@@ -52,18 +52,7 @@ pub(super) fn is_of_the_line(error: &Error) -> bool {
     }
 }
 
-/// Whether the server itself does not know what became of this line, because of the shard that it was
-/// for: others may go elsewhere.
-pub(super) fn is_in_doubt(error: &Error) -> bool {
-    error.outcome_unknown() && matches!(error.reason(), "OUTCOME_UNKNOWN" | "SHARD_UNAVAILABLE")
-}
-
-/// Whether this line surely is not in because of the shard that it is for: others may go elsewhere.
-pub(super) fn is_left_out(error: &Error) -> bool {
-    error.reason() == "SHARD_UNAVAILABLE" && !error.outcome_unknown()
-}
-
-/// What JSON says of a line.
+/// The JSON row of a line.
 pub(super) fn row(answer: &Result<Enqueued, Error>) -> EnqueueResult {
     match answer {
         Ok(job) => EnqueueResult {

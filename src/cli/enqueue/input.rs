@@ -54,8 +54,8 @@ pub(super) struct Source {
     pub(super) name: String,
     /// Bytes in all, where that is known.
     pub(super) size: Option<u64>,
-    /// By this name a later command reads the same.
-    pub(super) file: Option<String>,
+    /// First line to read; those before are skipped.
+    first: u64,
     input: Box<dyn Read + Send>,
 }
 
@@ -124,11 +124,11 @@ fn cannot_read(name: &str, error: &io::Error) -> String {
 // === impl Source ===
 
 impl Source {
-    /// A file, or stdin for `-`.
-    pub(super) fn open(path: &Path) -> Result<Source, Failure> {
+    /// A file, or stdin for `-`, from line `first` on.
+    pub(super) fn open(path: &Path, first: u64) -> Result<Source, Failure> {
         if path == "-" {
             let (name, input) = ("standard input".to_owned(), Box::new(io::stdin()));
-            return Ok(Source { name, size: None, file: None, input });
+            return Ok(Source { name, size: None, first, input });
         }
         let name = path.display().to_string();
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
@@ -137,10 +137,7 @@ impl Source {
             return Err(Failure::usage(format!("cannot read {name}: it is a directory")));
         }
         let size = Some(metadata.len()).filter(|_| metadata.is_file());
-        // What this process alone has open, as by `<(…)`, is gone with it.
-        let is_lasting = size.is_some() && !path.starts_with("/dev") && !path.starts_with("/proc");
-        let kept = is_lasting.then(|| name.clone());
-        Ok(Source { name, size, file: kept, input: Box::new(file) })
+        Ok(Source { name, size, first, input: Box::new(file) })
     }
 
     /// Reads on a thread of its own, no further ahead than a few batches. What went wrong, in words,
@@ -149,7 +146,7 @@ impl Source {
         let (sender, batches) = mpsc::channel(QUEUE_BATCHES);
         // Not awaited: a read of a terminal or a pipe may never come back, and ends with the process.
         std::thread::spawn(move || {
-            let mut reader = LineReader::new(self.input);
+            let mut reader = LineReader::new(self.input, self.first);
             loop {
                 let next = reader.batch().map_err(|error| cannot_read(&self.name, &error));
                 let goes_on = next.is_ok();
@@ -168,6 +165,8 @@ struct LineReader<R> {
     input: BufReader<R>,
     number: u64,
     offset: u64,
+    /// Lines before it are skipped.
+    first: u64,
     /// Read, but too large for the batch before it.
     held: Option<Line>,
 }
@@ -175,15 +174,18 @@ struct LineReader<R> {
 // === impl LineReader ===
 
 impl<R: Read> LineReader<R> {
-    fn new(input: R) -> LineReader<R> {
+    fn new(input: R, first: u64) -> LineReader<R> {
         let input = BufReader::with_capacity(READ_BYTES, input);
-        LineReader { input, number: 0, offset: 0, held: None }
+        LineReader { input, number: 0, offset: 0, first, held: None }
     }
 
     /// The next lines, as many as fit or as there are without waiting; none at the end.
     fn batch(&mut self) -> io::Result<Batch> {
         let (mut lines, mut bytes) = (Vec::new(), 0);
         while let Some(line) = self.next_line()? {
+            if line.number < self.first {
+                continue;
+            }
             let size = line.bytes.as_ref().map_or(0, Vec::len);
             if bytes > 0 && bytes + size > BATCH_BYTES {
                 self.held = Some(line);
@@ -244,7 +246,11 @@ mod tests {
 
     /// Lines as number and text, batch by batch.
     fn read(input: &[u8]) -> Vec<Vec<(u64, Option<String>)>> {
-        let mut reader = LineReader::new(input);
+        read_from(input, 1)
+    }
+
+    fn read_from(input: &[u8], first: u64) -> Vec<Vec<(u64, Option<String>)>> {
+        let mut reader = LineReader::new(input, first);
         let mut batches = Vec::new();
         loop {
             let batch = reader.batch().unwrap();
@@ -273,6 +279,18 @@ mod tests {
             [line(1, "a"), line(3, "b"), line(4, " c "), line(5, "d")]
         );
         assert_eq!(flat(b"a\r\r\nb\r"), [line(1, "a\r"), line(2, "b")], "one CR is of the end");
+    }
+
+    #[test]
+    fn lines_before_the_first_one_are_skipped_and_counted() {
+        let from = |first| {
+            let lines = read_from(b"a\n\nb\nc", first).into_iter().flatten();
+            lines.map(|(number, _)| number).collect::<Vec<_>>()
+        };
+        assert_eq!(from(1), [1, 3, 4]);
+        assert_eq!(from(2), [3, 4]);
+        assert_eq!(from(4), [4]);
+        assert!(from(5).is_empty());
     }
 
     #[test]

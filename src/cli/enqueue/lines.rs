@@ -1,7 +1,11 @@
-//! `--lines`: a job for each line, in batches, several of them under way.
+//! `--lines`: enqueues each line of a file as a job, in batches, several calls at once.
+//!
+//! Answers are taken in the order of the lines: each line before the first unconfirmed one is stored or was rejected with
+//! its number. A run that stops prints that line and the flags that resume there. With a request id line N has the id
+//! `r=<REQUEST_ID>=<N>`, so that a line which is sent twice is one job as long as its record or tombstone lives. It is not
+//! the default: an id of the caller belongs to one shard, and a run without ids goes on while a shard is down.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,46 +13,37 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TryRecvError;
+use tokio::time::Instant;
 
-use super::Enqueue;
-use super::account::{Account, Repeat, summary};
-use super::again::Again;
-use super::answer::{answers, is_in_doubt, is_left_out, is_of_the_line, no_answer, too_long};
-use super::away::Away;
+use super::EnqueueArgs;
+use super::answer::{answers, is_of_the_line, no_answer, too_long};
 use super::connect::{self, Connection};
 use super::exit::{self, Failure, complain, note, trying_again};
 use super::input::{Batch, Line, Source, digest, payload};
-use super::ledger::{Ledger, Lines};
 use super::printer::Printer;
 use super::progress::Progress;
-use super::stop::Stop;
+use super::resume::Resume;
 use super::times::remark_past;
-use crate::client::{Enqueued, Error, Producer, Repeats};
-use crate::domain::limit;
+use crate::client::{Enqueued, Error, Producer};
+use crate::domain::limit::TOMBSTONE;
 use crate::pb::{EnqueueOutcome, GetServerInfoRequest, JobSpec, Payload};
 
-/// Calls under way: the server groups what comes together, and writes one while another is sent.
-const CALLS: usize = 8;
-/// How much longer than repeats go on their answers are waited for: the last call has some seconds in which
-/// the server finds out what a shard has done, and only then says it of each line.
+/// Calls in flight: the server writes one batch while another is sent.
+pub(super) const CALLS: usize = 8;
+/// Added to `--timeout` for the last call of a batch: a server that waits for a shard answers within 5 s.
 const SLOW_ANSWER: Duration = Duration::from_secs(7);
-/// How long answers are waited for after Ctrl-C or SIGTERM.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Ids that are told on a terminal: more of them nobody copies from there. What is redirected gets them all.
-const IDS_ON_TERMINAL: usize = 20;
-
-/// Enqueues each line.
-pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
+/// Enqueues each line of the file.
+pub(super) async fn run(enqueue: &EnqueueArgs, file: &Path) -> Result<(), Failure> {
+    let first = enqueue.resume.first_line()?;
     let template = enqueue.template()?;
-    let source = Source::open(file)?;
+    let source = Source::open(file, first)?;
     let connection = enqueue.connect.connection()?;
     if !enqueue.quiet {
         remark_past(enqueue.spec.at());
     }
     tokio::select! {
-        result = reach(&connection) => result?,
+        result = check_server(&connection) => result?,
         code = connect::asked_to_end() => return Err(Failure::told(code)),
     }
     let producer = connection.client().producer();
@@ -56,215 +51,193 @@ pub(super) async fn run(enqueue: &Enqueue, file: &Path) -> Result<(), Failure> {
         .on_conflict(enqueue.identity.policy())
         .durability(enqueue.identity.durability())
         .repeat_for(connection.timeout());
-    // The same for each line and in each run, so that another run changes nothing.
     let producer = match &enqueue.identity.request_id {
         Some(request_id) => producer.request_id(request_id),
         None => producer,
     };
-    // Only the first is told.
-    let (repeats, repeated) = mpsc::channel(1);
+    // Only the first retry is reported.
+    let (retries, retried) = mpsc::channel(1);
     let import = Import {
         enqueue,
-        connection,
         producer,
         template,
-        file: source.file.clone(),
         name: source.name.clone(),
-        under_way: BTreeMap::new(),
-        ledger: Ledger::default(),
+        first,
+        next: first,
+        in_flight: BTreeMap::new(),
+        counts: Counts::default(),
         progress: Progress::new(source.size, enqueue.quiet),
         printer: Printer::new(enqueue.output.is_json(), enqueue.quiet),
-        stop: Stop::new(CALLS),
-        away: Away::default(),
-        repeats,
-        told_of_json: enqueue.quiet,
+        retries,
+        reported_json: enqueue.quiet,
+        nothing_stored: false,
+        connection,
     };
-    import.run(source, repeated).await
+    import.run(source, retried).await
 }
 
-/// Fails at once where no server answers, instead of repeating the first batch for long.
-async fn reach(connection: &Connection) -> Result<(), Failure> {
+/// Fails at once if no server answers, instead of retrying the first batch for `--timeout`.
+async fn check_server(connection: &Connection) -> Result<(), Failure> {
     let request = connection.request(GetServerInfoRequest {});
     let mut admin = connection.client().admin();
     match connection.ask(admin.get_server_info(request)).await {
         Err(error) if error.is_unavailable() || error.is_no_grpc() => {
             Err(connection.failure("cannot enqueue", &error))
         }
-        // Who may enqueue need not be one who may ask this.
+        // A caller that may enqueue need not be allowed to read the server's information.
         _ => Ok(()),
     }
 }
 
-/// The answers to a batch, in its order.
-struct Answered {
-    /// The number of each line, and what became of it.
-    lines: Vec<(u64, Result<Enqueued, Error>)>,
+/// Line numbers with their answers, in order.
+type Answers = Vec<(u64, Result<Enqueued, Error>)>;
+
+/// A batch that was sent and is not confirmed.
+struct Call {
+    sent: Instant,
+    lines: u64,
+    /// Bytes of the input up to the end of the batch.
     offset: u64,
+    /// None: no answer yet. Kept until all earlier batches are confirmed.
+    answers: Option<Answers>,
 }
 
-/// A batch that was sent.
-struct Call {
-    lines: Lines,
-    /// Until it is its turn.
-    answered: Option<Answered>,
+/// Numbers of confirmed lines.
+#[derive(Default)]
+struct Counts {
+    /// Lines that are stored, with those that were stored before.
+    enqueued: u64,
+    unchanged: u64,
+    rejected: u64,
 }
 
 /// One run of `--lines`.
 struct Import<'a> {
-    enqueue: &'a Enqueue,
+    enqueue: &'a EnqueueArgs,
     connection: Connection,
     producer: Producer,
     template: JobSpec,
-    /// None: no command can read it again by its name.
-    file: Option<String>,
-    /// Of the input, for messages.
+    /// Name of the input, for messages.
     name: String,
-    /// By number: answers are told in the order of the lines.
-    under_way: BTreeMap<u64, Call>,
-    ledger: Ledger,
+    first: u64,
+    /// First line that is not confirmed.
+    next: u64,
+    /// Calls by their first line.
+    in_flight: BTreeMap<u64, Call>,
+    counts: Counts,
     progress: Progress,
     printer: Printer,
-    stop: Stop,
-    away: Away,
-    /// Hears why lines are sent again.
-    repeats: mpsc::Sender<Error>,
-    /// That a line is no JSON which looks like it.
-    told_of_json: bool,
+    retries: mpsc::Sender<Error>,
+    /// A line with malformed JSON was reported.
+    reported_json: bool,
+    /// The first batch failed as a whole, and surely nothing of it is stored.
+    nothing_stored: bool,
 }
 
 // === impl Import ===
 
 impl Import<'_> {
-    async fn run(
-        mut self,
+    async fn run(mut self, source: Source, retried: mpsc::Receiver<Error>) -> Result<(), Failure> {
+        let sent = self.send_all(source, retried).await;
+        let result = sent.and(self.printer.end());
+        self.progress.clear();
+        let Err(failure) = result else {
+            if !self.enqueue.quiet {
+                note(&self.counts.summary());
+            }
+            let rejected = self.counts.rejected > 0;
+            return if rejected { Err(Failure::told(exit::FAILED)) } else { Ok(()) };
+        };
+        failure.tell();
+        self.report_stop();
+        Err(Failure::told(failure.code()))
+    }
+
+    async fn send_all(
+        &mut self,
         source: Source,
-        mut repeated: mpsc::Receiver<Error>,
+        mut retried: mpsc::Receiver<Error>,
     ) -> Result<(), Failure> {
         let mut batches = source.batches();
         let mut calls = FuturesUnordered::new();
-        let (mut all_read, mut unreadable) = (false, false);
-        let mut told_of_repeats = self.enqueue.quiet;
+        let (mut all_read, mut input_error) = (false, None);
+        let mut reported_retry = self.enqueue.quiet;
         let asked_to_end = connect::asked_to_end();
         tokio::pin!(asked_to_end);
-        // What is under way is waited for also after a failure: it may be in.
-        while !calls.is_empty() || (!self.stop.is_decided() && !all_read) {
+        while !all_read || !calls.is_empty() {
             tokio::select! {
                 code = &mut asked_to_end => {
-                    self.interrupt(code);
-                    let last = async {
-                        while let Some((number, answered)) = calls.next().await {
-                            self.answered(number, answered);
-                        }
-                    };
-                    let _ = tokio::time::timeout(LAST_ANSWERS, last).await;
-                    break;
+                    let how = if code == exit::TERMINATED { "terminated" } else { "interrupted" };
+                    return Err(Failure::new(code, how));
                 }
-                Some((number, answered)) = calls.next() => self.answered(number, answered),
-                Some(why) = repeated.recv(), if !told_of_repeats => {
-                    told_of_repeats = true;
-                    self.tell_of_repeats(&why);
+                Some((first, answers)) = calls.next() => self.answered(first, answers)?,
+                Some(error) = retried.recv(), if !reported_retry => {
+                    reported_retry = true;
+                    self.report_retry(&error);
                 }
-                batch = batches.recv(), if self.takes_more(all_read) => match batch {
+                batch = batches.recv(), if !all_read && self.may_send() => match batch {
                     Some(Ok(batch)) => calls.push(self.send(batch)),
-                    Some(Err(problem)) => {
-                        unreadable = true;
-                        self.stop.read_no_further(self.unreadable(problem));
-                    }
+                    Some(Err(problem)) => (all_read, input_error) = (true, Some(problem)),
                     None => all_read = true,
                 },
             }
         }
-        // A failure with the last lines.
-        all_read |= !unreadable && matches!(batches.try_recv(), Err(TryRecvError::Disconnected));
-        self.tell_the_remaining();
-        self.end(all_read)
-    }
-
-    fn takes_more(&self, all_read: bool) -> bool {
-        !all_read && !self.stop.is_decided() && self.under_way.len() < CALLS
-    }
-
-    fn interrupt(&mut self, code: u8) {
-        // The exit code is that of the signal, and why it had stopped before is not lost.
-        if let Some(failure) = self.stop.interrupt(code) {
-            self.progress.suspend(|| failure.tell());
+        match input_error {
+            // An input that cannot be read is wrong usage only if nothing was sent.
+            Some(problem) if self.next == self.first => {
+                self.nothing_stored = true;
+                Err(Failure::usage(problem))
+            }
+            Some(problem) => Err(Failure::new(exit::FAILED, problem)),
+            None => Ok(()),
         }
     }
 
-    /// Somebody who sees nothing happen wants to know why.
-    fn tell_of_repeats(&self, why: &Error) {
-        let why = self.connection.failure("not all lines are in yet", why).problem();
+    /// The first batch goes alone: an error that holds for all lines is then found before others are sent.
+    fn may_send(&self) -> bool {
+        let calls = if self.next == self.first { 1 } else { CALLS };
+        self.in_flight.len() < calls
+    }
+
+    fn report_retry(&self, error: &Error) {
+        let why = self.connection.failure("not all lines are stored yet", error).problem();
         let again = trying_again(self.connection.timeout());
         self.progress.suspend(|| note(&format!("ringq: {why}; {again}")));
     }
 
-    /// What cannot be read is wrong usage only as long as nothing was sent.
-    fn unreadable(&self, problem: String) -> Failure {
-        match self.ledger.is_begun() {
-            true => Failure::new(exit::FAILED, problem),
-            false => Failure::usage(problem),
-        }
-    }
-
-    /// Begins a call; its number is that of its first line.
-    fn send(&mut self, batch: Batch) -> BoxFuture<'static, (u64, Answered)> {
+    /// Begins a call; it ends with its first line and the answers.
+    fn send(&mut self, batch: Batch) -> BoxFuture<'static, (u64, Answers)> {
         let Batch { lines, offset } = batch;
         let numbers: Vec<u64> = lines.iter().map(|line| line.number).collect();
         let first = numbers.first().copied().unwrap_or_default();
-        let last = numbers.last().copied().unwrap_or_default();
-        self.ledger.sent(last);
-        self.under_way.insert(first, Call { lines: (first, last), answered: None });
-        let mut jobs = Vec::with_capacity(lines.len());
+        let count = numbers.len() as u64;
+        let call = Call { sent: Instant::now(), lines: count, offset, answers: None };
+        self.in_flight.insert(first, call);
         let short: Vec<bool> = lines.iter().map(|line| line.bytes.is_some()).collect();
-        jobs.extend(lines.into_iter().filter_map(|line| self.job(line)));
-        let (producer, longest) = (self.producer.clone(), self.longest());
-        let (stop, away, hear) = (self.stop.no_more(), self.away.clone(), self.repeats.clone());
+        let jobs: Vec<JobSpec> = lines.into_iter().filter_map(|line| self.job(line)).collect();
+        let (producer, retries) = (self.producer.clone(), self.retries.clone());
+        let longest = 2 * self.connection.timeout() + SLOW_ANSWER;
         Box::pin(async move {
-            let hear = |why: &Error| _ = hear.try_send(why.clone());
-            let wants = |why: &Error| away.is_worth_a_repeat(why);
-            let repeats = Repeats { stop: &stop, hear: &hear, wants: &wants };
-            let answers = answers(&producer, jobs, longest, &repeats).await;
-            let mut answers = answers.into_iter();
-            let answer = |is_short| match is_short {
-                true => answers.next().unwrap_or_else(|| Err(no_answer())),
-                false => Err(too_long()),
-            };
-            let answers: Vec<_> = short.into_iter().map(answer).collect();
-            (first, Answered { lines: numbers.into_iter().zip(answers).collect(), offset })
+            let on_retry = |error: &Error| _ = retries.try_send(error.clone());
+            let mut sent = answers(&producer, jobs, longest, &on_retry).await.into_iter();
+            let answers = short.into_iter().map(|is_short| {
+                if is_short {
+                    sent.next().unwrap_or_else(|| Err(no_answer()))
+                } else {
+                    Err(too_long())
+                }
+            });
+            (first, numbers.into_iter().zip(answers).collect())
         })
-    }
-
-    /// Takes what was answered up to the first call that was not.
-    fn answered(&mut self, number: u64, answered: Answered) {
-        if let Some(call) = self.under_way.get_mut(&number) {
-            call.answered = Some(answered);
-        }
-        while let Some(mut entry) = self.under_way.first_entry()
-            && let Some(answered) = entry.get_mut().answered.take()
-        {
-            entry.remove();
-            self.take(answered);
-        }
-    }
-
-    /// At the end: also what was answered behind calls that were not.
-    fn tell_the_remaining(&mut self) {
-        for call in std::mem::take(&mut self.under_way).into_values() {
-            match call.answered {
-                Some(answered) => self.take(answered),
-                None => self.ledger.unanswered(call.lines),
-            }
-        }
     }
 
     /// The job of a line that is not too long.
     fn job(&mut self, line: Line) -> Option<JobSpec> {
-        let payload: Payload = payload(line.bytes?);
-        self.tell_of_broken_json(line.number, &payload);
+        let payload = payload(line.bytes?);
+        self.check_json(line.number, &payload);
         let identity = &self.enqueue.identity;
         let id = match &identity.request_id {
             _ if identity.id_from_payload => digest(payload.bytes()),
-            // As the server would make it, but with the line instead of the place in a call.
             Some(request_id) => format!("r={request_id}={}", line.number),
             None => String::new(),
         };
@@ -272,118 +245,112 @@ impl Import<'_> {
         Some(JobSpec { id, payload, ..self.template.clone() })
     }
 
-    /// Once: what is wrong with one line is likely wrong with many.
-    fn tell_of_broken_json(&mut self, number: u64, payload: &Payload) {
-        if self.told_of_json {
+    /// Reports the first line of malformed JSON only: others likely have the same mistake.
+    fn check_json(&mut self, number: u64, payload: &Payload) {
+        if self.reported_json {
             return;
         }
-        if let Some(what) = self.enqueue.spec.broken_json(payload) {
-            self.told_of_json = true;
-            let line = format!("ringq: line {number} of {} {what}", self.name);
+        if let Some(problem) = self.enqueue.spec.broken_json(payload) {
+            self.reported_json = true;
+            let line = format!("ringq: line {number} of {} {problem}", self.name);
             self.progress.suspend(|| note(&line));
         }
     }
 
-    fn take(&mut self, answered: Answered) {
-        let (done, lines) = (self.ledger.count(), answered.lines.len());
-        for (line, answer) in answered.lines {
-            let printed = self.printer.answer(&answer);
-            self.check(printed);
-            match answer {
-                Ok(job) => {
-                    self.away.is_back(&job.shard);
-                    self.ledger.enqueued(line, job.outcome == EnqueueOutcome::Unchanged);
-                }
-                Err(error) => self.fail(line, &error),
+    /// Keeps the answers of a call, and confirms the calls up to the first one without an answer.
+    fn answered(&mut self, first: u64, answers: Answers) -> Result<(), Failure> {
+        if let Some(call) = self.in_flight.get_mut(&first) {
+            call.answers = Some(answers);
+        }
+        while let Some(mut entry) = self.in_flight.first_entry()
+            && let Some(answers) = entry.get_mut().answers.take()
+        {
+            self.confirm(answers)?;
+            if let Some((_, call)) = self.in_flight.pop_first() {
+                self.progress.set(call.offset, self.counts.enqueued);
             }
         }
-        self.stop.call_ended(lines, self.ledger.count() > done);
-        self.progress.set(answered.offset, self.ledger.count());
-        // So that a reader sees the ids while the next ones are made.
-        let flushed = self.printer.flush();
-        self.check(flushed);
+        Ok(())
     }
 
-    /// Where ids cannot be printed no more jobs are made; what is under way is still accounted for.
-    fn check(&mut self, printed: Result<(), Failure>) {
-        if let Err(failure) = printed {
-            self.stop.halt(failure);
+    /// Confirms the lines of a batch up to the first one that failed: prints their ids, then counts them, so that an id
+    /// that could not be printed is printed by the run that resumes.
+    fn confirm(&mut self, answers: Answers) -> Result<(), Failure> {
+        let is_definite = |answer: &Result<Enqueued, Error>| {
+            answer.as_ref().is_err_and(|error| !error.outcome_unknown())
+        };
+        let all_failed = answers.iter().all(|(_, answer)| is_definite(answer));
+        let (mut counts, mut next, mut stop) = (Counts::default(), self.next, None);
+        for (line, answer) in answers {
+            match &answer {
+                Ok(job) => counts.stored(job.outcome),
+                Err(error) if is_of_the_line(error) => {
+                    counts.rejected += 1;
+                    let problem =
+                        format!("line {line} of {}: {}", self.name, exit::for_people(error));
+                    self.progress.suspend(|| complain(&problem));
+                }
+                Err(error) => {
+                    let what = format!("stopped at line {line} of {}", self.name);
+                    stop = Some(self.connection.failure(&what, error));
+                    self.nothing_stored = all_failed && self.next == self.first;
+                    break;
+                }
+            }
+            self.printer.answer(&answer)?;
+            next = line + 1;
         }
+        self.printer.flush()?;
+        self.counts.add(&counts);
+        self.next = next;
+        stop.map_or(Ok(()), Err)
     }
 
-    fn fail(&mut self, line: u64, error: &Error) {
-        let what = format!("line {line} of {}", self.name);
-        if is_of_the_line(error) {
-            self.ledger.refused(line);
-            let problem = format!("{what}: {}", exit::for_people(error));
-            self.progress.suspend(|| complain(&problem));
+    /// Prints how far the run came and how to resume it.
+    fn report_stop(&self) {
+        if self.nothing_stored {
+            complain("no line is enqueued");
             return;
         }
-        match error.outcome_unknown() {
-            true => self.ledger.unsure(line, error.metadata("id")),
-            false => self.ledger.missing(line),
-        }
-        if is_in_doubt(error) {
-            // Not what was said last, which may be about a repeat alone.
-            let problem = format!("{what} may be enqueued: its shard does not answer");
-            if self.stop.doubt(&problem) && !self.enqueue.quiet {
-                self.progress.suspend(|| note(&format!("ringq: {problem}; the others are tried")));
-            }
-        } else if is_left_out(error) {
-            self.away.waited_for(error);
-            let failure = self.connection.failure(&format!("{what} is not enqueued"), error);
-            let problem = failure.problem();
-            if self.stop.left_out(failure) && !self.enqueue.quiet {
-                self.progress.suspend(|| note(&format!("ringq: {problem}; the others are tried")));
-            }
-        } else if !self.stop.is_decided() {
-            self.stop.halt(self.connection.failure(&format!("stopped at {what}"), error));
-        }
-    }
-
-    /// How long a call may take: a batch may be sent as two, one after the other.
-    fn longest(&self) -> Duration {
-        2 * self.connection.timeout() + SLOW_ANSWER
-    }
-
-    /// How long from now on the server surely knows the ids that it has named: from the first call in doubt on for
-    /// as long as jobs are kept, and at least as long as it recalls them.
-    fn ids_live(&self) -> Option<Duration> {
-        let since = self.stop.doubt_since()?.checked_sub(self.longest())?;
         let kept = self.template.retention.and_then(|kept| Duration::try_from(kept).ok());
-        kept.unwrap_or(limit::TOMBSTONE).checked_sub(since.elapsed())
+        let oldest = self.in_flight.values().map(|call| call.sent).min();
+        let age = oldest.map_or(Duration::ZERO, |sent| sent.elapsed());
+        let resume = Resume {
+            line: self.next,
+            unconfirmed: self.in_flight.values().map(|call| call.lines).sum(),
+            recognized_for: self
+                .enqueue
+                .identity
+                .recognizes_lines()
+                .then(|| kept.unwrap_or(TOMBSTONE).saturating_sub(age)),
+        };
+        note(&resume.hint());
+        complain(&format!("{}; {}", self.counts.summary(), resume.state()));
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.enqueued += other.enqueued;
+        self.unchanged += other.unchanged;
+        self.rejected += other.rejected;
     }
 
-    fn end(mut self, all_sent: bool) -> Result<(), Failure> {
-        let ids_live = self.ids_live();
-        let ended = self.printer.end();
-        self.check(ended);
-        drop(self.progress);
-        let Some(failure) = self.stop.failure() else {
-            if !self.enqueue.quiet {
-                note(&summary(&self.ledger));
-            }
-            let refused = self.ledger.count_refused() > 0;
-            return if refused { Err(Failure::told(exit::FAILED)) } else { Ok(()) };
-        };
-        failure.tell();
-        if !self.ledger.is_any_in() {
-            complain("no line is enqueued");
-            return Err(Failure::told(failure.code()));
+    fn stored(&mut self, outcome: EnqueueOutcome) {
+        self.enqueued += 1;
+        self.unchanged += u64::from(outcome == EnqueueOutcome::Unchanged);
+    }
+
+    fn summary(&self) -> String {
+        let mut text = format!("{} enqueued", self.enqueued);
+        if self.unchanged > 0 {
+            text += &format!(", {} of them were there already", self.unchanged);
         }
-        let account = Account {
-            ids_live,
-            ledger: &self.ledger,
-            topic: &self.enqueue.topic,
-            file: self.file.as_deref(),
-            repeat: Repeat::of(&self.enqueue.identity),
-            again: Again::of_this_process(),
-            all_sent,
-            ids_shown: if io::stderr().is_terminal() { IDS_ON_TERMINAL } else { usize::MAX },
-        };
-        // The account is the last line, as the count of a whole run is: the others may be many.
-        account.hints().iter().for_each(|hint| note(&format!("  {hint}")));
-        complain(&account.state());
-        Err(Failure::told(failure.code()))
+        if self.rejected > 0 {
+            text += &format!(", {} refused", self.rejected);
+        }
+        text
     }
 }

@@ -1,17 +1,12 @@
 //! `ringq enqueue`: one job, or one for each line.
 
-mod account;
-mod again;
 mod answer;
-mod away;
 mod input;
-mod ledger;
 mod lines;
-mod parts;
 mod printer;
 mod progress;
+mod resume;
 mod spec;
-mod stop;
 mod wait;
 
 use std::io::{self, IsTerminal as _};
@@ -35,6 +30,7 @@ use crate::pb::{
     ConflictPolicy, Durability, EnqueueOutcome, EnqueueRequest, EnqueueResponse, JobSpec, JobState,
     Payload,
 };
+use resume::ResumeArgs;
 use spec::SpecArgs;
 
 /// After so long without an answer people are told that it is waited for: while a shard is silent the server repeats
@@ -46,18 +42,15 @@ The id is printed on stdout. Only with - standard input is read, so that `while 
 theirs. Without PAYLOAD the job has none; if something is piped in all the same, the command fails \
 (exit code 2) rather than lose it.
 
---lines makes a job of each line, in batches: ids are printed in the order of the lines, empty lines \
-are skipped and a final CR is cut off. A line that the server refuses is told by its number and the \
-others go on; the exit code is then 1. What may be in, as its shard did not say, is repeated for \
---timeout under the id that the server gave it, and the others go on; what stays unknown is told at \
-the end (exit code 4), with how to repeat it.
+--lines enqueues each line as a job, in batches: ids are printed in the order of the lines, empty lines are skipped and \
+a final CR is cut off. A line that the server rejects is reported with its number and the others go on; the exit code is \
+then 1.
 
-When a shard is away, lines with ids for it are repeated for --timeout, then each is tried once, and the others go \
-on; what is not in is told at the end (exit code 4). When the server goes away, or all shards, \
-the command says so, repeats for --timeout what cannot be doubled by that, then stops (exit code 4). Then, \
-and after Ctrl-C or SIGTERM, it tells which lines are in, which are not and which may be, and the command \
-that sends exactly those that are not. With --request-id the same command can be run again, and doubles \
-nothing while the records live; so it can with --id-from-payload, unless --on-conflict changes jobs.
+A batch that fails is retried for --timeout. If it still fails, and after Ctrl-C or SIGTERM, the run stops and prints the \
+first line that is not confirmed, with the flags that resume there. All lines before it are stored, or were rejected with \
+their number. Up to 4000 lines from there on may be stored, too. With --request-id or --id-from-payload a run that resumes \
+recognizes these for 60s from when they were sent, or for --retention; otherwise, and later, --may-repeat is needed. A run \
+without ids goes on while one of several shards is down; an id belongs to one shard, and the run stops if that is down.
 
 Examples:
   ringq enqueue emails '{\"to\":\"ada@example.org\"}'
@@ -69,7 +62,7 @@ Examples:
 /// Flags of `ringq enqueue`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
-pub(super) struct Enqueue {
+pub(super) struct EnqueueArgs {
     /// The topic; the first job makes it
     #[arg(value_parser = values::some_text)]
     topic: String,
@@ -95,6 +88,8 @@ pub(super) struct Enqueue {
     output: OutputArgs,
     #[command(flatten)]
     identity: Identity,
+    #[command(flatten)]
+    resume: ResumeArgs,
     #[command(flatten)]
     spec: SpecArgs,
     #[command(flatten)]
@@ -161,6 +156,12 @@ impl Identity {
         }
     }
 
+    /// Whether a line that is enqueued again is found by its id, and changes nothing.
+    fn recognizes_lines(&self) -> bool {
+        let keeps = matches!(self.on_conflict, None | Some(OnConflict::Keep));
+        self.request_id.is_some() || self.id_from_payload && keeps
+    }
+
     fn durability(&self) -> Durability {
         match self.durability {
             None => Durability::Unspecified,
@@ -171,12 +172,12 @@ impl Identity {
     }
 }
 
-// === impl Enqueue ===
+// === impl EnqueueArgs ===
 
-impl Enqueue {
+impl EnqueueArgs {
     pub(super) fn run(&self) -> Result<(), Failure> {
         match &self.lines {
-            // It looks after signals itself, to tell how far it came.
+            // Handles signals itself, to report how far it came.
             Some(file) => connect::block_on(lines::run(self, file)),
             None => connect::run(async { self.one(self.payload().await?).await }),
         }

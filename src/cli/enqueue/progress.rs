@@ -45,10 +45,9 @@ impl Progress {
             None => write(),
         }
     }
-}
 
-impl Drop for Progress {
-    fn drop(&mut self) {
+    /// Removes the bar.
+    pub(super) fn clear(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
         }

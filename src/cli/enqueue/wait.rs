@@ -9,7 +9,7 @@ use super::connect::Connection;
 use super::exit::{self, Failure, note, trying_again};
 use super::output::{Out, print_json};
 use super::text::{one_line, printable};
-use super::{Enqueue, state};
+use super::{EnqueueArgs, state};
 use crate::client::Error;
 use crate::config::show_duration;
 use crate::pauses::Pauses;
@@ -28,7 +28,7 @@ const LONELY: Duration = Duration::from_secs(1);
 
 /// Waits for the end of a job that was enqueued, and prints what came of it.
 pub(super) async fn run(
-    enqueue: &Enqueue,
+    enqueue: &EnqueueArgs,
     connection: &Connection,
     answer: &EnqueueResponse,
 ) -> Result<(), Failure> {
@@ -61,7 +61,7 @@ pub(super) async fn run(
     Err(Failure::new(exit::FAILED, problem).hint(hint))
 }
 
-fn too_late(enqueue: &Enqueue, id: &str, last: JobState, limit: Duration) -> Failure {
+fn too_late(enqueue: &EnqueueArgs, id: &str, last: JobState, limit: Duration) -> Failure {
     let (topic, limit) = (&enqueue.topic, show_duration(limit));
     let problem = format!("job {topic}/{id} is still {} after {limit}", state(last));
     Failure::new(exit::FAILED, problem)
@@ -70,7 +70,7 @@ fn too_late(enqueue: &Enqueue, id: &str, last: JobState, limit: Duration) -> Fai
 
 /// The job once it has ended; before that `seen` is the state it was last in.
 async fn ended(
-    enqueue: &Enqueue,
+    enqueue: &EnqueueArgs,
     id: &str,
     connection: &Connection,
     seen: &Cell<JobState>,

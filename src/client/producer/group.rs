@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use prost::Message as _;
 use rand::Rng as _;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::super::limit::TOMBSTONE;
@@ -25,7 +24,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const CALL_TIMEOUT_MIN: Duration = Duration::from_secs(5);
 /// The pauses between repeats.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// What is over sooner nobody has to be told of.
+/// Repeats that end sooner are not reported.
 const LONG: Duration = Duration::from_millis(500);
 
 /// Jobs that go out together, each with a key by which its answer finds its way.
@@ -53,15 +52,8 @@ struct Item<K> {
     error: Option<Error>,
 }
 
-/// What a caller has to say about the repeats of its jobs.
-pub(crate) struct Repeats<'a> {
-    /// Nothing is sent or repeated once this is cancelled.
-    pub(crate) stop: &'a CancellationToken,
-    /// Hears why jobs are sent again, each time that it takes long.
-    pub(crate) hear: &'a (dyn Fn(&Error) + Send + Sync),
-    /// Whether a job that failed like this is sent again.
-    pub(crate) wants: &'a (dyn Fn(&Error) -> bool + Send + Sync),
-}
+/// Called with the last error before jobs are sent again, once repeats have taken longer than [`LONG`].
+pub(crate) type OnRetry<'a> = &'a (dyn Fn(&Error) + Send + Sync);
 
 /// What one call brought.
 pub(super) struct Sent<K> {
@@ -160,33 +152,26 @@ impl<K> Group<K> {
         Sent { answers, again }
     }
 
-    /// Calls until all have their answer, as far as `repeats` lets it.
+    /// Calls until each job has its answer, for at most [`Terms::repeat_for`].
     pub(super) async fn send_all(
         mut self,
         client: &Client,
         terms: &Terms,
-        repeats: &Repeats<'_>,
+        on_retry: OnRetry<'_>,
     ) -> Vec<(K, Answer)> {
         let begin = Instant::now();
         let mut all = Vec::with_capacity(self.items.len());
-        while !repeats.stop.is_cancelled() {
+        loop {
             let Sent { answers, again } = self.send(client, terms).await;
             all.extend(answers);
             let Some((rest, pause)) = again else { return all };
             self = rest;
-            let wants = |item: &Item<K>| item.error.as_ref().is_none_or(repeats.wants);
-            all.extend(self.give_up(|item| !wants(item)));
-            if self.items.is_empty() {
-                return all;
-            }
             let why = self.items.iter().find_map(|item| item.error.as_ref());
             if let Some(error) = why.filter(|_| begin.elapsed() + pause >= LONG) {
-                (repeats.hear)(error);
+                on_retry(error);
             }
-            repeats.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+            tokio::time::sleep(pause).await;
         }
-        all.extend(self.give_up(|_| true));
-        all
     }
 
     /// Answers jobs that are not to be sent any more with their last error.

@@ -9,12 +9,11 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt as _;
 use futures::stream;
 use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::{Client, Error};
 use crate::pb::{ConflictPolicy, Durability, EnqueueOutcome, JobSpec, JobState};
-pub(crate) use group::Repeats;
+pub(crate) use group::OnRetry;
 use queue::Waiting;
 
 /// How long a job is repeated unless told otherwise.
@@ -145,23 +144,21 @@ impl Producer {
     /// Enqueues jobs, any number of them, in as many calls as that takes; the answers are in the
     /// order of the jobs. No two of them are one transaction: some may fail while others are written.
     pub async fn enqueue_batch(&self, jobs: Vec<JobSpec>) -> Vec<Result<Enqueued, Error>> {
-        let stop = CancellationToken::new();
-        self.enqueue_batch_with(jobs, &Repeats { stop: &stop, hear: &|_| (), wants: &|_| true })
-            .await
+        self.enqueue_batch_with(jobs, &|_| ()).await
     }
 
-    /// The same, repeated as the caller wants it; what is under way is waited for.
+    /// The same; `on_retry` is called before jobs are sent again.
     pub(crate) async fn enqueue_batch_with(
         &self,
         jobs: Vec<JobSpec>,
-        repeats: &Repeats<'_>,
+        on_retry: OnRetry<'_>,
     ) -> Vec<Result<Enqueued, Error>> {
         let mut answers: Vec<Option<Answer>> = jobs.iter().map(|_| None).collect();
         let groups = group::split(&self.terms, jobs.into_iter().enumerate());
         // Of two changes to one id the later one is to stay.
         let calls = if self.terms.changes() { 1 } else { BATCH_CALLS };
         let mut ended = stream::iter(groups)
-            .map(|group| group.send_all(&self.client, &self.terms, repeats))
+            .map(|group| group.send_all(&self.client, &self.terms, on_retry))
             .buffer_unordered(calls);
         while let Some(group) = ended.next().await {
             for (index, answer) in group {

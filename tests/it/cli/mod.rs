@@ -10,8 +10,6 @@
 mod alone;
 /// `ringq bench`.
 mod bench;
-/// `ringq demo`.
-mod demo;
 /// `ringq enqueue` of one job.
 mod enqueue;
 /// `ringq info`.
