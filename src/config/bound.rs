@@ -1,4 +1,4 @@
-//! What the settings may be, each bound with its reason. README.md tells the same, and a test compares.
+//! What the settings may be, each bound with its reason. docs/configuration.md lists the same bounds; a test compares both.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

@@ -74,9 +74,9 @@ fn the_default_file_names_every_setting_and_its_examples_are_valid() {
     assert_eq!(config.shards, defaults().shards, "the example is the default");
 }
 
-/// The bounds of a setting in README.md, which the table of the settings there gives as `1 to 256`.
+/// The bounds of a setting in docs/configuration.md, which the table of the settings there gives as `1 to 256`.
 fn told_bounds(key: &str) -> Option<[&'static str; 2]> {
-    let table = include_str!("../../README.md");
+    let table = include_str!("../../docs/configuration.md");
     let row = table.lines().find(|line| line.starts_with(&format!("| `{key}` | ")));
     let words: Vec<_> = row.unwrap().split_whitespace().collect();
     let begins = |word: &str| word.starts_with(|c: char| c.is_ascii_digit());

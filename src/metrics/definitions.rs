@@ -12,7 +12,7 @@ pub(super) struct Metric {
     pub(super) help: &'static str,
 }
 
-/// Its kind; a histogram with the upper bounds of its buckets.
+/// Type of a metric; a histogram has the upper bounds of its buckets.
 #[derive(Debug)]
 pub(super) enum Kind {
     Counter,
@@ -20,12 +20,12 @@ pub(super) enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// For times between milliseconds, which is what a wake-up takes, and the hours of a backlog.
+/// Buckets for times from a wake-up (milliseconds) to a backlog (hours), in seconds.
 const LONG: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     300.0, 1_800.0, 3_600.0, 21_600.0,
 ];
-/// For calls: from a read of a cached page to the longest deadline by default.
+/// Buckets for calls: from a read of a cached page to the longest default deadline, in seconds.
 const SHORT: &[f64] = &[
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0, 30.0,
@@ -45,56 +45,56 @@ macro_rules! metrics {
             };
         )*
 
-        /// All of them.
+        /// All metrics.
         pub(super) const ALL: &[&Metric] = &[$(&$id),*];
     };
 }
 
 metrics! {
     ENQUEUED: Counter "ringq_jobs_enqueued_total" ["topic", "outcome"] in Count,
-        "Jobs enqueued, by what became of them (created, replaced, unchanged, deferred, rescheduled)";
+        "Enqueue requests answered, in jobs. outcome: created, replaced, unchanged, deferred, rescheduled, refused (not stored, or not surely stored)";
     DELIVERED: Counter "ringq_jobs_delivered_total" ["topic", "mode"] in Count,
-        "Deliveries handed to workers, by the way they went (stream, pull)";
+        "Deliveries of jobs to workers. mode: stream, pull";
     SETTLED: Counter "ringq_jobs_settled_total" ["topic", "outcome"] in Count,
-        "Leases ended, by what ended them (succeeded, retried, released, lease_expired, orphaned; dead, whatever it died of), and acks that were refused";
+        "Leases that ended. outcome: succeeded, retried, released, lease_expired, orphaned, dead (by any cause); refused counts Acks that were rejected";
     LAG: Histogram(LONG) "ringq_job_lag_seconds" [] in Seconds,
-        "Time from when a job was due to its delivery";
+        "Seconds from the due time of a job to its delivery";
     RUN: Histogram(LONG) "ringq_job_run_seconds" [] in Seconds,
-        "Time from a delivery to its settle";
+        "Seconds from a delivery to its Ack or Nack";
     JOBS: Gauge "ringq_jobs" ["topic", "state"] in Count,
-        "Jobs on all shards that ringq_shard_counted names with 1; every replica shows the same jobs";
+        "Jobs on all shards with ringq_shard_counted 1; all servers export the same value. state: the state of the job";
     OLDEST_READY: Gauge "ringq_oldest_ready_age_seconds" ["topic"] in Seconds,
-        "Time that the oldest ready job has been waiting, 0 if there is none; of the same shards as ringq_jobs";
+        "Seconds that the oldest READY job has been due, 0 without one; of the same shards as ringq_jobs";
     STREAMS: Gauge "ringq_streams" [] in Count,
-        "Open streams of this replica";
+        "Open streams of this server";
     CREDIT_WAITING: Gauge "ringq_stream_credit_waiting" [] in Count,
-        "Jobs that the open streams of this replica could take at once";
+        "Free credit of the open streams of this server, in jobs";
     RINGS_OPEN: Gauge "ringq_rings_open" [] in Count,
-        "Rings under which jobs may lie: 1, and more while jobs of former rings are left";
+        "Rings that may still hold jobs: 1; more while jobs of former lists of shards remain";
     RING_DISAGREEMENT: Gauge "ringq_ring_disagreement" [] in Count,
-        "1 while another replica serves another ring: one id may then be created twice, else 0";
+        "1 while another server uses another list of shards, so that one id may be created twice, else 0";
     STORE_OP: Histogram(SHORT) "ringq_store_op_seconds" ["shard", "op"] in Seconds,
-        "Time of one call of a shard, a batch being one call";
+        "Seconds of one call to a shard; a batch is one call. op: the kind of call";
     STORE_ERRORS: Counter "ringq_store_errors_total" ["shard", "op", "reason"] in Count,
-        "Calls of a shard that failed";
+        "Calls to a shard that failed. op: the kind of call; reason: the reason of the error";
     SHARD_UP: Gauge "ringq_shard_up" ["shard"] in Count,
-        "1 while the shard can be used, else 0";
+        "1 while the shard is in use, else 0";
     COUNTED: Gauge "ringq_shard_counted" ["shard"] in Count,
-        "1 if ringq_jobs and ringq_oldest_ready_age_seconds include the jobs of the shard, 0 if it did not answer";
+        "1 if ringq_jobs and ringq_oldest_ready_age_seconds include the shard, 0 if it did not answer";
     BREAKER_OPEN: Gauge "ringq_shard_breaker_open" ["shard"] in Count,
-        "1 while calls of the shard fail at once because it does not answer, else 0";
+        "1 while the circuit breaker of the shard is open and calls fail at once, else 0";
     BREAKER_OPENED: Counter "ringq_shard_breaker_opened_total" ["shard"] in Count,
-        "How often calls of the shard began to fail at once because it did not answer";
+        "Times that the circuit breaker of the shard opened";
     REFUSES_JOBS: Gauge "ringq_shard_refuses_jobs" ["shard"] in Count,
-        "1 while the shard takes no new jobs because they would not be safe on it, else 0";
+        "1 while the shard accepts no new jobs because it could lose them (maxmemory-policy evicts), else 0";
     REFUSES_READS: Gauge "ringq_shard_refuses_reads" ["shard"] in Count,
-        "1 while reads by users are refused because the shard does not answer them, else 0";
+        "1 while Get and lists are rejected because the shard does not answer reads, else 0";
     CLOCK_SKEW: Gauge "ringq_shard_clock_skew_seconds" ["shard"] in Seconds,
-        "Seconds that the clock of the shard is ahead of this server's, below 0 behind; fences of a job stay in order over a failover while clocks differ by less than the time between its deliveries";
+        "Seconds that the clock of the shard is ahead of the clock of this server; negative: behind";
     BUILD: Gauge "ringq_build_info" ["version"] in Count,
-        "Always 1";
+        "Always 1. version: the version of the server";
     RPC: Histogram(SHORT) "ringq_rpc_seconds" ["method", "code"] in Seconds,
-        "Time of one call; of a stream, its life";
+        "Seconds of one call; for a stream, from its start to its end. method: the RPC; code: the gRPC code";
 }
 
 // === impl Metric ===

@@ -162,3 +162,29 @@ fn upkeep_keeps_what_was_recorded() {
     metrics.lag(Duration::from_millis(3));
     assert_has(&metrics, "ringq_job_lag_seconds_count 2");
 }
+
+/// The rows of docs/operations.md between its markers, one for each metric in the order of their definitions.
+#[test]
+fn the_page_lists_every_metric() {
+    let page = include_str!("../../docs/operations.md");
+    let rows = ALL.iter().map(|metric| {
+        let kind = match metric.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        };
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        format!("| `{}` | {kind} | {} | {} |\n", metric.name, labels.join(", "), metric.help)
+    });
+    let table: String = [
+        "| metric | type | labels | meaning |\n".to_owned(),
+        "| --- | --- | --- | --- |\n".to_owned(),
+    ]
+    .into_iter()
+    .chain(rows)
+    .collect();
+    let (_, rest) =
+        page.split_once("<!-- metrics: begin, generated -->\n").expect("the first marker");
+    let (listed, _) = rest.split_once("<!-- metrics: end -->").expect("the last marker");
+    assert!(listed == table, "docs/operations.md is not up to date; its table is:\n{table}");
+}

@@ -203,7 +203,7 @@ impl Trial {
 
     /// While a sync of every second is under way, on a slow disk for up to two seconds, it holds writes back that it has
     /// answered, and so long the system may hold back all that it has written: that end of its log is not for us to keep,
-    /// says the README. What arrives until it is started again was answered before it died.
+    /// says docs/guarantees.md. What arrives until it is started again was answered before it died.
     fn may_have_held_back(&mut self, number: usize) {
         let since = self.held_back_since[number].take();
         if let (Some(from), "everysec") = (since, self.cluster.fsync) {

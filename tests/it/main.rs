@@ -18,6 +18,8 @@ mod client;
 mod conformance;
 /// Many callers that change one job.
 mod contention;
+/// README.md and docs/ against the product: commands are run, tables compared, links followed.
+mod docs;
 /// The server from outside: its process, its sockets, the generated stubs; a file per theme.
 mod e2e;
 /// What former builds left in a Redis.
@@ -30,8 +32,6 @@ mod late;
 mod migration;
 /// Seeded random sequences of every verb: a store against a reference model.
 mod model;
-/// README.md against the product: its tour is run, its settings are compared.
-mod readme;
 /// What a Redis recalls of jobs that have ended.
 mod recall;
 /// What a job costs Redis.

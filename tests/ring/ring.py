@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ring a second time, from its description in the README alone: reads vectors on standard
+"""The ring a second time, from its description in docs/sharding.md alone: reads vectors on standard
 input, writes them with the fingerprints and owners that it finds."""
 import bisect
 import hashlib

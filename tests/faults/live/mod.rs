@@ -1,7 +1,7 @@
 //! The ring changes under load, by what an operator does: a shard drains, one comes, one moves to another
 //! Redis. Producers and workers never stop, and nobody is the worse for it.
 //!
-//! While replicas disagree about the ring, the README asks those who cannot accept the one exception to
+//! While replicas disagree about the ring, docs/sharding.md asks those who cannot accept the one exception to
 //! KEEP to send ids of their own through one server: so do the producers here, through [`ONE`].
 
 mod add;

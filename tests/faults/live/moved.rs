@@ -30,7 +30,7 @@ async fn a_shard_moves_to_a_new_redis() {
 }
 
 impl Trial {
-    /// The steps of "Scale out" in the README: replicate, let the new one take over, give its address in
+    /// The steps of "Scale out" in docs/sharding.md: replicate, let the new one take over, give its address in
     /// place of the old one, server by server, end the old one.
     async fn move_shard(&mut self) {
         // By default a Redis waits for 5 s whether others want to follow it, too.

@@ -5,8 +5,8 @@ use tokio::process::Command;
 
 use crate::harness::{Server, in_ci, within};
 
-/// The real grpcurl, from .tools/bin or PATH; none: the test is skipped, loudly.
-async fn grpcurl() -> Option<PathBuf> {
+/// The path of grpcurl, from .tools/bin or PATH. None: there is none; the test prints that and is skipped.
+pub(crate) async fn grpcurl() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join(".tools/bin/grpcurl");
     for tool in [ours, PathBuf::from("grpcurl")] {
         if Command::new(&tool).arg("-version").output().await.is_ok_and(|o| o.status.success()) {

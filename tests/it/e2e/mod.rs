@@ -29,7 +29,7 @@ mod errors;
 /// Fences and checkpoints: what tells a delivery from the one before, and what it takes over from that.
 mod fence;
 /// The contract through grpcurl alone.
-mod grpcurl;
+pub(crate) mod grpcurl;
 /// Health over gRPC and HTTP, metrics.
 mod health;
 /// Get, Delete, Reschedule.

@@ -1,16 +1,17 @@
-//! The tour: every ```console block of the README whose info string says `tour` is typed into a
-//! shell, in order, against one server, and must print what stands there; [`shape`](super::shape)
-//! says how that is compared. Each command has to succeed, unless the next one is `echo $?`.
+//! The commands of a page: its ```console blocks of one kind are typed into a shell, in order, against one server, and must
+//! print what the page shows; [`shape`](super::shape) has the rules of the comparison. Each command has to succeed, unless
+//! the next one is `echo $?`.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::readme;
 use super::shape::matches;
+use super::{in_project, page};
+use crate::e2e::grpcurl::grpcurl;
 use crate::harness::{PATIENCE, Server};
 
-/// Where the server of whoever follows the tour is.
-const READER_URL: &str = "http://127.0.0.1:7700";
+/// The address of the server in the pages.
+const READER: &str = "127.0.0.1:7700";
 
 /// A command with what it prints.
 #[derive(Debug)]
@@ -20,26 +21,39 @@ pub(super) struct Step {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tour_prints_what_the_readme_shows() {
+async fn the_tour_of_the_readme_prints_what_it_shows() {
+    follow("README.md", "tour", 8).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_of_grpcurl_print_what_the_page_shows() {
+    if grpcurl().await.is_some() {
+        follow("docs/grpcurl.md", "grpcurl", 12).await;
+    }
+}
+
+/// Types all commands of one kind of a page, at least so many.
+async fn follow(path: &str, kind: &str, least: usize) {
     let server = Server::start().await;
-    let steps = steps(&readme(), "tour");
-    assert!(steps.len() >= 10, "a tour of {} commands is none", steps.len());
+    let steps = steps(&page(path), kind);
+    assert!(steps.len() >= least, "{path} has only {} commands", steps.len());
     let directory = tempfile::tempdir().unwrap();
-    let url = format!("http://{}", server.grpc);
+    let here = server.grpc.to_string();
     let (mut status, mut wrong) = (0, Vec::new());
     for (index, step) in steps.iter().enumerate() {
-        let (command, directory) = (step.command.clone(), directory.path().to_owned());
-        let here = url.clone();
-        let run = tokio::task::spawn_blocking(move || type_in(&command, status, &here, &directory));
+        let (command, directory) =
+            (step.command.replace(READER, &here), directory.path().to_owned());
+        let url = format!("http://{here}");
+        let run = tokio::task::spawn_blocking(move || type_in(&command, status, &url, &directory));
         let output = tokio::time::timeout(PATIENCE * 4, run).await.expect("an end").unwrap();
         status = output.status.code().unwrap_or(-1);
-        let text = String::from_utf8_lossy(&output.stdout).replace(&url, READER_URL);
+        let text = String::from_utf8_lossy(&output.stdout).replace(&here, READER);
         let got: Vec<String> = text.lines().map(str::to_owned).collect();
         let ended_well = status == 0 || shows_status(steps.get(index + 1));
         if !ended_well || !matches(&step.output, &got) {
             let (want, got) = (step.output.join("\n"), got.join("\n"));
             let command = &step.command;
-            wrong.push(format!("$ {command}\n--- README\n{want}\n--- exit {status}\n{got}"));
+            wrong.push(format!("$ {command}\n--- page\n{want}\n--- exit {status}\n{got}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
@@ -49,13 +63,14 @@ async fn the_tour_prints_what_the_readme_shows() {
 /// before it ended. A pipe ends badly if any of its commands does.
 fn type_in(command: &str, status: i32, url: &str, directory: &Path) -> Output {
     let binary = Path::new(env!("CARGO_BIN_EXE_ringq")).parent().unwrap();
+    let tools = in_project(".tools/bin");
     #[expect(clippy::disallowed_methods, reason = "the path of a shell")]
     let path = std::env::var("PATH").unwrap_or_default();
     Command::new("bash")
         // Standard error comes where it would on a terminal.
         .args(["-c", &format!("exec 2>&1; set -o pipefail; (exit {status}); {command}")])
         .current_dir(directory)
-        .env("PATH", format!("{}:{path}", binary.display()))
+        .env("PATH", format!("{}:{}:{path}", binary.display(), tools.display()))
         .env("RINGQ_SERVER", url)
         .env("COLUMNS", "120")
         .output()

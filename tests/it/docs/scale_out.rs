@@ -1,5 +1,5 @@
-//! "Scale out": its console blocks are typed into one shell, whose background jobs are several Redis and
-//! servers, on other ports than those of the README. As in the [`tour`](super::tour) each command must
+//! docs/sharding.md: its console blocks are typed into one shell, whose background jobs are several Redis and
+//! servers, on other ports than those of the page. As in the [`tour`](super::tour) each command must
 //! print what stands there. A look at something that takes its time is repeated until it does.
 
 use std::path::Path;
@@ -12,12 +12,12 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::time::Instant;
 
-use super::readme;
+use super::page;
 use super::shape::matches;
 use super::tour::{Step, shows_status, steps};
 use crate::harness::{PATIENCE, eventually, free_port, in_ci, millis};
 
-/// The ports of the README; the last two are those of a server that is told none.
+/// The ports of the page; the last two are those of a server that is told none.
 const PORTS: [&str; 9] = ["6401", "6402", "6403", "6404", "6405", "7710", "7711", "7700", "7701"];
 /// What changes nothing, and may be asked again.
 const LOOKS: [&str; 3] = ["ringq shard list", "ringq job get", "redis-cli"];
@@ -33,7 +33,7 @@ const END: &str = "--- end";
 /// A shell that is typed into.
 struct Shell {
     _directory: TempDir,
-    /// For each port of the README the one that is used.
+    /// For each port of the page the one that is used.
     ports: Vec<(&'static str, String)>,
     shell: Child,
     input: ChildStdin,
@@ -68,7 +68,7 @@ impl Shell {
         Shell { _directory: directory, ports, shell, input, output, status: 0 }
     }
 
-    /// Types a step in, again if it is a look; nothing if it goes as the README shows, else what it did.
+    /// Types a step in, again if it is a look; nothing if it goes as the page shows, else what it did.
     async fn take(&mut self, step: &Step, may_fail: bool) -> Option<String> {
         let is_look = LOOKS.iter().any(|look| step.command.starts_with(look));
         let (before, deadline) = (self.status, Instant::now() + PATIENCE);
@@ -81,13 +81,13 @@ impl Shell {
             if !is_look || Instant::now() > deadline {
                 let (want, got) = (step.output.join("\n"), got.join("\n"));
                 let (command, status) = (&step.command, self.status);
-                return Some(format!("$ {command}\n--- README\n{want}\n--- exit {status}\n{got}"));
+                return Some(format!("$ {command}\n--- page\n{want}\n--- exit {status}\n{got}"));
             }
             tokio::time::sleep(millis(100)).await;
         }
     }
 
-    /// What a command prints, with the ports of the README.
+    /// What a command prints, with the ports of the page.
     async fn type_in(&mut self, command: &str) -> Vec<String> {
         let command = replace(command, self.ports.iter().map(|(port, used)| (*port, &**used)));
         let status = self.status;
@@ -138,7 +138,7 @@ fn replace<'a>(text: &str, pairs: impl Iterator<Item = (&'a str, &'a str)>) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_of_scale_out_do_what_the_readme_shows() {
+async fn the_commands_of_scale_out_print_what_the_page_shows() {
     for tool in ["redis-server", "redis-cli"] {
         if let Err(error) = Command::new(tool).arg("--version").stdout(Stdio::null()).status() {
             assert!(!in_ci(), "{tool} is required with CI=true: {error}");
@@ -146,7 +146,7 @@ async fn the_commands_of_scale_out_do_what_the_readme_shows() {
             return;
         }
     }
-    let steps = steps(&readme(), "scale-out");
+    let steps = steps(&page("docs/sharding.md"), "scale-out");
     assert!(steps.len() >= 30, "{} commands are not all", steps.len());
     let (mut shell, mut removed) = (Shell::start(), 0);
     for (index, step) in steps.iter().enumerate() {

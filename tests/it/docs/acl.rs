@@ -1,4 +1,4 @@
-//! The Redis user of the README: its rights are the commands that the scripts and the code around them use,
+//! The Redis user of docs/redis.md: its rights are the commands that the scripts and the code around them use,
 //! and a user with no others is enough.
 
 use std::collections::BTreeSet;
@@ -6,9 +6,10 @@ use std::path::Path;
 
 use ringq::pb::{JobState, ListShardsRequest, NackAction, SetShardStateRequest, ShardState};
 
-use super::{check_part, readme};
+use super::{check_part, page};
 use crate::harness::{Redis, Setup, job, millis, nack, nack_retry, take};
 
+const PAGE: &str = "docs/redis.md";
 /// What is called outside of scripts. UNWATCH and PING are deadpool's, before it hands out a connection
 /// again.
 const PLAIN: [&str; 9] =
@@ -58,12 +59,12 @@ fn the_rights_are_the_commands_that_are_used() {
         width += 1 + word.len();
     }
     text.push_str("\n```\n");
-    check_part("acl", &text);
+    check_part(PAGE, "acl", &text);
 }
 
-/// The command of the README.
+/// The command of the page.
 fn command() -> Vec<String> {
-    let text = readme();
+    let text = page(PAGE);
     let (_, rest) = text.split_once("redis-cli ACL SETUSER").expect("a user");
     let (words, _) = rest.split_once("```").unwrap();
     let words = words.split_whitespace().filter(|word| *word != "\\");

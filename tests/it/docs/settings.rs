@@ -11,7 +11,7 @@ fn the_settings_are_those_of_the_default_file() {
         let (default, about) = setting(key);
         table.push_str(&format!("| `{key}` | {default} | {about} |\n"));
     }
-    check_part("settings", &table);
+    check_part("docs/configuration.md", "settings", &table);
 }
 
 /// The default of a setting, and the first sentence about it.
